@@ -1,0 +1,223 @@
+"""Names and wire shapes that the planes share.
+
+Router, operator, fit, engines and charts agree through this module and nothing else. It imports nothing but the
+standard library, so that the operator, which does no maths, may import it too. JSON shapes are documented where
+their keys are named; units are seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Final
+
+# --- Kubernetes names -------------------------------------------------------------------------------------------
+
+GROUP: Final = "eldr.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+DEPLOYMENTS: Final = "eldrdeployments"
+FITS: Final = "eldrfits"
+KIND_DEPLOYMENT: Final = "EldrDeployment"
+KIND_FIT: Final = "EldrFit"
+FIELD_MANAGER: Final = "eldr-operator"
+
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
+LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
+"""On every pod of a deployment: the EldrDeployment's name."""
+LABEL_ROLE: Final = f"{GROUP}/role"
+"""On every engine or router pod: one of ROLE_PREFILL, ROLE_DECODE, ROLE_ROUTER."""
+LABEL_ROUTER: Final = f"{GROUP}/router"
+"""``"true"`` on every pod that holds a router container (the prefill pods with placement Sidecar)."""
+LABEL_FIT: Final = f"{GROUP}/fit"
+"""On the Job, pods and ConfigMaps of a fit: the EldrFit's name."""
+LABEL_STATEFULSET_INDEX: Final = "apps.kubernetes.io/pod-index"
+"""Set by Kubernetes on StatefulSet pods: the ordinal, which is the slot that a centroid belongs to."""
+
+ROLE_PREFILL: Final = "prefill"
+ROLE_DECODE: Final = "decode"
+ROLE_ROUTER: Final = "router"
+
+CONTAINER_ENGINE: Final = "engine"
+CONTAINER_ROUTER: Final = "router"
+CONTAINER_FIT: Final = "fit"
+
+# --- ports ------------------------------------------------------------------------------------------------------
+
+PORT_ROUTER: Final = 8000
+"""The OpenAI surface for clients, /health, /ready."""
+PORT_ENGINE: Final = 8100
+"""The engine's HTTP port; not 8000, because a sidecar router shares the pod's address with its engine."""
+PORT_ADMIN: Final = 9100
+"""Router admin: state, signature log, count exchange, /metrics. Outside the Service."""
+
+# --- HTTP paths and headers -------------------------------------------------------------------------------------
+
+PATH_HEALTH: Final = "/health"
+PATH_READY: Final = "/ready"
+PATH_METRICS: Final = "/metrics"
+PATH_STATE: Final = "/eldr/v1/state"
+"""GET, admin port, bearer token. See ``docs/reference/admin-api.md``."""
+PATH_SIGLOG: Final = "/eldr/v1/siglog"
+"""GET, admin port, bearer token: every retained log frame, oldest first, as ``application/octet-stream``."""
+PATH_COUNTS: Final = "/eldr/v1/counts"
+"""GET, admin port, bearer token: this router's own decode requests in flight,
+``{"v": 1, "router": id, "seq": n, "in_flight": {decode_name: n}}``."""
+PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
+"""GET, engine: decode-time activations of finished, sampled requests.
+
+Query ``after`` (cursor, default 0), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
+``boot`` (the boot id the cursor belongs to; another one restarts from the oldest record).
+Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
+counts object described at :data:`ELDR_KEY`. Reading is the acknowledgement: the engine keeps a bounded number of
+records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
+
+HEADER_REQUEST_ID: Final = "x-request-id"
+HEADER_DECODE: Final = "x-eldr-decode"
+"""Response header of the router: name of the decode engine that served the request."""
+HEADER_TAG: Final = "x-eldr-tag"
+"""Optional request header: the workload label that the Domain baseline routes by, at most 63 characters."""
+
+# --- the engine protocol ----------------------------------------------------------------------------------------
+
+KV_KEY: Final = "kv_transfer_params"
+ELDR_KEY: Final = "eldr"
+"""Key under ``kv_transfer_params`` of a prefill response that holds the request's expert counts:
+
+``{"v": 1, "layers": L, "experts": E, "topk": k, "tokens": n, "exact": bool, "dtype": "uint16", "counts": b64}``
+
+``counts`` is base64 of L x E little-endian values, layer by layer: how many of the prompt's tokens the gate sent to
+each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
+``kv_transfer_params`` to a decode engine."""
+COUNTS_VERSION: Final = 1
+COUNTS_DTYPES: Final = ("uint16", "uint32")
+
+DEFAULT_LEASE_SECONDS: Final = 300.0
+"""How long a prefill engine holds the KV blocks of an answered request for its decode engine."""
+
+# --- request ids and sampling -----------------------------------------------------------------------------------
+
+_REQUEST_ID = re.compile(r"(?:^|-)(eldr-[0-9a-f]{8}-[0-9a-f]+)-\d+")
+
+
+def request_id(router: str, sequence: int, attempt: int) -> str:
+    """Return the id that a router sends upstream: unique per attempt.
+
+    Parameters
+    ----------
+    router : str
+        Eight lower-case hex digits, unique per router process.
+    sequence : int
+        The router's request counter.
+    attempt : int
+        Counts upstream dispatches of one request, prefill and decode alike.
+    """
+    return f"eldr-{router}-{sequence:x}-{attempt}"
+
+
+def base_id(upstream_id: str) -> str:
+    """Return the part of an upstream request id that all attempts of one request share.
+
+    Engines decorate ids (``cmpl-ID``, ``chatcmpl-ID-0-1a2b3c4d``); an id that no router made is returned unchanged.
+    """
+    found = _REQUEST_ID.search(upstream_id)
+    return found.group(1) if found else upstream_id
+
+
+def is_sampled(upstream_id: str, rate: float) -> bool:
+    """Tell whether a request is sampled for telemetry.
+
+    A pure function of the base id, so that router and engine agree without talking.
+
+    Parameters
+    ----------
+    upstream_id : str
+        The id as sent upstream, or decorated by the engine.
+    rate : float
+        Share of requests to sample, 0..1.
+    """
+    return zlib.crc32(base_id(upstream_id).encode()) < rate * 2**32
+
+
+# --- the routing ConfigMap --------------------------------------------------------------------------------------
+
+ROUTING_KEY: Final = "routing.json"
+ROUTING_VERSION: Final = 1
+"""The ConfigMap ``<deployment>-routing`` holds one JSON object under :data:`ROUTING_KEY`; only the operator writes it.
+Settings stand here, not in pod templates, so that changing them never restarts an engine.
+
+``{"version": 1,
+   "model": str,                          the served model's name
+   "epoch": n,                            grows by one with every change of ``active``
+   "policy": one of POLICIES,
+   "tau": float, "min_candidates": n,     the band
+   "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
+   "sample_rate": float,                  share of requests that are logged
+   "lease_seconds": float,                of the prefill engines' KV blocks
+   "slots": K,                            decode replicas wanted
+   "active": SET | null, "staged": SET | null}``
+
+SET is ``{"fit": EldrFit name, "digest": "sha256:...", "k": n, "shards": [{"name": ConfigMap, "sha256": hex}]}``.
+A router loads ``staged`` beside ``active`` and reports both in its state; it switches when ``active`` moves."""
+
+POLICY_ELDR: Final = "ELDR"
+POLICIES: Final = (POLICY_ELDR, "JSQ", "RoundRobin", "PowerOfTwo", "Random", "Domain")
+
+SHARD_KEY: Final = "shard"
+"""Key under ``binaryData`` of a centroid shard ConfigMap. The shards, in order, joined, are one centroid file."""
+SHARD_BYTES: Final = 768 * 1024
+REPORT_KEY: Final = "report.json"
+"""Key of the ConfigMap ``<fit>-report``, the last object that a fit Job writes: the result of the run.
+
+``{"version": 1, "verdict": "Accepted" | "Rejected" | "Failed", "reason": CamelCase, "message": str,
+   "set": SET | null, "samples": n, "layers_kept": [l, ...], "layers": L, "experts": E, "rho": float | null,
+   "weighting": "counts" | "counts_idf", "imbalance": float, "cluster_sizes": [n, ...],
+   "reduction": float | null,             predicted share of active experts saved against JSQ, held-out records
+   "baseline_reduction": float | null,    the same for the set that was active
+   "seconds": float}``"""
+REPORT_VERSION: Final = 1
+
+STATE_VERSION: Final = 1
+"""The router's ``/eldr/v1/state``:
+
+``{"v": 1, "router": id, "epoch": n, "policy": str,            the policy in effect (JSQ while no set is loaded)
+   "ready": bool, "draining": bool,
+   "active": {"fit", "digest"} | null, "staged": {"fit", "digest"} | null,
+   "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
+   "samples": n,                                                log records retained
+   "prefill": [{"name", "url", "healthy", "in_flight"}],
+   "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
+   "counters": {...}}``                                          totals since start, names in the metrics reference"""
+
+# --- environment of our own containers --------------------------------------------------------------------------
+
+ENV_ADMIN_TOKEN: Final = "ELDR_ADMIN_TOKEN"  # noqa: S105 - the name of the variable
+"""Bearer token of the admin port, from the Secret ``<deployment>-admin`` under ``token``."""
+SECRET_TOKEN_KEY: Final = "token"  # noqa: S105 - the key in the Secret
+ENV_POD_IP: Final = "POD_IP"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+
+
+def routing_name(deployment: str) -> str:
+    """Return the name of a deployment's routing ConfigMap."""
+    return f"{deployment}-routing"
+
+
+def admin_secret_name(deployment: str) -> str:
+    """Return the name of the Secret that guards a deployment's admin ports."""
+    return f"{deployment}-admin"
+
+
+def report_name(fit: str) -> str:
+    """Return the name of the ConfigMap that a fit Job writes last."""
+    return f"{fit}-report"
+
+
+def shard_name(fit: str, index: int) -> str:
+    """Return the name of one centroid shard of a fit."""
+    return f"{fit}-shard-{index}"

@@ -1,0 +1,1 @@
+"""Pure maths of ELDR: NumPy and SciPy only; time and randomness are arguments."""

@@ -1,0 +1,1 @@
+"""From signature logs to centroid sets."""

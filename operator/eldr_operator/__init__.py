@@ -1,0 +1,1 @@
+"""The control plane: reconciles EldrDeployment and EldrFit."""

@@ -1,0 +1,1 @@
+"""The data plane: an OpenAI-compatible router that places every request after its prefill."""
