@@ -79,8 +79,6 @@ records, ``lost`` counts those overwritten between ``after`` and the oldest one 
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_DECODE: Final = "x-eldr-decode"
 """Response header of the router: name of the decode engine that served the request."""
-HEADER_TAG: Final = "x-eldr-tag"
-"""Optional request header: the workload label that the Domain baseline routes by, at most 63 characters."""
 
 # --- the engine protocol ----------------------------------------------------------------------------------------
 
@@ -94,7 +92,6 @@ ELDR_KEY: Final = "eldr"
 each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
 ``kv_transfer_params`` to a decode engine."""
 COUNTS_VERSION: Final = 1
-COUNTS_DTYPES: Final = ("uint16", "uint32")
 
 DEFAULT_LEASE_SECONDS: Final = 300.0
 """How long a prefill engine holds the KV blocks of an answered request for its decode engine."""
@@ -165,7 +162,7 @@ SET is ``{"fit": EldrFit name, "digest": "sha256:...", "k": n, "shards": [{"name
 A router loads ``staged`` beside ``active`` and reports both in its state; it switches when ``active`` moves."""
 
 POLICY_ELDR: Final = "ELDR"
-POLICIES: Final = (POLICY_ELDR, "JSQ", "RoundRobin", "PowerOfTwo", "Random", "Domain")
+POLICIES: Final = (POLICY_ELDR, "JSQ", "RoundRobin", "PowerOfTwo", "Random")
 
 SHARD_KEY: Final = "shard"
 """Key under ``binaryData`` of a centroid shard ConfigMap. The shards, in order, joined, are one centroid file."""
