@@ -222,6 +222,9 @@ def report_name(fit: str) -> str:
     return f"{fit}-report"
 
 
-def shard_name(fit: str, index: int) -> str:
-    """Return the name of one centroid shard of a fit."""
-    return f"{fit}-shard-{index}"
+def shard_name(fit: str, digest: str, index: int) -> str:
+    """Return the name of one centroid shard of a fit.
+
+    The set's digest is part of it: a second attempt of a Job writes other objects, never half of another set.
+    """
+    return f"{fit}-{digest.removeprefix('sha256:')[:8]}-{index}"
