@@ -19,12 +19,13 @@ _CEILING = 0.999  # an expert that every captured token used: keeps log(1 - p) f
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """Mean over workers and time.
+    """Mean over time.
 
     Attributes
     ----------
     active_experts : float
-        Expected distinct experts per layer of a step of a non-empty worker.
+        Expected distinct experts per layer in the steps of a request: workers count by their load, because a plain
+        mean over workers would praise a policy for crowding one of them.
     batch : float
         Requests per non-empty worker.
     imbalance : float
@@ -109,8 +110,7 @@ def replay(
             busy = in_flight > 0
             union = experts - np.exp(pool[busy]).sum(axis=2).mean(axis=1)
             load = in_flight[busy]
-            samples.append(
-                (float(union.mean()), float(load.mean()), float(in_flight.max() * n_workers / occupancy))
-            )
+            seen = float(union @ load / occupancy)
+            samples.append((seen, float(load.mean()), float(load.max() * n_workers / occupancy)))
     active, mean_batch, imbalance = np.mean(samples, axis=0)
     return PlacementResult(active_experts=float(active), batch=float(mean_batch), imbalance=float(imbalance))
