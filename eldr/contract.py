@@ -76,7 +76,14 @@ Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_
 counts object described at :data:`ELDR_KEY`. Reading is the acknowledgement: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
 
+METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
+"""Histogram per decode step on engines: distinct experts used, mean over the layers."""
+METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
+METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
+
 HEADER_REQUEST_ID: Final = "x-request-id"
+HEADER_LOG: Final = "x-eldr-log"
+"""Request header: ``off`` keeps this request out of the signature log, whatever the sample rate."""
 HEADER_DECODE: Final = "x-eldr-decode"
 """Response header of the router: name of the decode engine that served the request."""
 
@@ -215,6 +222,9 @@ def report_name(fit: str) -> str:
     return f"{fit}-report"
 
 
-def shard_name(fit: str, index: int) -> str:
-    """Return the name of one centroid shard of a fit."""
-    return f"{fit}-shard-{index}"
+def shard_name(fit: str, digest: str, index: int) -> str:
+    """Return the name of one centroid shard of a fit.
+
+    The set's digest is part of it: a second attempt of a Job writes other objects, never half of another set.
+    """
+    return f"{fit}-{digest.removeprefix('sha256:')[:8]}-{index}"

@@ -1,0 +1,154 @@
+"""The command ``eldr fit``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.status import Status
+
+from eldr import contract
+from eldr.centroids import CentroidsError, CentroidSet, digest, dump, load
+from eldr.fit import report as reports
+from eldr.fit.pipeline import FitSettings, fit
+from eldr.fit.samples import FitError, make_samples, reservoir
+from eldr.fit.sources import from_directories
+from eldr.fit.verdict import judge
+
+MAX_SAMPLES = 4000
+
+
+@click.group("fit", context_settings={"auto_envvar_prefix": "ELDR_FIT", "show_default": True})
+def command() -> None:
+    """Turn a signature log into a centroid set."""
+
+
+@command.command("log")
+@click.argument(
+    "logs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
+@click.option("--model", required=True, help="Served model name; records of other models are left out.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), default="eldr.centroids", help="Centroid file."
+)
+@click.option(
+    "--active",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Set in use: compare, align.",
+)
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the report as PNG or SVG."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--lookback-hours", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
+@click.option(
+    "--max-samples", type=click.IntRange(2), default=MAX_SAMPLES, help="Records kept, chosen uniformly."
+)
+@click.option("--tau", type=click.FloatRange(0, 2), default=0.1, help="Band that the prediction assumes.")
+@click.option("--seed", type=int, default=1)
+def log_command(
+    *,
+    logs: tuple[Path, ...],
+    k: int,
+    model: str,
+    out: Path,
+    active: Path | None,
+    picture: Path | None,
+    as_json: bool,
+    lookback_hours: float | None,
+    max_samples: int,
+    tau: float,
+    seed: int,
+) -> None:
+    """Fit the signature logs in directories LOGS and write a centroid file.
+
+    Exits with 0 when the set was written, whatever the verdict; the report says whether it is better.
+    """
+    began = time.perf_counter()
+    now = time.time()
+    previous = _load_active(active)
+    console = Console(stderr=True)
+    since = 0.0 if lookback_hours is None else now - lookback_hours * 3600
+    try:
+        with Status("reading logs", console=console) as status:
+            rng = np.random.default_rng(seed)
+            records, skipped = reservoir(
+                from_directories(list(logs)), max_samples, rng, model=model, since=since
+            )
+            samples = make_samples(records, skipped)
+            settings = FitSettings(k=k, model=model, seed=seed, tau=tau)
+            result = fit(samples, settings, now=now, active=previous, progress=status.update)
+    except FitError as error:
+        raise click.ClickException(f"{error.reason}: {error}") from error
+    data = dump(result.centroids)
+    out.write_bytes(data)
+    report = reports.as_json(result, judge(result), time.perf_counter() - began) | {"digest": digest(data)}
+    if picture is not None:
+        reports.draw(report, picture)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        reports.print_text(report, Console())
+        click.echo(f"wrote {out}: {len(data)} bytes, {report['digest']}")
+
+
+def _load_active(path: Path | None) -> CentroidSet | None:
+    if path is None:
+        return None
+    try:
+        return load(path.read_bytes())
+    except CentroidsError as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--active") from error
+
+
+@command.command("job")
+@click.option("--namespace", required=True, help="Namespace of the deployment.")
+@click.option("--deployment", required=True, help="Name of the EldrDeployment.")
+@click.option("--fit", "fit_name", required=True, help="Name of the EldrFit that this run belongs to.")
+@click.option("--fit-uid", required=True, help="Its uid: owner of what the run writes.")
+@click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
+@click.option("--model", required=True, help="Served model name.")
+@click.option("--lookback-hours", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
+@click.option("--seed", type=int, default=1)
+def job_command(
+    *,
+    namespace: str,
+    deployment: str,
+    fit_name: str,
+    fit_uid: str,
+    k: int,
+    model: str,
+    lookback_hours: float | None,
+    seed: int,
+) -> None:
+    """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.
+
+    Reads the bearer token of the routers' admin ports from ELDR_ADMIN_TOKEN.
+    """
+    from eldr.fit.job import Job, run
+
+    token = os.environ.get(contract.ENV_ADMIN_TOKEN, "")
+    if not token:
+        raise click.UsageError(
+            f"{contract.ENV_ADMIN_TOKEN} is empty: set it to the token of the routers' admin ports"
+        )
+    job = Job(
+        namespace=namespace,
+        deployment=deployment,
+        fit=fit_name,
+        fit_uid=fit_uid,
+        k=k,
+        model=model,
+        lookback=None if lookback_hours is None else lookback_hours * 3600,
+        seed=seed,
+        token=token,
+    )
+    verdict = run(job, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    click.echo(f"{verdict['verdict']}: {verdict['message']}")

@@ -1,0 +1,141 @@
+"""One EldrFit inside a cluster."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eldr import centroids, contract
+from eldr.fit import report as reports
+from eldr.fit.cluster import Cluster
+from eldr.fit.pipeline import FitResult, FitSettings, Progress, fit
+from eldr.fit.samples import FitError, make_samples, reservoir
+from eldr.fit.sources import from_routers
+from eldr.fit.verdict import judge
+
+MAX_SAMPLES = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Parameters of a run; ``lookback`` in seconds, ``token`` for the routers' admin ports."""
+
+    namespace: str
+    deployment: str
+    fit: str
+    fit_uid: str
+    k: int
+    model: str
+    lookback: float | None
+    seed: int
+    token: str
+
+
+def run(job: Job, progress: Progress) -> dict[str, Any]:
+    """Fit, write the shards, and last of all the report that makes the run count.
+
+    Returns
+    -------
+    dict
+        The report (:data:`eldr.contract.REPORT_KEY`); its verdict is Failed where no set could be made.
+    """
+    began = time.perf_counter()
+    cluster = Cluster(
+        job.namespace,
+        labels={contract.LABEL_DEPLOYMENT: job.deployment, contract.LABEL_FIT: job.fit},
+        owner={
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.KIND_FIT,
+            "name": job.fit,
+            "uid": job.fit_uid,
+            "controller": True,
+        },
+    )
+    if done := cluster.config_map(contract.report_name(job.fit)):
+        progress("an earlier attempt has reported already")
+        earlier: dict[str, Any] = json.loads(done["data"][contract.REPORT_KEY])
+        return earlier
+    try:
+        result = _fit(job, cluster, progress)
+    except FitError as error:
+        report = reports.failed(error.reason, str(error), time.perf_counter() - began)
+    else:
+        pointer = _write_shards(job, cluster, result)
+        report = reports.as_json(result, judge(result), time.perf_counter() - began) | {"set": pointer}
+    cluster.create(
+        contract.report_name(job.fit), data={contract.REPORT_KEY: json.dumps(report, sort_keys=True)}
+    )
+    return report
+
+
+def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
+    routing = _routing(job, cluster)
+    urls = cluster.router_urls(job.deployment)
+    if not urls:
+        raise FitError("NoRouters", "no running router; wait until the deployment is available")
+    progress(f"reading the logs of {len(urls)} routers")
+    now = time.time()
+    since = 0.0 if job.lookback is None else now - job.lookback
+    unread: dict[str, str] = {}
+    records, skipped = reservoir(
+        from_routers(urls, job.token, unread),
+        MAX_SAMPLES,
+        np.random.default_rng(job.seed),
+        model=job.model,
+        since=since,
+    )
+    for url, reason in unread.items():
+        progress(f"left out {url}: {reason}")
+    samples = make_samples(records, skipped)
+    settings = FitSettings(
+        k=job.k,
+        model=job.model,
+        seed=job.seed,
+        tau=float(routing.get("tau", 0.1)),
+        min_candidates=int(routing.get("min_candidates", 1)),
+    )
+    return fit(samples, settings, now=now, active=_active_set(routing, cluster, progress), progress=progress)
+
+
+def _routing(job: Job, cluster: Cluster) -> dict[str, Any]:
+    found = cluster.config_map(contract.routing_name(job.deployment))
+    routing = json.loads(found["data"][contract.ROUTING_KEY]) if found else {}
+    assert isinstance(routing, dict)  # noqa: S101 - only the operator writes it
+    return routing
+
+
+def _active_set(
+    routing: dict[str, Any], cluster: Cluster, progress: Progress
+) -> centroids.CentroidSet | None:
+    pointer = routing.get("active")
+    if not pointer:
+        return None
+    try:
+        shards = []
+        for shard in pointer["shards"]:
+            found = cluster.config_map(shard["name"])
+            if found is None:
+                raise centroids.CentroidsError(f"shard {shard['name']} is missing")  # noqa: TRY301
+            shards.append(base64.b64decode(found["binaryData"][contract.SHARD_KEY]))
+        return centroids.load(centroids.join(shards, [shard["sha256"] for shard in pointer["shards"]]))
+    except (centroids.CentroidsError, KeyError, ValueError) as error:
+        # A damaged active set must not stop the fit that would replace it.
+        progress(f"the active set {pointer.get('fit')} cannot be read and is not compared: {error}")
+        return None
+
+
+def _write_shards(job: Job, cluster: Cluster, result: FitResult) -> dict[str, Any]:
+    data = centroids.dump(result.centroids)
+    digest = centroids.digest(data)
+    shards = []
+    for index, shard in enumerate(centroids.split(data)):
+        name = contract.shard_name(job.fit, digest, index)
+        cluster.create(name, binary={contract.SHARD_KEY: shard})
+        shards.append({"name": name, "sha256": hashlib.sha256(shard).hexdigest()})
+    return {"fit": job.fit, "digest": digest, "k": result.centroids.k, "shards": shards}

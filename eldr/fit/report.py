@@ -1,0 +1,135 @@
+"""The report of a fit: JSON for machines, text for a terminal, a picture for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from eldr import contract
+from eldr.fit.pipeline import FitResult
+from eldr.fit.verdict import Verdict
+
+
+def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, Any]:
+    """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command."""
+    centroids, evaluation = result.centroids, result.evaluation
+    return {
+        "version": contract.REPORT_VERSION,
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+        "message": verdict.message,
+        "set": None,
+        "model": centroids.model,
+        "samples": result.samples,
+        "fitted": result.fitted,
+        "skipped": result.skipped,
+        "layers_kept": list(centroids.kept),
+        "layers": centroids.n_layers,
+        "experts": centroids.n_experts,
+        "rho": centroids.rho,
+        "weighting": centroids.weighting,
+        "rho_curves": {
+            name: {"layers": list(choice.order), "rho": [round(value, 4) for value in choice.curve]}
+            for name, choice in result.choices.items()
+        },
+        "imbalance": max(result.sizes) * centroids.k / max(1, result.fitted),
+        "cluster_sizes": result.sizes,
+        "reduction": None if evaluation is None else evaluation.reduction,
+        "baseline_reduction": None if evaluation is None else evaluation.active_reduction,
+        "held_out": 0 if evaluation is None else evaluation.held_out,
+        "batch": None if evaluation is None else evaluation.jsq.batch,
+        "active_experts": None
+        if evaluation is None
+        else {"JSQ": evaluation.jsq.active_experts, "ELDR": evaluation.new.active_experts},
+        "seconds": seconds,
+    }
+
+
+def failed(reason: str, message: str, seconds: float) -> dict[str, Any]:
+    """Return the report of a run that could not produce a set."""
+    return {
+        "version": contract.REPORT_VERSION,
+        "verdict": "Failed",
+        "reason": reason,
+        "message": message,
+        "set": None,
+        "samples": 0,
+        "layers_kept": [],
+        "layers": 0,
+        "experts": 0,
+        "rho": None,
+        "weighting": "counts",
+        "imbalance": 0.0,
+        "cluster_sizes": [],
+        "reduction": None,
+        "baseline_reduction": None,
+        "seconds": seconds,
+    }
+
+
+def print_text(report: dict[str, Any], console: Console) -> None:
+    """Write the report as a table."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rho = "unknown (too few decode-time activations)" if report["rho"] is None else f"{report['rho']:.3f}"
+    rows = [
+        ("verdict", f"{report['verdict']}: {report['message']}"),
+        ("samples", f"{report['samples']} usable, {report['fitted']} fitted, {report['held_out']} held out"),
+        ("left out", ", ".join(f"{count} {reason}" for reason, count in report["skipped"].items()) or "none"),
+        (
+            "signature",
+            f"{report['weighting']}, layers {_ranges(report['layers_kept'])} of {report['layers']}",
+        ),
+        ("rho", rho),
+        ("cluster sizes", " ".join(str(size) for size in report["cluster_sizes"])),
+        ("time", f"{report['seconds']:.2f} s"),
+    ]
+    if experts := report["active_experts"]:
+        change = (
+            f"{experts['JSQ']:.1f} with JSQ, {experts['ELDR']:.1f} with this set: {-report['reduction']:+.1%}"
+        )
+        rows.insert(5, ("active experts", f"{change} (predicted at batch {report['batch']:.0f})"))
+    for name, text in rows:
+        table.add_row(name, text)
+    console.print(table)
+
+
+def _ranges(layers: list[int]) -> str:
+    """Return layers as ``0-3, 7``."""
+    parts: list[list[int]] = []
+    for layer in layers:
+        if parts and layer == parts[-1][-1] + 1:
+            parts[-1].append(layer)
+        else:
+            parts.append([layer])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Draw rho by number of layers, the cluster sizes and the predicted active experts."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    curve, sizes, experts = figure.subplots(1, 3)
+    for name, choice in report["rho_curves"].items():
+        curve.plot(range(1, len(choice["rho"]) + 1), choice["rho"], marker="o", markersize=3, label=name)
+    if report["rho_curves"]:
+        curve.axvline(len(report["layers_kept"]), color="grey", linestyle=":", label="kept")
+        curve.legend()
+    curve.set(xlabel="layers in the signature", ylabel="Spearman's rho", title="Layer choice")
+    sizes.bar(range(len(report["cluster_sizes"])), report["cluster_sizes"])
+    sizes.set(xlabel="decode slot", ylabel="records", title="Cluster sizes")
+    if report["active_experts"]:
+        names = list(report["active_experts"])
+        bars = experts.bar(
+            names, [report["active_experts"][name] for name in names], color=["tab:grey", "tab:blue"]
+        )
+        experts.bar_label(bars, fmt="%.1f")
+        experts.set(ylabel="experts per layer and step", title=f"Predicted at batch {report['batch']:.0f}")
+    else:
+        experts.set_axis_off()
+    figure.savefig(path, dpi=120)

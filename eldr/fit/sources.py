@@ -1,0 +1,83 @@
+"""Where records come from: log directories, or the admin ports of routers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import stamina
+
+from eldr import contract
+from eldr.fit.samples import FitError
+from eldr.siglog import FrameReader, Record, read, segments
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+
+
+def from_directories(directories: list[Path]) -> Iterator[Record]:
+    """Yield the records of log directories.
+
+    Raises
+    ------
+    FitError
+        If a directory holds no log.
+    """
+    for directory in directories:
+        if not segments(directory):
+            raise FitError("NoLog", f"{directory}: holds no signature log (*.siglog)")
+        yield from read(directory)
+
+
+def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterator[Record]:
+    """Yield the records that routers serve on their admin ports.
+
+    A router that cannot be read is left out: its log is sampled data.
+
+    Parameters
+    ----------
+    urls : list of str
+        Base URLs of admin ports.
+    token : str
+        Bearer token.
+    report : dict of str to str
+        Filled with the reason for each URL left out, or read only in part.
+
+    Raises
+    ------
+    FitError
+        If no router could be read.
+    """
+    unreachable = 0
+    for url in urls:
+        try:
+            with httpx.Client(headers={"authorization": f"Bearer {token}"}, timeout=TIMEOUT) as client:
+                yield from _read_router(client, url, report)
+        except httpx.HTTPError as error:
+            report[url] = f"{type(error).__name__}: {error}"
+            unreachable += 1
+    if unreachable == len(urls):
+        raise FitError(
+            "RoutersUnreachable",
+            "no router could be read: " + "; ".join(f"{u}: {r}" for u, r in report.items()),
+        )
+
+
+def _read_router(client: httpx.Client, url: str, report: dict[str, str]) -> Iterator[Record]:
+    reader = FrameReader()
+    response = _open(client, url + contract.PATH_SIGLOG)
+    try:
+        for data in response.iter_bytes():
+            yield from reader.feed(data)
+    finally:
+        response.close()
+    if reader.damaged:
+        report[url] = f"read up to byte {reader.valid_bytes}: {reader.damaged}"
+
+
+@stamina.retry(on=httpx.TransportError, attempts=4, timeout=20.0)
+def _open(client: httpx.Client, url: str) -> httpx.Response:
+    response = client.send(client.build_request("GET", url), stream=True)
+    if response.is_error:
+        response.close()
+    return response.raise_for_status()

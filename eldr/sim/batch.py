@@ -1,0 +1,84 @@
+"""The running batch of a simulated engine: pure state, no clock and no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from eldr.sim.traces import Traces
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sequence being generated.
+
+    Attributes
+    ----------
+    request_id : str
+    record : int
+        Trace record that it replays.
+    kv : str
+        Contents of its KV cache (see :mod:`eldr.sim.text`).
+    max_tokens : int
+        Tokens to generate.
+    on_token : callable
+        Called with the index of each generated token.
+    generated : int
+        Tokens generated so far.
+    """
+
+    request_id: str
+    record: int
+    kv: str
+    max_tokens: int
+    on_token: Callable[[int], None]
+    generated: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all tokens are generated."""
+        return self.generated >= self.max_tokens
+
+
+class Batch:
+    """Sequences that decode together, one token each per step.
+
+    Parameters
+    ----------
+    traces : Traces
+        Activations that the sequences replay.
+    """
+
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
+        self._layers = np.arange(traces.n_layers)[:, None]
+        self._used = np.zeros((traces.n_layers, traces.n_experts), dtype=np.bool_)
+        self.running: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence take part from the next step on."""
+        self.running.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take an aborted sequence out; one that has finished already is ignored."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+
+    def active_experts(self) -> float:
+        """Return the distinct experts that the next step uses, mean over the layers."""
+        self._used[:] = False
+        for sequence in self.running:
+            self._used[self._layers, self._traces.experts(sequence.record, sequence.generated)] = True
+        return float(self._used.sum()) / self._traces.n_layers
+
+    def step(self) -> list[Sequence]:
+        """Generate one token for each sequence and return those that finished."""
+        for sequence in self.running:
+            sequence.generated += 1
+        finished = [sequence for sequence in self.running if sequence.finished]
+        stepped, self.running = self.running, [sequence for sequence in self.running if not sequence.finished]
+        for sequence in stepped:
+            sequence.on_token(sequence.generated - 1)
+        return finished

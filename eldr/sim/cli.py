@@ -1,0 +1,109 @@
+"""The command ``eldr engine-sim``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+import uvicorn
+
+from eldr.contract import DEFAULT_LEASE_SECONDS, PORT_ENGINE
+from eldr.sim import traces
+from eldr.sim.engine import EngineSettings
+from eldr.sim.server import EngineApp
+
+
+@click.command("engine-sim", context_settings={"auto_envvar_prefix": "ELDR_ENGINE_SIM", "show_default": True})
+@click.option(
+    "--role", type=click.Choice(["prefill", "decode"]), required=True, help="What the engine is for."
+)
+@click.option("--host", default="127.0.0.1", help="Address to listen on; decode engines pull from it.")
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT_ENGINE, help="Port to listen on.")
+@click.option("--model", default="simulated", help="Served model name; other names are answered with 404.")
+@click.option(
+    "--speed", type=click.FloatRange(1e-6), default=1.0, help="Multiplies all times; below 1 is faster."
+)
+@click.option(
+    "--lease-seconds", type=click.FloatRange(0.1), default=DEFAULT_LEASE_SECONDS, help="Of prefill results."
+)
+@click.option("--max-num-seqs", type=click.IntRange(1), default=256, help="Largest batch.")
+@click.option("--kv-blocks", type=click.IntRange(1), default=16384, help="KV capacity in blocks.")
+@click.option("--block-size", type=click.IntRange(1, 255), default=16, help="Tokens per KV block.")
+@click.option(
+    "--max-model-len", type=click.IntRange(1), default=8192, help="Longest prompt plus output, tokens."
+)
+@click.option(
+    "--first-step-delay",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds between a pull and the first token.",
+)
+@click.option(
+    "--shutdown-timeout",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds to finish requests after SIGTERM.",
+)
+@click.option(
+    "--traces",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Own activations (.npz).",
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
+def command(
+    *,
+    role: str,
+    host: str,
+    port: int,
+    model: str,
+    speed: float,
+    lease_seconds: float,
+    max_num_seqs: int,
+    kv_blocks: int,
+    block_size: int,
+    max_model_len: int,
+    first_step_delay: float,
+    shutdown_timeout: float,
+    path: Path | None,
+    log_level: str,
+) -> None:
+    """Serve a simulated engine that speaks vLLM's HTTP surface and replays captured activations.
+
+    Its decode step takes T(B, A) for the actual union of active experts of its batch. Output text is a function of the
+    prompt; KV blocks that were pulled twice or too late yield other text, without an error, as on a real engine.
+    """
+    try:
+        loaded = traces.load(path)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--traces") from error
+    settings = EngineSettings(
+        role="prefill" if role == "prefill" else "decode",
+        model=model,
+        address=(host, port),
+        speed=speed,
+        lease=lease_seconds,
+        max_num_seqs=max_num_seqs,
+        kv_blocks=kv_blocks,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        first_step_delay=first_step_delay,
+    )
+    try:
+        application = EngineApp(settings, loaded).app()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    config = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        log_level=log_level,
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
+        timeout_keep_alive=300,
+    )
+    # Containers send SIGTERM to process 1, where the default action is to ignore it; uvicorn installs its own handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    uvicorn.Server(config).run()

@@ -1,0 +1,259 @@
+"""The simulated engine: prefill, KV transfer, and a decode loop whose step time follows the active experts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.sim.batch import Batch, Sequence
+from eldr.sim.kv import BlockPool, PrefillResults
+from eldr.sim.telemetry import ActivationRing, EngineMetrics
+from eldr.sim.traces import Traces
+from eldr.wire import ExpertCounts, encode_counts
+
+Role = Literal["prefill", "decode"]
+
+
+class TransferError(Exception):
+    """The KV blocks of a prefill engine could not be pulled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How a simulated engine behaves.
+
+    Attributes
+    ----------
+    role : {"prefill", "decode"}
+    model : str
+        Served name.
+    address : tuple of str and int
+        Where its own HTTP server listens; prefill engines hand it out as side channel.
+    speed : float
+        Multiplies all times: 1 is a Qwen3-30B-A3B on an MI300X, 0.5 is twice as fast.
+    lease : float
+        Seconds a prefill result waits for its pull.
+    max_num_seqs : int
+        Largest batch.
+    kv_blocks, block_size : int
+        KV capacity.
+    max_model_len : int
+        Longest prompt plus output, tokens.
+    prefill_seconds_per_token : float
+        Before ``speed``.
+    first_step_delay : float
+        Extra seconds between the pull and the first token; widens a window that failure tests aim at.
+    activations : int
+        Finished requests whose decode-time activations are kept for routers.
+    """
+
+    role: Role
+    model: str
+    address: tuple[str, int]
+    speed: float = 1.0
+    lease: float = 300.0
+    max_num_seqs: int = 256
+    kv_blocks: int = 16384
+    block_size: int = 16
+    max_model_len: int = 8192
+    prefill_seconds_per_token: float = 2e-5
+    first_step_delay: float = 0.0
+    activations: int = 4096
+
+
+@dataclass(slots=True)
+class Seat:
+    """KV blocks that a request occupies; zero once they were handed to :class:`PrefillResults`."""
+
+    blocks: int
+
+
+class Engine:
+    """A simulated prefill or decode engine.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+    traces : Traces
+        Activations to replay.
+    """
+
+    def __init__(self, settings: EngineSettings, traces: Traces) -> None:
+        if settings.max_model_len > settings.kv_blocks * settings.block_size:
+            raise ValueError(
+                f"max_model_len: {settings.max_model_len} tokens do not fit {settings.kv_blocks} blocks of "
+                f"{settings.block_size}; raise kv_blocks or lower max_model_len"
+            )
+        self.settings = settings
+        self.traces = traces
+        self.law = QWEN3_30B_MI300X.for_experts(traces.n_experts)
+        self.engine_id = str(uuid.uuid4())
+        self.metrics = EngineMetrics(settings.model, traces.n_experts)
+        self.ring = ActivationRing(settings.activations)
+        self.pool = BlockPool(settings.kv_blocks, settings.block_size)
+        self.results = PrefillResults(self.pool, settings.lease)
+        self._batch = Batch(traces)
+        self._prefilling = asyncio.Lock()
+        self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._occupied = 0
+        self._work = asyncio.Event()
+        self._client = httpx.AsyncClient(timeout=5.0)
+
+    async def run(self) -> None:
+        """Run the step loop until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with self._client:
+            sweeper = loop.create_task(self._sweep())
+            try:
+                await self._loop(loop)
+            finally:
+                sweeper.cancel()
+
+    async def _loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time()
+        while True:
+            if not self._batch.running:
+                self._work.clear()
+                await self._work.wait()
+                due = loop.time()
+            size, active = len(self._batch.running), self._batch.active_experts()
+            seconds = self.law.seconds(size, active) * self.settings.speed
+            due = max(due + seconds, loop.time())
+            await asyncio.sleep(due - loop.time())
+            if not self._batch.running:
+                continue
+            for sequence in self._batch.step():
+                self._finish(sequence)
+            self.metrics.generation_tokens.inc(size)
+            self.metrics.active_experts.observe(active)
+            self.metrics.batch_size.observe(size)
+            self.metrics.step_seconds.observe(seconds)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(1.0, self.settings.lease / 4))
+            if late := self.results.expire(loop.time()):
+                self.metrics.kv_expired.inc(late)
+                self._admit()
+
+    def _finish(self, sequence: Sequence) -> None:
+        fed = sequence.generated - 1
+        if self.settings.role == "decode":
+            counts = ExpertCounts(
+                counts=self.traces.decode_counts(sequence.record, fed),
+                top_k=self.traces.top_k,
+                tokens=fed,
+                exact=True,
+            )
+            self.ring.append(sequence.request_id, counts)
+
+    @contextlib.asynccontextmanager
+    async def seat(self, tokens: int) -> AsyncIterator[Seat]:
+        """Wait for a place in the batch and KV space for so many tokens; give both back at the end."""
+        need = self.pool.blocks_for(tokens)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seats.append((need, future))
+        self._admit()
+        kept = Seat(need)
+        try:
+            await future
+            yield kept
+        finally:
+            if future.done() and not future.cancelled():
+                self._occupied -= 1
+                self.pool.give(kept.blocks)
+            else:
+                self._seats = deque(item for item in self._seats if item[1] is not future)
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._seats and self._occupied < self.settings.max_num_seqs:
+            need, future = self._seats[0]
+            if not future.done():
+                if not self.pool.take(need):
+                    break
+                self._occupied += 1
+                future.set_result(None)
+            self._seats.popleft()
+        self.metrics.waiting.set(len(self._seats))
+        self.metrics.running.set(self._occupied)
+        self.metrics.kv_usage.set(self.pool.usage)
+
+    async def prefill(self, record: int) -> None:
+        """Spend the time that a prompt takes; prompts are processed one at a time."""
+        tokens = int(self.traces.prompt_tokens[record])
+        async with self._prefilling:
+            await asyncio.sleep(
+                (0.005 + tokens * self.settings.prefill_seconds_per_token) * self.settings.speed
+            )
+        self.metrics.prompt_tokens.inc(tokens)
+
+    def hold(self, request_id: str, kv: str, record: int, seat: Seat) -> dict[str, Any]:
+        """Keep a finished prefill for its decode engine and return its ``kv_transfer_params``."""
+        blocks, seat.blocks = seat.blocks, 0
+        self.results.hold(request_id, kv, blocks, asyncio.get_running_loop().time())
+        tokens = int(self.traces.prompt_tokens[record])
+        counts = ExpertCounts(
+            counts=self.traces.prefill_counts[record], top_k=self.traces.top_k, tokens=tokens, exact=True
+        )
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [list(range(1, blocks + 1))],
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": request_id,
+            "remote_host": self.settings.address[0],
+            "remote_port": self.settings.address[1],
+            "tp_size": 1,
+            "remote_num_tokens": tokens,
+            "transfer_mode": "pull",
+            "eldr": encode_counts(counts),
+        }
+
+    async def pull(self, params: dict[str, Any]) -> str:
+        """Read a prompt's KV from its prefill engine.
+
+        Raises
+        ------
+        TransferError
+            If the side channel cannot be reached or is another engine than the one named.
+        """
+        try:
+            url = f"http://{params['remote_host']}:{int(params['remote_port'])}/sim/v1/pull"
+            answer = await self._client.post(
+                url, json={"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
+            )
+            answer.raise_for_status()
+            kv = answer.json()["kv"]
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            self.metrics.kv_failed.inc()
+            raise TransferError(f"{type(error).__name__}: {error}") from error
+        assert isinstance(kv, str)  # noqa: S101
+        self.metrics.prompt_tokens.inc(int(params.get("remote_num_tokens", 0)))
+        return kv
+
+    def serve_pull(self, request_id: str) -> str:
+        """Answer a decode engine's pull."""
+        kv = self.results.pull(request_id, asyncio.get_running_loop().time())
+        self._admit()
+        return kv
+
+    async def start(self, sequence: Sequence) -> None:
+        """Let a sequence join the running batch."""
+        if self.settings.first_step_delay:
+            await asyncio.sleep(self.settings.first_step_delay)
+        self._batch.add(sequence)
+        self._work.set()
+
+    def stop(self, sequence: Sequence) -> None:
+        """Take an aborted sequence out of the batch."""
+        self._batch.remove(sequence)

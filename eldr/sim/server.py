@@ -1,0 +1,168 @@
+"""The HTTP surface of a simulated engine: what a router sees of vLLM, and nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from eldr import contract
+from eldr.sim.engine import Engine, EngineSettings, TransferError
+from eldr.sim.requests import BadRequest, error_body, parse
+from eldr.sim.serving import Generation, event
+from eldr.sim.traces import Traces
+
+VLLM_VERSION = "0.32.0"
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+def _error(message: str, kind: str, status: int) -> Response:
+    return _json(error_body(message, kind, status), status)
+
+
+class EngineApp:
+    """Routes of one engine.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+    traces : Traces
+    """
+
+    def __init__(self, settings: EngineSettings, traces: Traces) -> None:
+        self._engine = Engine(settings, traces)
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/health", self.health),
+                Route("/ping", self.health, methods=["GET", "POST"]),
+                Route("/version", self.version),
+                Route("/load", self.load),
+                Route("/metrics", self.metrics),
+                Route("/v1/models", self.models),
+                Route("/v1/completions", self.completions, methods=["POST"]),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route(contract.PATH_ACTIVATIONS, self.activations),
+                Route("/sim/v1/pull", self.pull, methods=["POST"]),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._engine.run())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    async def health(self, _: Request) -> Response:
+        """Answer 200 while the engine lives."""
+        return Response()
+
+    async def version(self, _: Request) -> Response:
+        """Tell which vLLM's surface this is."""
+        return _json({"version": f"{VLLM_VERSION}+eldr.sim"})
+
+    async def load(self, _: Request) -> Response:
+        """Answer as vLLM does without ``--enable-server-load-tracking``."""
+        return _json({"server_load": 0})
+
+    async def metrics(self, _: Request) -> Response:
+        """Serve Prometheus metrics."""
+        return Response(self._engine.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    async def models(self, _: Request) -> Response:
+        """List the one model."""
+        settings = self._engine.settings
+        model = {
+            "id": settings.model,
+            "object": "model",
+            "owned_by": "vllm",
+            "max_model_len": settings.max_model_len,
+        }
+        return _json({"object": "list", "data": [model]})
+
+    async def completions(self, request: Request) -> Response:
+        """Serve ``/v1/completions``."""
+        return await self._generate(request, chat=False)
+
+    async def chat(self, request: Request) -> Response:
+        """Serve ``/v1/chat/completions``."""
+        return await self._generate(request, chat=True)
+
+    async def _generate(self, request: Request, *, chat: bool) -> Response:
+        try:
+            parsed = parse(await request.body(), chat=chat, model=self._engine.settings.model)
+            upstream_id = request.headers.get(contract.HEADER_REQUEST_ID) or uuid.uuid4().hex
+            generation = Generation(self._engine, parsed, upstream_id)
+        except BadRequest as error:
+            return _error(str(error), error.kind, error.status)
+        # vLLM answers a streamed prefill without kv_transfer_params, so there is no special case for it here.
+        if parsed.stream:
+            return StreamingResponse(_stream(generation), media_type="text/event-stream")
+        return await _whole(generation, request)
+
+    async def activations(self, request: Request) -> Response:
+        """Serve decode-time activations by cursor."""
+        query = request.query_params
+        try:
+            after, limit = int(query.get("after", 0)), int(query.get("limit", 64))
+        except ValueError:
+            return _error("after, limit: expected integers", "BadRequestError", 400)
+        if after < 0 or not 1 <= limit <= 256:
+            return _error("after: expected >= 0; limit: expected 1..256", "BadRequestError", 400)
+        prefix, boot = query.get("prefix", ""), query.get("boot", "")
+        return _json(self._engine.ring.read(after=after, prefix=prefix, limit=limit, boot=boot))
+
+    async def pull(self, request: Request) -> Response:
+        """Stand in for the NIXL side channel: hand over the KV of a finished prefill."""
+        body = orjson.loads(await request.body())
+        if body["engine_id"] != self._engine.engine_id:
+            return _error("NIXL_ERR_REMOTE_DISCONNECT", "InternalServerError", 409)
+        return _json({"kv": self._engine.serve_pull(body["request_id"])})
+
+
+async def _stream(generation: Generation) -> AsyncIterator[bytes]:
+    try:
+        async with contextlib.aclosing(generation.events()) as events:
+            async for chunk in events:
+                yield chunk
+    except TransferError:
+        # The head went out with status 200 long ago: vLLM tells by an event, see kv_load_failure_policy=fail.
+        yield event(error_body("Internal server error", "InternalServerError", 500))
+        yield b"data: [DONE]\n\n"
+
+
+async def _whole(generation: Generation, request: Request) -> Response:
+    answer = asyncio.ensure_future(generation.whole())
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return Response(status_code=499)
+        return _json(answer.result())
+    except TransferError:
+        return _error("Internal server error", "InternalServerError", 500)
+    finally:
+        for task in (answer, gone):
+            task.cancel()
+        await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

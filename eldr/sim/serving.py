@@ -1,0 +1,145 @@
+"""Serving one request on a simulated engine: from parsed body to text, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import orjson
+
+from eldr.contract import base_id
+from eldr.sim import text
+from eldr.sim.batch import Sequence
+from eldr.sim.engine import Engine
+from eldr.sim.requests import Answer, BadRequest, Parsed
+
+
+class Generation:
+    """One request being served.
+
+    Parameters
+    ----------
+    engine : Engine
+    request : Parsed
+    upstream_id : str
+        The router's request id.
+    """
+
+    def __init__(self, engine: Engine, request: Parsed, upstream_id: str) -> None:
+        self._engine = engine
+        self._request = request
+        self.id = f"{'chatcmpl' if request.chat else 'cmpl'}-{upstream_id}"
+        self._activation_id = base_id(upstream_id)
+        self._answer = Answer(self.id, engine.settings.model, chat=request.chat, created=int(time.time()))
+        self._records = [engine.traces.record_of(prompt) for prompt in request.prompts]
+        self.prompt_tokens = sum(int(engine.traces.prompt_tokens[record]) for record in self._records)
+        self.kv_transfer_params: dict[str, Any] | None = None
+        limit = engine.settings.max_model_len
+        for record in self._records:
+            tokens = int(engine.traces.prompt_tokens[record])
+            if tokens + request.max_tokens > limit:
+                raise BadRequest(
+                    f"This model's maximum context length is {limit} tokens. However, you requested "
+                    f"{tokens + request.max_tokens} tokens ({tokens} in the prompt, {request.max_tokens} for the output)."
+                )
+
+    async def tokens(self) -> AsyncGenerator[tuple[int, str]]:
+        """Yield ``(choice, text)`` per generated token; stops the sequences when it is closed early.
+
+        Raises
+        ------
+        TransferError
+            If the KV blocks could not be pulled; nothing was yielded then.
+        """
+        loop = asyncio.get_running_loop()
+        arrived = last = loop.time()
+        metrics = self._engine.metrics
+        queue: asyncio.Queue[tuple[int, int, str]] = asyncio.Queue()
+        sequences: list[Sequence] = []
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                for choice, (prompt, record) in enumerate(
+                    zip(self._request.prompts, self._records, strict=True)
+                ):
+                    size = int(self._engine.traces.prompt_tokens[record]) + self._request.max_tokens
+                    seat = await stack.enter_async_context(self._engine.seat(size))
+                    kv = await self._obtain_kv(prompt, record)
+                    if self._holds_for_remote:
+                        self.kv_transfer_params = self._engine.hold(self.id, kv, record, seat)
+                        yield choice, text.token(kv, 0)
+                        metrics.finished("length")
+                        return
+                    sequence = self._sequence(choice, record, kv, queue)
+                    sequences.append(sequence)
+                    await self._engine.start(sequence)
+                for number in range(len(sequences) * self._request.max_tokens):
+                    choice, index, kv = await queue.get()
+                    now = loop.time()
+                    (metrics.itl if number else metrics.ttft).observe(now - (last if number else arrived))
+                    last = now
+                    yield choice, text.token(kv, index)
+                metrics.e2e.observe(loop.time() - arrived)
+                metrics.finished("length")
+            except (asyncio.CancelledError, GeneratorExit):
+                metrics.finished("abort")
+                raise
+            finally:
+                for sequence in sequences:
+                    self._engine.stop(sequence)
+
+    @property
+    def _holds_for_remote(self) -> bool:
+        params = self._request.kv_transfer_params or {}
+        return self._engine.settings.role == "prefill" and bool(params.get("do_remote_decode"))
+
+    async def _obtain_kv(self, prompt: str, record: int) -> str:
+        params = self._request.kv_transfer_params or {}
+        if self._engine.settings.role == "decode" and params.get("do_remote_prefill"):
+            return await self._engine.pull(params)
+        await self._engine.prefill(record)
+        return text.fingerprint(prompt)
+
+    def _sequence(
+        self, choice: int, record: int, kv: str, queue: asyncio.Queue[tuple[int, int, str]]
+    ) -> Sequence:
+        return Sequence(
+            request_id=self._activation_id,
+            record=record,
+            kv=kv,
+            max_tokens=self._request.max_tokens,
+            on_token=lambda index: queue.put_nowait((choice, index, kv)),
+        )
+
+    async def whole(self) -> dict[str, Any]:
+        """Generate everything and return the answer object."""
+        texts = [""] * len(self._request.prompts)
+        async with contextlib.aclosing(self.tokens()) as tokens:
+            async for choice, piece in tokens:
+                texts[choice] += piece
+        total = len(texts) * self._request.max_tokens
+        return self._answer.whole(texts, self.prompt_tokens, total, self.kv_transfer_params)
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Yield the SSE events of a streamed answer."""
+        left = [self._request.max_tokens] * len(self._request.prompts)
+        opened: set[int] = set()
+        async with contextlib.aclosing(self.tokens()) as tokens:
+            async for choice, piece in tokens:
+                if choice not in opened:
+                    opened.add(choice)
+                    if opening := self._answer.opening(choice):
+                        yield event(opening)
+                left[choice] -= 1
+                yield event(self._answer.chunk(choice, piece, None if left[choice] else "length"))
+        if self._request.include_usage:
+            total = len(left) * self._request.max_tokens
+            yield event(self._answer.usage_chunk(self.prompt_tokens, total))
+        yield b"data: [DONE]\n\n"
+
+
+def event(value: dict[str, Any]) -> bytes:
+    """Return one server-sent event."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"

@@ -1,0 +1,133 @@
+"""Captured expert activations, replayed by the simulated engines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+_TAG = re.compile(r"\[eldr record (\d{1,9})\]")
+
+
+def tag(record: int) -> str:
+    """Return the text that makes a prompt replay one record."""
+    return f"[eldr record {record}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traces:
+    """Activations of real prompts of a trained model; see ``data/README.md``.
+
+    Attributes
+    ----------
+    prefill_counts : ndarray of uint16, shape (n_records, n_layers, n_experts)
+    prompt_tokens : ndarray of uint16, shape (n_records,)
+    decode_experts : ndarray of uint8, shape (n_records, n_steps, n_layers, top_k)
+    kind : ndarray of uint8, shape (n_records,)
+    kinds : tuple of str
+        Names of the kinds of text.
+    """
+
+    prefill_counts: npt.NDArray[np.uint16]
+    prompt_tokens: npt.NDArray[np.uint16]
+    decode_experts: npt.NDArray[np.uint8]
+    kind: npt.NDArray[np.uint8]
+    kinds: tuple[str, ...]
+
+    @property
+    def n_layers(self) -> int:
+        """Mixture-of-experts layers."""
+        return int(self.prefill_counts.shape[1])
+
+    @property
+    def n_experts(self) -> int:
+        """Experts per layer."""
+        return int(self.prefill_counts.shape[2])
+
+    @property
+    def top_k(self) -> int:
+        """Experts per token."""
+        return int(self.decode_experts.shape[3])
+
+    def __len__(self) -> int:
+        return len(self.prefill_counts)
+
+    def record_of(self, prompt: str) -> int:
+        """Return the record a prompt replays: its tag, else a hash of its text.
+
+        The same on every engine, so that prefill and decode agree without talking.
+        """
+        found = _TAG.search(prompt)
+        number = (
+            int(found.group(1))
+            if found
+            else int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest())
+        )
+        return number % len(self)
+
+    def experts(self, record: int, step: int) -> npt.NDArray[np.uint8]:
+        """Return the experts of one decode step, shape (n_layers, top_k); steps repeat after the captured ones."""
+        experts: npt.NDArray[np.uint8] = self.decode_experts[record, step % self.decode_experts.shape[1]]
+        return experts
+
+    def decode_counts(self, record: int, tokens: int) -> npt.NDArray[np.uint32]:
+        """Return the counts of steps ``1..tokens``: the tokens that a decode engine computes beyond the prompt.
+
+        Step 0 recomputes the prompt's last token and is not counted, as on a real engine.
+        """
+        steps = self.decode_experts[record, np.arange(1, tokens + 1) % self.decode_experts.shape[1]]
+        counts = np.zeros((self.n_layers, self.n_experts), dtype=np.uint32)
+        for layer in range(self.n_layers):
+            counts[layer] = np.bincount(steps[:, layer].ravel(), minlength=self.n_experts)
+        return counts
+
+    def split(self, kinds: tuple[str, ...] | None = None) -> tuple[list[int], list[int]]:
+        """Return disjoint records for fitting and for evaluation, half of each kind.
+
+        Raises
+        ------
+        ValueError
+            If a kind is unknown; the message lists the known ones.
+        """
+        fitting: list[int] = []
+        evaluation: list[int] = []
+        for name in kinds or self.kinds:
+            if name not in self.kinds:
+                raise ValueError(f"kind {name!r}: known are {', '.join(self.kinds)}")
+            members = np.flatnonzero(self.kind == self.kinds.index(name)).tolist()
+            fitting += members[0::2]
+            evaluation += members[1::2]
+        return fitting, evaluation
+
+
+def load(path: Path | None = None) -> Traces:
+    """Load captured activations, by default those that come with the package.
+
+    Raises
+    ------
+    ValueError
+        If the file misses an array or the arrays disagree.
+    """
+    source = path or resources.files("eldr.sim") / "data" / "activations.npz"
+    with source.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        missing = {"prefill_counts", "prompt_tokens", "decode_experts", "kind", "kinds"} - set(arrays)
+        if missing:
+            raise ValueError(f"{source}: misses {', '.join(sorted(missing))}")
+        traces = Traces(
+            prefill_counts=arrays["prefill_counts"],
+            prompt_tokens=arrays["prompt_tokens"],
+            decode_experts=arrays["decode_experts"],
+            kind=arrays["kind"],
+            kinds=tuple(str(name) for name in arrays["kinds"]),
+        )
+    n, layers, experts = traces.prefill_counts.shape
+    if not n == len(traces.prompt_tokens) == len(traces.decode_experts) == len(traces.kind):
+        raise ValueError(f"{source}: the arrays differ in their number of records")
+    if traces.decode_experts.shape[2] != layers or traces.decode_experts.max() >= experts:
+        raise ValueError(f"{source}: decode_experts does not fit {layers} layers x {experts} experts")
+    return traces

@@ -1,0 +1,213 @@
+"""Open-loop traffic: streamed chat requests with Poisson arrivals, every answer checked against the only right one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+import numpy as np
+import orjson
+
+from eldr.contract import HEADER_LOG
+from eldr.sim import text
+from eldr.sim.traces import tag
+
+READ_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the next requests look like.
+
+    Attributes
+    ----------
+    name : str
+        Phase that the requests belong to.
+    records : sequence of int
+        Trace records to draw from.
+    logged : bool
+        Whether routers may write them to the signature log.
+    """
+
+    name: str
+    records: Sequence[int]
+    logged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One finished request; times in seconds on the loop's clock.
+
+    Attributes
+    ----------
+    phase : str
+    started, first_token, ended : float
+    tokens : int
+    error : str or None
+        Why it failed; a wrong text is a failure.
+    """
+
+    phase: str
+    started: float
+    first_token: float
+    ended: float
+    tokens: int
+    error: str | None
+
+    @property
+    def tpot(self) -> float:
+        """Time per output token after the first, seconds."""
+        return (self.ended - self.first_token) / max(1, self.tokens - 1)
+
+
+@dataclass(slots=True)
+class Load:
+    """Open-loop load generator.
+
+    Parameters
+    ----------
+    endpoints : callable
+        Returns the base URLs of the ready routers: what a Service would balance over.
+    model : str
+    rate : float
+        Mean arrivals per second.
+    tokens : int
+        Output tokens of every request.
+    seed : int
+    """
+
+    endpoints: Callable[[], Sequence[str]]
+    model: str
+    rate: float
+    tokens: int
+    seed: int = 1
+    workload: Workload | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._running)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Send requests until told to stop, then wait for the last answers."""
+        loop = asyncio.get_running_loop()
+        rng = np.random.default_rng(self.seed)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        timeout = httpx.Timeout(READ_TIMEOUT, connect=5.0)
+        async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
+            due = loop.time()
+            for number in itertools.count():
+                due += rng.exponential(1.0 / self.rate)
+                if await _set_within(stop, due - loop.time()):
+                    break
+                workload = self.workload
+                if workload is None:
+                    continue
+                record = int(rng.choice(np.asarray(workload.records)))
+                task = loop.create_task(self._request(client, workload, record, number))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+            await asyncio.gather(*self._running)
+
+    async def _request(self, client: httpx.AsyncClient, workload: Workload, record: int, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        prompt = f"{tag(record)} question {number}"
+        body = orjson.dumps(
+            {
+                "model": self.model,
+                "messages": [{"role": "user", "content": prompt}],
+                "max_tokens": self.tokens,
+                "stream": True,
+            }
+        )
+        headers = {"content-type": "application/json"} | ({} if workload.logged else {HEADER_LOG: "off"})
+        started = first = loop.time()
+        received = bytearray()
+        error: str | None = None
+        try:
+            async with self._stream(client, body, headers, number) as response:
+                async for chunk in response.aiter_raw():
+                    if not received:
+                        first = loop.time()
+                    received += chunk
+                error = check(response.status_code, bytes(received), f"user: {prompt}", self.tokens)
+        except (httpx.HTTPError, NoEndpointError) as problem:
+            error = f"{type(problem).__name__}: {problem}"
+        self.outcomes.append(Outcome(workload.name, started, first, loop.time(), self.tokens, error))
+
+    def _stream(
+        self, client: httpx.AsyncClient, body: bytes, headers: dict[str, str], number: int
+    ) -> FailOver:
+        endpoints = list(self.endpoints())
+        start = number % max(1, len(endpoints))
+        return FailOver(client, endpoints[start:] + endpoints[:start], body, headers)
+
+
+class NoEndpointError(Exception):
+    """No router accepted the connection."""
+
+
+class FailOver:
+    """A streamed POST to the first endpoint that accepts the connection, as behind a Service."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, urls: list[str], body: bytes, headers: dict[str, str]
+    ) -> None:
+        self._client = client
+        self._urls = urls
+        self._body = body
+        self._headers = headers
+        self._response: httpx.Response | None = None
+
+    async def __aenter__(self) -> httpx.Response:
+        for url in self._urls:
+            request = self._client.build_request(
+                "POST", f"{url}/v1/chat/completions", content=self._body, headers=self._headers
+            )
+            try:
+                self._response = await self._client.send(request, stream=True)
+            except httpx.ConnectError:
+                continue
+            return self._response
+        raise NoEndpointError(f"none of {len(self._urls)} routers accepted the connection")
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._response is not None:
+            await self._response.aclose()
+
+
+def check(status: int, received: bytes, prompt: str, tokens: int) -> str | None:
+    """Return why an answer is wrong, or None."""
+    if status != 200:
+        return f"HTTP {status}: {received[:200]!r}"
+    said = ""
+    events = received.split(b"\n\n")
+    for event in events:
+        data = event.removeprefix(b"data: ")
+        if not data or data == b"[DONE]":
+            continue
+        value = orjson.loads(data)
+        if "error" in value:
+            return f"error event: {value['error'].get('message')}"
+        for choice in value["choices"]:
+            said += choice["delta"].get("content") or ""
+    if b"data: [DONE]" not in events:
+        return "the stream ended without [DONE]"
+    return None if said == text.completion(prompt, tokens) else "wrong tokens"
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event for so long and tell whether it is set."""
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return event.is_set()
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

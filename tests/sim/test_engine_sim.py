@@ -1,0 +1,216 @@
+"""The engine simulator over real sockets: the protocol facts that the router relies on."""
+
+import json
+import signal
+import subprocess
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from eldr.contract import ELDR_KEY, KV_KEY, request_id
+from eldr.sim import text, traces
+from eldr.wire import decode_counts
+from tests.support.processes import ELDR, engine, wait_for
+
+FAST = ("--speed", "0.05")
+REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with engine("prefill", *FAST, "--lease-seconds", "2") as p, engine("decode", *FAST) as d:
+        yield p.url, d.url
+
+
+def prefill(url: str, prompt: str, **headers) -> dict:
+    body = {"model": "m", "prompt": prompt, "max_tokens": 1, KV_KEY: REMOTE}
+    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer.json()[KV_KEY]
+
+
+def decode(url: str, prompt: str, params: dict | None, tokens: int = 8, **fields) -> httpx.Response:
+    body = {"model": "m", "prompt": prompt, "max_tokens": tokens, KV_KEY: params, **fields}
+    return httpx.post(f"{url}/v1/completions", json=body, headers=fields.pop("headers", {}), timeout=30)
+
+
+def metric(url: str, name: str) -> float:
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    return sum(s.value for f in families for s in f.samples if s.name == name)
+
+
+def test_two_phases_give_the_text_of_a_plain_server(pair):
+    p, d = pair
+    params = prefill(p, "hello")
+    counts = decode_counts(params.pop(ELDR_KEY))
+    captured = traces.load()
+    assert counts.exact
+    assert (counts.counts == captured.prefill_counts[captured.record_of("hello")]).all()
+    answer = decode(d, "hello", params).json()
+    assert answer["choices"][0]["text"] == text.completion("hello", 8)
+    assert answer["usage"]["completion_tokens"] == 8
+    assert decode(d, "hello", None).json()["choices"][0]["text"] == text.completion("hello", 8)
+
+
+def test_a_second_pull_is_wrong_without_an_error(pair):
+    p, d = pair
+    params = prefill(p, "hello")
+    assert decode(d, "hello", params).json()["choices"][0]["text"] == text.completion("hello", 8)
+    second = decode(d, "hello", params)
+    assert second.status_code == 200
+    assert second.json()["choices"][0]["text"] != text.completion("hello", 8)
+
+
+def test_a_late_pull_is_wrong_and_counted(pair):
+    p, d = pair
+    before = metric(p, "vllm:nixl_num_kv_expired_reqs_total")
+    params = prefill(p, "late")
+    assert metric(p, "vllm:kv_cache_usage_perc") > 0
+    wait_for(lambda: metric(p, "vllm:nixl_num_kv_expired_reqs_total") > before, "the lease to end")
+    assert decode(d, "late", params).json()["choices"][0]["text"] != text.completion("late", 8)
+    wait_for(lambda: metric(p, "vllm:kv_cache_usage_perc") == 0, "blocks freed")
+
+
+def test_unreachable_prefill_is_500_or_an_error_event(pair):
+    p, d = pair
+    params = prefill(p, "x") | {"remote_port": 1}
+    assert decode(d, "x", params).status_code == 500
+    streamed = decode(d, "x", params, stream=True)
+    assert streamed.status_code == 200
+    first = streamed.text.split("\n\n")[0]
+    assert json.loads(first.removeprefix("data: "))["error"]["code"] == 500
+    assert decode(d, "x", prefill(p, "x") | {"remote_engine_id": "another"}).status_code == 500
+
+
+def test_streams_completions_and_chat(pair):
+    _, d = pair
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 4,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    events = httpx.post(f"{d}/v1/chat/completions", json=body).text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(e.removeprefix("data: ")) for e in events[:-2]]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+    assert said == text.completion("user: hi", 4)
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_prompt_lists_and_n_give_one_choice_each(pair):
+    _, d = pair
+    answer = decode(d, ["a", "b"], None, n=2).json()
+    assert [c["text"] for c in answer["choices"]] == [text.completion(x, 8) for x in ("a", "a", "b", "b")]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        (b"{", 400, "truncated"),
+        (b"[]", 400, "Expected `object`"),
+        (b'{"model": "m"}', 400, "prompt"),
+        (b'{"model": "m", "prompt": []}', 400, "prompt"),
+        (b'{"model": "other", "prompt": "x"}', 404, "other"),
+        (b'{"model": "m", "prompt": "x", "max_tokens": 0}', 400, "max_tokens"),
+        (b'{"model": "m", "prompt": "x", "max_tokens": 9000}', 400, "maximum context length"),
+    ],
+)
+def test_bad_requests_are_refused_as_vllm_does(pair, body, status, word):
+    answer = httpx.post(f"{pair[1]}/v1/completions", content=body)
+    assert answer.status_code == status
+    assert word in answer.json()["error"]["message"]
+
+
+def test_surface(pair):
+    for url in pair:
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "m"
+        assert httpx.get(f"{url}/load").json() == {"server_load": 0}
+        assert "sim" in httpx.get(f"{url}/version").json()["version"]
+        assert httpx.get(f"{url}/eldr/v1/activations?after=x").status_code == 400
+        assert httpx.get(f"{url}/eldr/v1/activations?limit=0").status_code == 400
+
+
+def test_decode_activations_are_served_once_finished(pair):
+    p, d = pair
+    params = prefill(p, "act")
+    upstream = request_id("0a0b0c0d", 7, 1)
+    body = {"model": "m", "prompt": "act", "max_tokens": 9, KV_KEY: params}
+    httpx.post(f"{d}/v1/completions", json=body, headers={"x-request-id": upstream}).raise_for_status()
+    page = httpx.get(f"{d}/eldr/v1/activations", params={"prefix": "eldr-0a0b0c0d-"}).json()
+    (record,) = page["records"]
+    assert record["request_id"] == "eldr-0a0b0c0d-7"
+    captured = traces.load()
+    assert (decode_counts(record).counts == captured.decode_counts(captured.record_of("act"), 8)).all()
+
+
+def test_client_disconnect_frees_the_batch(pair):
+    _, d = pair
+    for stream in (True, False):
+        body = {"model": "m", "prompt": "x", "max_tokens": 8000, "stream": stream}
+        with (
+            pytest.raises(httpx.TimeoutException),
+            httpx.stream(
+                "POST", f"{d}/v1/completions", json=body, timeout=httpx.Timeout(5, read=0.5)
+            ) as answer,
+        ):
+            for _ in answer.iter_raw():
+                raise httpx.ReadTimeout("seen a token")
+        wait_for(
+            lambda: metric(d, "vllm:num_requests_running") == 0, "the aborted request to leave the batch"
+        )
+
+
+def test_step_telemetry_counts_the_union(pair):
+    _, d = pair
+    before = {
+        name: metric(d, f"eldr_engine_{name}_count")
+        for name in ("active_experts", "batch_size", "step_seconds")
+    }
+    decode(d, "alone", None, tokens=5)
+    for name, count in before.items():
+        assert metric(d, f"eldr_engine_{name}_count") == count + 5
+    total = metric(d, "eldr_engine_active_experts_sum")
+    decode(d, "alone", None, tokens=5)
+    assert metric(d, "eldr_engine_active_experts_sum") - total == 5 * 4, (
+        "a lone request uses top_k experts a step"
+    )
+
+
+def test_requests_wait_for_kv_space_and_for_seats():
+    with engine("decode", "--speed", "0.02", "--kv-blocks", "600", "--max-num-seqs", "2") as d:
+        import concurrent.futures
+
+        with concurrent.futures.ThreadPoolExecutor(6) as threads:
+            answers = list(threads.map(lambda i: decode(d.url, f"p{i}", None, tokens=200), range(6)))
+        assert [a.json()["choices"][0]["text"] for a in answers] == [
+            text.completion(f"p{i}", 200) for i in range(6)
+        ]
+        assert metric(d.url, "eldr_engine_batch_size_sum") <= 2 * metric(
+            d.url, "eldr_engine_batch_size_count"
+        )
+        assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
+
+
+def test_sigterm_drains_within_the_shutdown_timeout():
+    with engine("decode", "--shutdown-timeout", "60") as d:
+        body = {"model": "m", "prompt": "x", "max_tokens": 60, "stream": True}
+        with httpx.stream("POST", f"{d.url}/v1/completions", json=body, timeout=30) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            d.process.send_signal(signal.SIGTERM)
+            rest = list(lines)
+        assert rest[-2:] == ["data: [DONE]", ""] or rest[-1] == "data: [DONE]"
+        assert d.process.wait(30) == 0
+
+
+def test_impossible_capacity_is_refused_at_start():
+    arguments = [ELDR, "engine-sim", "--role", "decode", "--kv-blocks", "2"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "max_model_len: 8192 tokens do not fit 2 blocks" in done.stderr

@@ -1,0 +1,81 @@
+"""Real processes for tests: start, wait until they serve, end by id."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+
+ELDR = Path(sys.executable).parent / "eldr"
+START_SECONDS = 60.0
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) -> object:
+    """Poll until the condition is true; fail with `what` when it never is."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}")
+        time.sleep(0.02)
+
+
+class Server:
+    """A process that serves HTTP on a port of its own."""
+
+    def __init__(self, arguments: list[str], url: str, env: dict[str, str] | None = None) -> None:
+        self.url = url
+        self.process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        )
+
+    def ready(self, path: str = "/health") -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(
+                f"{self.process.args} exited with {self.process.returncode}: {self.output()}"
+            )
+        try:
+            return httpx.get(self.url + path, timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def output(self) -> str:
+        return self.process.stdout.read() if self.process.stdout else ""
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def engine(role: str, *options: str, model: str = "m") -> Iterator[Server]:
+    """A simulated engine."""
+    port = free_port()
+    arguments = [str(ELDR), "engine-sim", "--role", role, "--port", str(port), "--model", model, *options]
+    server = Server(arguments, f"http://127.0.0.1:{port}")
+    try:
+        wait_for(server.ready, f"{role} engine", START_SECONDS)
+        yield server
+    finally:
+        server.stop()

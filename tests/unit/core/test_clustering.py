@@ -1,0 +1,98 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.core.clustering import align, balanced_kmeans
+
+
+def unit(rng, n, d=6):
+    x = rng.normal(size=(n, d)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_shares_are_equal_and_centers_are_unit(n, k, seed):
+    rng = np.random.default_rng(seed)
+    points = unit(rng, n)
+    if n < k:
+        with pytest.raises(ValueError, match=f"{n} points cannot fill {k} clusters"):
+            balanced_kmeans(points, k, rng)
+        return
+    result = balanced_kmeans(points, k, rng)
+    assert np.bincount(result.labels, minlength=k).max() <= -(-n // k)
+    np.testing.assert_allclose(np.linalg.norm(result.centers, axis=1), 1.0, atol=1e-5)
+    assert result.inertia == pytest.approx(
+        float((1 - (points * result.centers[result.labels]).sum(1)).sum()), abs=1e-4
+    )
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_more_iterations_never_raise_the_inertia(seed):
+    points = unit(np.random.default_rng(seed), 40)
+    runs = [
+        balanced_kmeans(points, 4, np.random.default_rng(seed), max_iter=m).inertia for m in (1, 2, 4, 50)
+    ]
+    assert all(later <= earlier + 1e-4 for earlier, later in itertools.pairwise(runs))
+
+
+def test_separable_kinds_are_found():
+    rng = np.random.default_rng(0)
+    points = np.repeat(np.eye(4, 6, dtype=np.float32), 25, axis=0) + rng.normal(0, 0.05, (100, 6)).astype(
+        np.float32
+    )
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    labels = balanced_kmeans(points, 4, rng, restarts=4).labels
+    assert sorted(len(set(labels[n * 25 : n * 25 + 25])) for n in range(4)) == [1, 1, 1, 1]
+
+
+def test_duplicates_are_shared_evenly():
+    points = np.tile(np.array([[1.0, 0.0]], np.float32), (8, 1))
+    result = balanced_kmeans(points, 4, np.random.default_rng(0))
+    assert np.bincount(result.labels).tolist() == [2, 2, 2, 2]
+    assert result.inertia == pytest.approx(0.0, abs=1e-6)
+
+
+def test_one_request_one_worker():
+    result = balanced_kmeans(np.array([[0.0, 1.0]], np.float32), 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(result.centers, [[0.0, 1.0]])
+
+
+def test_same_seed_same_result():
+    points = unit(np.random.default_rng(3), 60)
+    a, b = (balanced_kmeans(points, 5, np.random.default_rng(7), restarts=3) for _ in range(2))
+    np.testing.assert_array_equal(a.labels, b.labels)
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        (np.zeros((3, 2), np.float32), "row 0 has length 0.0.*drop all-zero signatures"),
+        (np.array([[1.0, 0.0], [np.nan, 0.0]], np.float32), "row 1 has length nan"),
+        (np.zeros((0, 2), np.float32), "no empty axis"),
+    ],
+)
+def test_bad_points_are_refused(points, reason):
+    with pytest.raises(ValueError, match=reason):
+        balanced_kmeans(points, 1, np.random.default_rng(0))
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_alignment_is_a_permutation_that_maximises_similarity(k_new, k_old, seed):
+    rng = np.random.default_rng(seed)
+    new, old = unit(rng, k_new), unit(rng, k_old)
+    order = align(new, old)
+    assert sorted(order.tolist()) == list(range(k_new))
+    if k_new == k_old:
+        best = max(
+            sum(new[p[i]] @ old[i] for i in range(k_old)) for p in itertools.permutations(range(k_new))
+        )
+        assert sum(new[order[i]] @ old[i] for i in range(k_old)) == pytest.approx(best, abs=1e-5)
+
+
+def test_alignment_keeps_identities():
+    old = unit(np.random.default_rng(1), 5)
+    shuffle = np.array([3, 0, 4, 1, 2])
+    np.testing.assert_array_equal(old[shuffle][align(old[shuffle], old)], old)

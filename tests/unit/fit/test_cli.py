@@ -1,0 +1,84 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from eldr import centroids
+from eldr.cli import main
+from eldr.siglog import SignatureLog
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("log")
+    writer = SignatureLog(path, max_bytes=1 << 24, max_age=1e12, now=0.0)
+    for record in records:
+        writer.append(record, now=0.0)
+    writer.close()
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["fit", *map(str, arguments)])
+
+
+def test_log_to_centroids_with_report_and_picture(log, tmp_path):
+    out, picture = tmp_path / "c", tmp_path / "p.png"
+    done = run("log", log, "--k", 4, "--model", "m", "--out", out, "--picture", picture, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    loaded = centroids.load(out.read_bytes())
+    assert report["digest"] == centroids.digest(out.read_bytes())
+    assert loaded.k == 4
+    assert picture.stat().st_size > 1000
+    text = run("log", log, "--k", 4, "--model", "m", "--out", tmp_path / "d", "--active", out)
+    assert text.exit_code == 0
+    assert "cluster sizes" in text.stdout
+    assert (tmp_path / "d").read_bytes() != b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--k", 4, "--model", "other"], 1, "NoSamples: no usable record in the log (384 other model)"),
+        (["--k", 999, "--model", "m"], 1, "NotEnoughSamples"),
+        (["--k", 0, "--model", "m"], 2, "--k"),
+    ],
+)
+def test_bad_input_is_a_clear_error(log, tmp_path, arguments, status, message):
+    done = run("log", log, *arguments, "--out", tmp_path / "c")
+    assert done.exit_code == status
+    assert message in done.output
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_without_a_log_and_a_damaged_active_set(log, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = run("log", empty, "--k", 2, "--model", "m", "--out", tmp_path / "c")
+    assert "NoLog" in done.output
+    (tmp_path / "bad").write_bytes(b"nothing")
+    done = run("log", log, "--k", 2, "--model", "m", "--active", tmp_path / "bad", "--out", tmp_path / "c")
+    assert done.exit_code == 2
+    assert "not a centroid file" in done.output
+
+
+def test_job_needs_its_token():
+    arguments = [
+        "job",
+        "--namespace",
+        "n",
+        "--deployment",
+        "d",
+        "--fit",
+        "f",
+        "--fit-uid",
+        "u",
+        "--k",
+        2,
+        "--model",
+        "m",
+    ]
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert "ELDR_ADMIN_TOKEN is empty" in done.output

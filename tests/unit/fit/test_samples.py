@@ -1,0 +1,60 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from eldr.fit.samples import FitError, make_samples, reservoir
+
+
+def choose(records, limit=1000, **fields):
+    return reservoir(records, limit, np.random.default_rng(0), **{"model": "m", "since": 0.0} | fields)
+
+
+def test_unusable_records_are_counted_by_reason(make_record):
+    records = [
+        make_record(0, 1),
+        make_record(1, 2, model="x"),
+        make_record(2, 3, exact=False),
+        make_record(3, 4, time=1.0),
+    ]
+    chosen, skipped = choose(records, since=500.0)
+    assert [r.request_id for r in chosen] == ["eldr-00000000-0"]
+    assert skipped == {"other model": 1, "inexact counts": 1, "older than the look-back": 1}
+
+
+def test_a_long_stream_is_sampled_uniformly_in_bounded_memory(make_record):
+    one = make_record(0, 0)
+    hits = np.zeros(4)
+    for seed in range(40):
+        stream = (make_record(n, 0) if n % 1000 == 0 else one for n in range(4000))
+        chosen, _ = reservoir(stream, 500, np.random.default_rng(seed), model="m", since=0.0)
+        assert len(chosen) == 500
+        for record in chosen:
+            if record is not one:
+                hits[int((record.time - 1000) // 1000)] += 1
+    assert hits.sum() == pytest.approx(40 * 4 / 8, rel=0.6)
+    assert (hits > 0).all()
+
+
+def test_samples_are_sorted_by_time_and_tolerate_unknown_decode(make_record):
+    samples = make_samples([make_record(5, 1), make_record(2, 2, decode=None, decode_exact=False)], Counter())
+    assert samples.decode_tokens.tolist() == [0, 100]
+    assert samples.decoded.tolist() == [1]
+    assert samples.prefill.shape == (2, 4, 64)
+    assert not samples.decode[0].any()
+
+
+def test_the_geometry_of_the_majority_wins(make_record):
+    odd = make_record(9, 1, n_layers=2, n_experts=128)
+    bad = make_record(8, 1, prefill=b"123")
+    samples = make_samples([make_record(0, 1), make_record(1, 2), odd, bad], Counter({"other model": 3}))
+    assert len(samples) == 2
+    assert samples.skipped == {"other model": 3, "other geometry": 1, "damaged counts": 1}
+
+
+def test_no_samples_say_why():
+    with pytest.raises(FitError, match=r"no usable record in the log \(3 other model\)") as caught:
+        make_samples([], Counter({"other model": 3}))
+    assert caught.value.reason == "NoSamples"
+    with pytest.raises(FitError, match="it is empty"):
+        make_samples([], Counter())

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.sim import text, traces
+from eldr.sim.batch import Batch, Sequence
+from eldr.sim.kv import BlockPool, PrefillResults
+from eldr.sim.telemetry import ActivationRing
+from eldr.wire import ExpertCounts, decode_counts
+
+
+@pytest.fixture(scope="module")
+def captured():
+    return traces.load()
+
+
+def test_captured_activations_are_consistent(captured):
+    assert len(captured) == 768
+    per_layer = captured.prefill_counts.sum(axis=2)
+    np.testing.assert_array_equal(
+        per_layer, np.repeat(captured.prompt_tokens[:, None] * captured.top_k, 4, axis=1)
+    )
+
+
+def test_tag_names_the_record_and_other_prompts_hash(captured):
+    assert captured.record_of(f"please {traces.tag(41)} now") == 41
+    assert captured.record_of("hello") == captured.record_of("hello") != captured.record_of("hello!")
+
+
+def test_fitting_and_evaluation_records_are_disjoint(captured):
+    fitting, evaluation = captured.split()
+    assert not set(fitting) & set(evaluation)
+    assert len(fitting) == len(evaluation) == 384
+    with pytest.raises(ValueError, match="kind 'klingon': known are"):
+        captured.split(("klingon",))
+
+
+@given(record=st.integers(0, 767), tokens=st.integers(0, 300))
+def test_decode_counts_are_what_the_steps_used(record, tokens):
+    captured = traces.load()
+    counts = np.zeros((4, 64), int)
+    for step in range(1, tokens + 1):
+        for layer in range(4):
+            for expert in captured.experts(record, step)[layer]:
+                counts[layer, expert] += 1
+    np.testing.assert_array_equal(captured.decode_counts(record, tokens), counts)
+
+
+def test_damaged_trace_files_are_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, prefill_counts=np.zeros(3))
+    with pytest.raises(ValueError, match="misses decode_experts, kind, kinds, prompt_tokens"):
+        traces.load(path)
+
+
+def test_batch_unions_are_those_of_a_brute_force(captured):
+    batch = Batch(captured)
+    emitted: list[tuple[str, int]] = []
+    for record, length in ((0, 3), (100, 1), (200, 2)):
+        batch.add(
+            Sequence(str(record), record, "kv", length, lambda i, r=record: emitted.append((str(r), i)))
+        )
+    for step in range(3):
+        alive = [r for r, length in ((0, 3), (100, 1), (200, 2)) if length > step]
+        expected = np.mean(
+            [len({e for r in alive for e in captured.experts(r, step)[layer]}) for layer in range(4)]
+        )
+        assert batch.active_experts() == pytest.approx(expected)
+        finished = batch.step()
+        assert [s.request_id for s in finished] == {0: ["100"], 1: ["200"], 2: ["0"]}[step]
+    assert batch.running == []
+    assert sorted(emitted) == [("0", 0), ("0", 1), ("0", 2), ("100", 0), ("200", 0), ("200", 1)]
+
+
+def test_a_result_is_right_once_and_wrong_afterwards():
+    pool = BlockPool(10, 16)
+    results = PrefillResults(pool, lease=5.0)
+    assert pool.take(4)
+    results.hold("a", text.fingerprint("p"), 4, now=0.0)
+    assert pool.usage == pytest.approx(0.4)
+    assert results.pull("a", now=4.9) == text.fingerprint("p")
+    assert pool.free == 10
+    assert results.pull("a", now=4.9) != text.fingerprint("p")
+
+
+def test_a_late_pull_is_wrong_and_the_lease_frees_the_blocks():
+    pool = BlockPool(10, 16)
+    results = PrefillResults(pool, lease=5.0)
+    assert pool.take(10)
+    assert not pool.take(1)
+    results.hold("a", "kv", 10, now=0.0)
+    assert results.expire(5.0) == 1
+    assert pool.free == 10
+    assert results.pull("a", now=5.0) != "kv"
+    assert results.expired == 1
+
+
+def test_wrong_kv_yields_other_text():
+    right = text.completion("p", 20)
+    wrong = "".join(text.token(text.stale(text.fingerprint("p")), i) for i in range(20))
+    assert right != wrong
+    assert right == text.completion("p", 20)
+
+
+def counts(n: int) -> ExpertCounts:
+    return ExpertCounts(counts=np.full((2, 3), n, np.uint16), top_k=1, tokens=3, exact=True)
+
+
+def test_activation_ring_reads_by_cursor_prefix_and_boot():
+    ring = ActivationRing(3)
+    for n in range(5):
+        ring.append(f"{'a' if n % 2 else 'b'}-{n}", counts(n))
+    page = ring.read(after=0, prefix="", limit=2, boot="")
+    assert [r["request_id"] for r in page["records"]] == ["b-2", "a-3"]
+    assert (page["lost"], page["next"]) == (2, 4)
+    assert decode_counts(page["records"][0]).counts.tolist() == [[2, 2, 2], [2, 2, 2]]
+    rest = ring.read(after=page["next"], prefix="", limit=2, boot=page["boot"])
+    assert [r["request_id"] for r in rest["records"]] == ["b-4"]
+    assert rest["lost"] == 0
+    only = ring.read(after=0, prefix="a-", limit=9, boot="")
+    assert [r["request_id"] for r in only["records"]] == ["a-3"]
+    assert only["next"] == 5
+    assert ring.read(after=99, prefix="", limit=9, boot="another")["lost"] == 2

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from eldr.wire import ExpertCounts, WireError, decode_counts, encode_counts
+
+
+def value(**fields):
+    counts = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    return encode_counts(ExpertCounts(counts=counts, top_k=2, tokens=7, exact=True)) | fields
+
+
+@given(arrays(st.sampled_from([np.uint16, np.uint32]), st.tuples(st.integers(1, 5), st.integers(1, 9))))
+def test_round_trip(counts):
+    got = decode_counts(encode_counts(ExpertCounts(counts=counts, top_k=1, tokens=3, exact=False)))
+    np.testing.assert_array_equal(got.counts, counts)
+    assert (got.top_k, got.tokens, got.exact) == (1, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"v": 2}, "v: expected 1, got 2"),
+        ({"layers": 0}, "layers: expected an integer >= 1"),
+        ({"layers": True}, "layers"),
+        ({"experts": "3"}, "experts"),
+        ({"layers": 1 << 20, "experts": 1 << 20}, "exceeds"),
+        ({"topk": None}, "topk"),
+        ({"tokens": -1}, "tokens"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"dtype": ["uint16"]}, "dtype"),
+        ({"dtype": "uint32"}, "12 bytes, but 2 layers x 3 experts of uint32 need 24"),
+        ({"counts": None}, "counts: expected base64 text"),
+        ({"counts": "***"}, "counts: not base64"),
+        ({"counts": "AAAA"}, "counts: 3 bytes"),
+    ],
+)
+def test_broken_objects_are_refused_with_the_field(fields, reason):
+    with pytest.raises(WireError, match=reason):
+        decode_counts(value(**fields))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_any_json_is_refused_or_read(thing):
+    with pytest.raises(WireError):
+        decode_counts(thing)
+
+
+def test_exact_must_be_true_itself():
+    assert not decode_counts(value(exact=1)).exact
