@@ -18,11 +18,12 @@ from eldr.contract import (
     ROLE_PREFILL,
     STATE_VERSION,
 )
-from eldr_router.client import JSON, Client, Request
+from eldr_router.client import JSON, Client
 from eldr_router.control import Control
 from eldr_router.errors import RouterError
 from eldr_router.flow import Services
 from eldr_router.metrics import CONTENT_TYPE
+from eldr_router.requests import Request
 from eldr_router.routing import SetRef
 
 

@@ -1,45 +1,25 @@
-"""The server side of client connections: requests in, one response at a time, limits and disconnects."""
+"""Client connections: one response at a time, keep-alive, back pressure, disconnects."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-
-import httptools
+from typing import cast
 
 from eldr_router.errors import RouterError, error_body
 from eldr_router.head import Headers, write_head
+from eldr_router.requests import Request, RequestReader
 
 log = logging.getLogger(__name__)
 
-_MAX_HEAD = 1 << 16
-_MAX_HEADERS = 128
 _BACKLOG = 1 << 16
 _IDLE_SECONDS = 75.0
 _RECEIVE_SECONDS = 120.0
 _LINGER_SECONDS = 2.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = (b"content-type", b"application/json")
-
-
-@dataclass(slots=True)
-class Request:
-    """A complete request; header names in lower case."""
-
-    method: str
-    path: str
-    query: str
-    headers: Headers
-    body: bytes
-    keep_alive: bool
-    http10: bool
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return a header's value."""
-        return next((value for key, value in self.headers if key == name), None)
-
 
 Handler = Callable[[Request, "Client"], Awaitable[None]]
 
@@ -91,39 +71,38 @@ class Server:
 
 
 class Client(asyncio.Protocol):
-    """One client connection. Requests of a pipeline are answered in order, one at a time."""
+    """One client connection. Requests of a pipeline are answered in order, one at a time.
+
+    Attributes
+    ----------
+    on_pause, on_resume : callable or None
+        Called when the client stops reading, and when it reads again.
+    can_write : asyncio.Event
+        The same as a condition.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[Request | RouterError] = deque()
+        self._reader = RequestReader(server.max_body)
         self._backlog = bytearray()
         self._task: asyncio.Task[None] | None = None
-        self._since = server.loop.time()
-        self._deaf = False
-        self._lingering = False
-        self._continue_due = False
-        self._in_head = self._receiving = False
         self._request: Request | None = None
+        self._since = server.loop.time()
+        self._lingering = False
         self._started = self._complete = False
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
         self.can_write = asyncio.Event()
         self.can_write.set()
 
-    # asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of a connection."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Abort the request in progress, and with it both legs upstream."""
         self._server.clients.discard(self)
-        self._deaf = True
-        self._queue.clear()
         self.can_write.set()
         if self._task is not None:
             self._task.cancel()
@@ -146,132 +125,36 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, or keep for later while a request is in progress."""
-        if self._deaf:
+        if self._reader.deaf:
             return
         if self.busy:
             self._backlog += data
             if len(self._backlog) > _BACKLOG:
                 self._transport.pause_reading()
             return
-        self._parse(data)
+        self._read(data)
 
-    # the parser's side
-
-    def _parse(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_read += len(data)  # the parser hides a header until it is complete
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(RouterError(400, "protocol upgrades are not supported", "invalid_http"))
-        except httptools.HttpParserError as error:
-            self._refuse(RouterError(400, f"not HTTP/1.1: {error}", "invalid_http"))
-        if self._in_head and self._head_read > _MAX_HEAD:
-            self._refuse(
-                RouterError(431, f"the request head is longer than {_MAX_HEAD} bytes", "head_too_large")
-            )
+    def _read(self, data: bytes) -> None:
+        if not self._reader.receiving:
+            self._since = self._server.loop.time()
+        self._reader.feed(data)
         self._next()
 
-    def _refuse(self, error: RouterError) -> None:
-        if not self._deaf:
-            self._deaf = True
-            self._queue.append(error)
-
-    def on_message_begin(self) -> None:
-        """Start a request."""
-        self._url = b""
-        self._headers: Headers = []
-        self._body: list[bytes] = []
-        self._head_size = self._head_read = self._body_size = 0
-        self._in_head = self._receiving = True
-        self._since = self._server.loop.time()
-
-    def on_url(self, url: bytes) -> None:
-        """Collect the target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header, within limits."""
-        self._head_size += len(name) + len(value) + 4
-        if self._head_size > _MAX_HEAD or len(self._headers) >= _MAX_HEADERS:
-            limits = f"{_MAX_HEADERS} headers and {_MAX_HEAD} bytes"
-            self._refuse(RouterError(431, f"the request head exceeds {limits}", "head_too_large"))
-        else:
-            self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        """Check the framing and answer ``Expect: 100-continue``."""
-        self._in_head = False
-        if self._deaf:
-            return
-        length = encoding = expect = None
-        for name, value in self._headers:
-            if name == b"content-length":
-                length = value
-            elif name == b"transfer-encoding":
-                encoding = value if encoding is None else encoding + b"," + value
-            elif name == b"expect":
-                expect = value.lower()
-        version = self._parser.get_http_version()
-        if encoding is not None and (
-            length is not None or encoding.strip().lower() != b"chunked" or version == "1.0"
-        ):
-            self._refuse(
-                RouterError(400, f"transfer-encoding: {encoding[:40]!r} is not accepted", "invalid_http")
-            )
-        elif version not in ("1.0", "1.1"):
-            self._refuse(RouterError(505, f"HTTP/{version} is not supported", "invalid_http"))
-        elif length is not None and int(length) > self._server.max_body:
-            self._too_large()
-        elif expect == b"100-continue" and version == "1.1":
-            if self.busy or self._queue:
-                self._continue_due = True
-            else:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        elif expect is not None:
-            self._refuse(RouterError(417, f"expect: {expect[:40]!r} is not supported", "invalid_http"))
-
-    def on_body(self, data: bytes) -> None:
-        """Collect the body, within the limit."""
-        self._body_size += len(data)
-        if self._body_size > self._server.max_body:
-            self._too_large()
-        if not self._deaf:
-            self._body.append(data)
-
-    def _too_large(self) -> None:
-        self._body.clear()
-        limit = self._server.max_body
-        self._refuse(RouterError(413, f"the request body is longer than {limit} bytes", "body_too_large"))
-
-    def on_message_complete(self) -> None:
-        """Queue a complete request."""
-        self._receiving = False
-        if self._deaf:
-            return
-        path, _, query = self._url.decode("latin-1").partition("?")
-        keep_alive = self._parser.should_keep_alive()
-        http10 = self._parser.get_http_version() == "1.0"
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        method = self._parser.get_method().decode("latin-1")
-        self._queue.append(Request(method, path, query, self._headers, body, keep_alive, http10))
-        self._deaf = not keep_alive
-
-    # one request after the other
-
     def _next(self) -> None:
-        if self.busy or not self._queue:
-            return
-        item = self._queue.popleft()
-        self._started = self._complete = False
-        if isinstance(item, RouterError):
-            self._request = None
-            self.respond_error(item)
-            self._linger()
-            return
-        self._request = item
-        self._task = self._server.loop.create_task(self._handle(item))
-        self._task.add_done_callback(self._done)
+        if self._reader.queue:
+            item = self._reader.queue.popleft()
+            self._started = self._complete = False
+            if isinstance(item, RouterError):
+                self._request = None
+                self.respond_error(item)
+                self._linger()
+                return
+            self._request = item
+            self._task = self._server.loop.create_task(self._handle(item))
+            self._task.add_done_callback(self._done)
+        elif self._reader.continue_due:
+            self._reader.continue_due = False
+            self._transport.write(_CONTINUE)
 
     async def _handle(self, request: Request) -> None:
         try:
@@ -280,10 +163,7 @@ class Client(asyncio.Protocol):
             self.respond_error(error)
         except Exception:
             log.exception("a request failed inside the router")
-            if self._started:
-                self.abort()
-            else:
-                self.respond(500, [JSON], error_body("internal error of the router", 500, "internal"))
+            self.respond_error(RouterError(500, "internal error of the router", "internal"))
 
     def _done(self, task: asyncio.Task[None]) -> None:  # noqa: ARG002
         self._task = None
@@ -297,17 +177,13 @@ class Client(asyncio.Protocol):
             self._transport.close()
             return
         self._since = self._server.loop.time()
-        if self._queue:
+        if self._reader.queue or not self._backlog:
             self._next()
             return
-        if self._continue_due:
-            self._continue_due = False
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         data, self._backlog = bytes(self._backlog), bytearray()
         if len(data) > _BACKLOG:
             self._transport.resume_reading()
-        if data:
-            self._parse(data)
+        self._read(data)
 
     @property
     def busy(self) -> bool:
@@ -319,8 +195,6 @@ class Client(asyncio.Protocol):
         """Whether the connection goes on after this response."""
         request = self._request
         return request is not None and request.keep_alive and not request.http10 and not self._server.draining
-
-    # the handler's side
 
     def head(self, status: int, headers: Headers) -> bytes:
         """Return a response head that says how this connection goes on."""
@@ -357,9 +231,7 @@ class Client(asyncio.Protocol):
         headers = [JSON, *headers]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
-        self.respond(error.status, headers, error.body())
-
-    # ends
+        self.respond(error.status, headers, error_body(error.message, error.status, error.code, error.param))
 
     def _linger(self) -> None:
         """Close after an early refusal: read on for a moment, or the client's unread bytes destroy the answer."""
@@ -372,8 +244,8 @@ class Client(asyncio.Protocol):
         """Close the connection if it has waited too long."""
         if self.busy:
             return
-        limit = _LINGER_SECONDS if self._lingering else _RECEIVE_SECONDS if self._receiving else _IDLE_SECONDS
-        if now - self._since > limit:
+        waiting = _RECEIVE_SECONDS if self._reader.receiving else _IDLE_SECONDS
+        if now - self._since > (_LINGER_SECONDS if self._lingering else waiting):
             self.close()
 
     def close(self) -> None:

@@ -38,10 +38,6 @@ class RouterError(Exception):
         self.retry_after = retry_after
         self.param = param
 
-    def body(self) -> bytes:
-        """Return the JSON body."""
-        return error_body(self.message, self.status, self.code, self.param)
-
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:
     """Return an OpenAI-style error object."""

@@ -8,6 +8,7 @@ second pull would return wrong tokens without an error, so the prompt is prefill
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import orjson
 from eldr.contract import (
     ELDR_KEY,
     HEADER_DECODE,
+    HEADER_LOG,
     HEADER_REQUEST_ID,
     KV_KEY,
     ROLE_PREFILL,
@@ -24,7 +26,8 @@ from eldr.contract import (
     request_id,
 )
 from eldr_router import affinity, bodies
-from eldr_router.client import Client, Request
+from eldr_router.client import Client
+from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
 from eldr_router.framing import CloseBody
 from eldr_router.head import Headers, ResponseHead, end_to_end
@@ -32,14 +35,16 @@ from eldr_router.metrics import Metrics
 from eldr_router.placement import WHOLE, Placement, Placer, Signature, read_signature
 from eldr_router.registry import Admission, Endpoint, Lease, Registry
 from eldr_router.relay import Relay
+from eldr_router.requests import Request
 from eldr_router.routing import EMPTY, Table
 from eldr_router.settings import Settings
 from eldr_router.telemetry import Observation, Telemetry
-from eldr_router.upstream import BrokenError, ConnectError, Exchange, Pool
+from eldr_router.upstream import Exchange, Pool
 
 _MAX_ANSWER = 256 << 20
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()
+_LOG = HEADER_LOG.encode()
 _NOT_FORWARDED = frozenset(
     (
         b"host",
@@ -50,6 +55,7 @@ _NOT_FORWARDED = frozenset(
         b"expect",
         _REQUEST_ID,
         _DECODE,
+        _LOG,
     )
 )
 _NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
@@ -113,7 +119,7 @@ class Flow:
     failures: int = 0
     prefill_seconds: float = 0.0
     first_byte_seconds: float = 0.0
-    placement: Placement | None = None
+    broken: set[Endpoint] = field(default_factory=set)
     outcome: str = "disconnected"
 
     @classmethod
@@ -171,14 +177,15 @@ class Flow:
         body = bodies.prefill_body(self.body, self.request.path)
         prefix = bodies.prefix(self.body, self.request.path)
         refused: set[Endpoint] = set()
-        broken: set[Endpoint] = set()
         while True:
-            usable = registry.usable(ROLE_PREFILL, refused | broken) or registry.usable(ROLE_PREFILL, refused)
+            usable = registry.usable(ROLE_PREFILL, refused | self.broken) or registry.usable(
+                ROLE_PREFILL, refused
+            )
             if not usable:
                 return None
-            registry.turn += 1
             loads = [endpoint.in_flight for endpoint in usable]
-            at = affinity.choose(prefix, [endpoint.seed for endpoint in usable], loads, registry.turn)
+            seeds = [endpoint.seed for endpoint in usable]
+            at = affinity.choose(prefix, seeds, loads, registry.turn(ROLE_PREFILL))
             endpoint = usable[at]
             with Lease(endpoint):
                 try:
@@ -189,7 +196,7 @@ class Flow:
                 except _RetryError as error:
                     metrics.retries.labels("prefill", error.cause).inc()
                     self._spend(error)
-                    broken.add(endpoint)
+                    self.broken.add(endpoint)
 
     async def _prefill_on(self, endpoint: Endpoint, body: bytes) -> Prefilled:
         services = self.services
@@ -226,7 +233,7 @@ class Flow:
         signature = prefilled.signature if prefilled else WHOLE
         refused: set[Endpoint] = set()
         while True:
-            placement = self.placement = services.placer.place(self.table, signature, refused)
+            placement = self._place(signature, refused)
             with placement.lease:
                 admission.settle()
                 endpoint = placement.endpoint
@@ -245,6 +252,14 @@ class Flow:
                 self._observe(placement, signature)
                 return
 
+    def _place(self, signature: Signature, refused: set[Endpoint]) -> Placement:
+        """Place the request, away from engines that failed it before if others have room."""
+        place = self.services.placer.place
+        if self.broken:
+            with contextlib.suppress(RouterError):
+                return place(self.table, signature, refused | self.broken)
+        return place(self.table, signature, refused)
+
     def _check_age(self, prefilled: Prefilled | None) -> None:
         if prefilled is None or prefilled.kv is None:
             return
@@ -257,12 +272,10 @@ class Flow:
         services, endpoint = self.services, placement.endpoint
         try:
             head, relay = await self._first_bytes(exchange, endpoint, body)
-        except BrokenError as error:
+        except (BrokenError, _RetryError) as error:
             services.metrics.retries.labels("decode", error.cause).inc()
+            self.broken.add(endpoint)
             raise _RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
-        except _RetryError as error:
-            services.metrics.retries.labels("decode", error.cause).inc()
-            raise
         self._count(placement)
         client = self.client
         client.on_pause, client.on_resume = exchange.pause, exchange.resume
@@ -295,14 +308,14 @@ class Flow:
         loop = self.services.loop
         head = await exchange.send(self._wire(endpoint, body), self.services.settings.decode_idle_timeout)
         if head.status >= 500:
-            raise _RetryError("status", f"decode engine {endpoint.name} answered {head.status}")
+            raise _RetryError("status", f"it answered {head.status}")
         peek: asyncio.Future[bytes | None] | None = None
         if head.status == 200 and head.is_event_stream:
             peek = loop.create_future()
         relay = Relay(head.body, loop.create_future(), dechunk=self.request.http10, peek=peek)
         exchange.attach(relay, head.body)
         if peek is not None and bodies.is_error_event(await peek):
-            raise _RetryError("error_event", f"decode engine {endpoint.name} reported an error")
+            raise _RetryError("error_event", "it reported an error instead of a first token")
         if relay.waiter.done() and (error := relay.waiter.result()) is not None:
             raise error
         return head, relay
@@ -359,7 +372,7 @@ class Flow:
             metrics.similarity.observe(placement.similarity)
 
     def _observe(self, placement: Placement, signature: Signature) -> None:
-        if signature.counts is None or self.outcome != "ok":
+        if signature.counts is None or self.outcome != "ok" or self.request.get(_LOG) == b"off":
             return
         base = base_id(self._upstream_id())
         if not is_sampled(base, self.table.intent.sample_rate):

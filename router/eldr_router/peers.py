@@ -8,9 +8,9 @@ import logging
 import orjson
 
 from eldr.contract import PATH_COUNTS
+from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.control import Control
 from eldr_router.flow import Services
-from eldr_router.upstream import BrokenError, ConnectError
 
 log = logging.getLogger(__name__)
 

@@ -133,8 +133,8 @@ class Placer:
             if slots is None:
                 policy = _JSQ
         similarity = None if slots is None else _per_endpoint(slots, usable)
-        self._registry.turn += 1
-        situation = Situation(np.array(totals, dtype=np.int64), self._registry.turn, similarity)
+        turn = self._registry.turn(ROLE_DECODE)
+        situation = Situation(np.array(totals, dtype=np.int64), turn, similarity)
         choice = policy.choose(situation, self._rng)
         at = choice.worker
         known = None if similarity is None or np.isnan(similarity[at]) else float(similarity[at])

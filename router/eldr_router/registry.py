@@ -111,7 +111,7 @@ class Registry:
         self._peers: dict[str, _Peer] = {}
         self._draining: list[Endpoint] = []
         self._undecided = 0
-        self.turn = 0
+        self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
 
     def __repr__(self) -> str:
         loads = {role: {e.name: e.in_flight for e in self.endpoints(role)} for role in self._endpoints}
@@ -139,6 +139,11 @@ class Registry:
         """Tell whether an engine is not ejected at the moment."""
         return endpoint.is_healthy(self._clock())
 
+    def turn(self, role: str) -> int:
+        """Return a number that grows by one with every choice of a role; it rotates ties."""
+        self._turns[role] += 1  # per role: with one for both, two engines would never take turns
+        return self._turns[role]
+
     def set_peer(self, router: str, in_flight: Mapping[str, int]) -> None:
         """Take another router's decode requests in flight, by engine name."""
         self._peers[router] = _Peer(in_flight, self._clock())
@@ -161,6 +166,7 @@ class Registry:
     def counts(self) -> dict[str, int]:
         """Own decode requests in flight by engine name, engines that are going included."""
         counts: dict[str, int] = {}
+        self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         for endpoint in (*self._endpoints[ROLE_DECODE].values(), *self._draining):
             if endpoint.spec.role == ROLE_DECODE:
                 counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight

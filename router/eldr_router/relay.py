@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from eldr_router.connection import BrokenError
 from eldr_router.errors import error_body
 from eldr_router.framing import Body, FirstEvent
-from eldr_router.upstream import BrokenError
 
 _HOLD = 1 << 16
 
@@ -63,7 +63,7 @@ class Relay:
         self._torn = False
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes; see :class:`eldr_router.upstream.Sink`."""
+        """Take bytes; see :class:`eldr_router.connection.Sink`."""
         if self._event is not None or self._dechunk:
             return self._feed_decoded(data)
         boundary = self._body.feed(data)
@@ -111,11 +111,11 @@ class Relay:
         self._pending = []
 
     def eof(self) -> bool:
-        """See :class:`eldr_router.upstream.Sink`."""
+        """See :class:`eldr_router.connection.Sink`."""
         return self._body.eof()
 
     def finish(self, error: BrokenError | None) -> None:
-        """See :class:`eldr_router.upstream.Sink`."""
+        """See :class:`eldr_router.connection.Sink`."""
         if self._peek is not None and not self._peek.done():
             if error is None:
                 self._peek.set_result(None)

@@ -7,11 +7,12 @@ from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
 from eldr_router import bodies
-from eldr_router.client import JSON, Client, Request
+from eldr_router.client import JSON, Client
+from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed, no_endpoint
 from eldr_router.flow import Flow, Services
 from eldr_router.head import end_to_end
-from eldr_router.upstream import BrokenError, ConnectError
+from eldr_router.requests import Request
 
 _FROM_ANY_ENGINE = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
 _PATIENCE = 30.0

@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 import orjson
@@ -16,10 +16,11 @@ import orjson
 from eldr.contract import PATH_ACTIVATIONS, ROLE_DECODE, base_id
 from eldr.siglog import Record, SignatureLog, pack_counts
 from eldr.wire import ExpertCounts, WireError, decode_counts
+from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.metrics import Metrics
 from eldr_router.placement import Placement
 from eldr_router.registry import Endpoint, Registry
-from eldr_router.upstream import BrokenError, ConnectError, Pool
+from eldr_router.upstream import Pool
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +220,7 @@ class Telemetry:
         loop = self._pool.loop
         for path in await loop.run_in_executor(self._thread, self._log.paths):
             try:
-                file = await loop.run_in_executor(self._thread, partial(open, path, "rb"))
+                file = await loop.run_in_executor(self._thread, _open, path)
             except FileNotFoundError:
                 continue  # expired meanwhile
             with file:
@@ -233,6 +234,10 @@ class Telemetry:
         self._thread.shutdown()
         if self._log is not None:
             self._log.close()
+
+
+def _open(path: Path) -> BinaryIO:
+    return path.open("rb")
 
 
 def record(observation: Observation, decode: ExpertCounts | None) -> Record:

@@ -1,123 +1,17 @@
-"""Connections to engines: pooled, one exchange at a time, framed exactly."""
+"""Exchanges with engines over pooled connections, framed exactly."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Iterator
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
+from eldr_router.connection import IDLE_SECONDS, BrokenError, ConnectError, Connection, Sink
 from eldr_router.framing import Body, FramingError
 from eldr_router.head import ResponseHead, parse_head
 
 _MAX_HEAD = 1 << 16
-_IDLE_SECONDS = 3.0
-"""Engines (uvicorn) close idle connections after 5 s; ours go first, so that a request rarely meets a closed one."""
 _MAX_IDLE = 256
-_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-
-
-class ConnectError(Exception):
-    """The engine did not accept a connection: it cannot have seen the request."""
-
-
-class BrokenError(Exception):
-    """An exchange failed after the request may have been seen; ``cause`` is a bounded metric label."""
-
-    def __init__(self, cause: str, message: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-class Sink(Protocol):
-    """What takes a response's bytes."""
-
-    def feed(self, data: bytes) -> bool:
-        """Take bytes; True when the response has ended. May raise FramingError."""
-
-    def eof(self) -> bool:
-        """Tell whether the connection's end is a proper end of the response."""
-
-    def finish(self, error: BrokenError | None) -> None:
-        """Take note that nothing more comes: the end, or the failure."""
-
-
-class Connection(asyncio.Protocol):
-    """One connection; between exchanges it rests in its pool."""
-
-    __slots__ = ("address", "keep_alive", "patience", "paused", "pool", "quiet", "sink", "transport")
-
-    def __init__(self, pool: Pool, address: tuple[str, int]) -> None:
-        self.pool = pool
-        self.address = address
-        self.transport: asyncio.Transport
-        self.sink: Sink | None = None
-        self.quiet = 0.0
-        self.patience = _IDLE_SECONDS
-        self.paused = False
-        self.keep_alive = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Switch on TCP keep-alive, which finds dead hosts behind silent responses."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self.transport = transport
-        raw: socket.socket | None = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE:
-                if hasattr(socket, name):
-                    raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    def data_received(self, data: bytes) -> None:
-        """Hand bytes to the exchange: the hot path, once per streamed chunk."""
-        self.quiet = 0.0
-        sink = self.sink
-        if sink is None:
-            self.transport.abort()  # bytes that nobody asked for
-            return
-        try:
-            if sink.feed(data):
-                self.settle(None)
-        except FramingError as error:
-            self.settle(BrokenError("protocol", f"the engine broke HTTP: {error}"))
-
-    def eof_received(self) -> None:
-        """Let the transport close."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange, properly or not."""
-        self.pool.forget(self)
-        sink = self.sink
-        if sink is not None:
-            self.settle(
-                None if sink.eof() else BrokenError("reset", f"the connection broke: {exc or 'closed'}")
-            )
-
-    def settle(self, error: BrokenError | None) -> None:
-        """End the current exchange; keep the connection only after a clean end."""
-        sink, self.sink = self.sink, None
-        if error is None and self.keep_alive and not self.transport.is_closing():
-            self.resume()
-            self.pool.put(self)
-        else:
-            self.transport.abort()
-        if sink is not None:
-            sink.finish(error)
-
-    def pause(self) -> None:
-        """Stop reading: the client does not keep up."""
-        if not self.paused and not self.transport.is_closing():
-            self.paused = True
-            self.transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read on."""
-        if self.paused:
-            self.paused = False
-            self.quiet = 0.0
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
 
 
 class _Head:
@@ -204,9 +98,10 @@ class Exchange:
         Whether the connection served another exchange before: a reset then proves nothing about the engine.
     """
 
-    __slots__ = ("_connection", "_head", "_sent", "reused")
+    __slots__ = ("_connection", "_head", "_pool", "_sent", "reused")
 
-    def __init__(self, connection: Connection, *, reused: bool) -> None:
+    def __init__(self, pool: Pool, connection: Connection, *, reused: bool) -> None:
+        self._pool = pool
         self._connection: Connection | None = connection
         self._head: _Head | None = None
         self._sent = False
@@ -233,7 +128,7 @@ class Exchange:
             If the connection breaks, stays silent or talks nonsense.
         """
         connection = self._open()
-        head = self._head = _Head(connection.pool.loop.create_future())
+        head = self._head = _Head(self._pool.loop.create_future())
         connection.sink, connection.patience, connection.quiet = head, patience, 0.0
         self._sent = True
         connection.transport.write(request)
@@ -263,7 +158,7 @@ class Exchange:
 
     async def collect(self, body: Body, limit: int) -> bytes:
         """Read the whole body."""
-        collector = Collector(body, limit, self._open().pool.loop.create_future())
+        collector = Collector(body, limit, self._pool.loop.create_future())
         self.attach(collector, body)
         return await collector.waiter
 
@@ -288,7 +183,7 @@ class Exchange:
             return
         if not self._sent:
             connection.settle(None)
-        elif connection.sink is not None and connection.pool.owner(connection) is self:
+        elif connection.sink is not None and self._pool.owner(connection) is self:
             connection.sink = None
             connection.transport.abort()
 
@@ -346,7 +241,7 @@ class Pool:
         return self._own(connection, reused=False)
 
     def _own(self, connection: Connection, *, reused: bool) -> Exchange:
-        exchange = Exchange(connection, reused=reused)
+        exchange = Exchange(self, connection, reused=reused)
         self._owners[connection] = exchange
         return exchange
 
@@ -357,7 +252,7 @@ class Pool:
         if len(idle) >= _MAX_IDLE:
             connection.transport.close()
             return
-        connection.quiet, connection.patience = 0.0, _IDLE_SECONDS
+        connection.quiet, connection.patience = 0.0, IDLE_SECONDS
         idle.append(connection)
 
     def forget(self, connection: Connection) -> None:
@@ -387,6 +282,3 @@ class Pool:
         """Abort everything."""
         for connection in list(self._all):
             connection.transport.abort()
-
-    def __iter__(self) -> Iterator[Connection]:
-        return iter(tuple(self._all))
