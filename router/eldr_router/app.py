@@ -49,7 +49,7 @@ class App:
         self._started = loop.time()
         self.draining = False
         router = os.urandom(4).hex()
-        registry = Registry(loop.time)
+        registry = Registry(time.monotonic)
         metrics = Metrics(registry)
         pool = Pool(loop, connect_timeout=settings.connect_timeout)
         telemetry = Telemetry(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +75,7 @@ class Services:
     metrics: Metrics
     telemetry: Telemetry
     router: str
+    clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     table: Table = EMPTY
     sequence: int = 0
 
@@ -126,7 +129,7 @@ class Flow:
     async def run(cls, services: Services, request: Request, client: Client) -> None:
         """Serve one request."""
         services.sequence += 1
-        flow = cls(services, request, client, services.loop.time(), services.table, services.sequence)
+        flow = cls(services, request, client, services.clock(), services.table, services.sequence)
         try:
             await flow._serve()
         except RouterError as error:
@@ -207,7 +210,7 @@ class Flow:
                 answer = await exchange.collect(head.body, _MAX_ANSWER)
         except BrokenError as error:
             raise _RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
-        now = services.loop.time()
+        now = services.clock()
         if head.status >= 500:
             raise _RetryError("status", f"prefill engine {endpoint.name} answered {head.status}")
         if head.status != 200:
@@ -263,7 +266,7 @@ class Flow:
     def _check_age(self, prefilled: Prefilled | None) -> None:
         if prefilled is None or prefilled.kv is None:
             return
-        age = self.services.loop.time() - prefilled.at
+        age = self.services.clock() - prefilled.at
         if age > self.table.usable_seconds:
             self.services.metrics.expired.inc()
             raise _RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
@@ -281,12 +284,12 @@ class Flow:
         client.on_pause, client.on_resume = exchange.pause, exchange.resume
         if not client.can_write.is_set():
             exchange.pause()
-        self.first_byte_seconds = services.loop.time() - self.started
+        self.first_byte_seconds = services.clock() - self.started
         services.metrics.first_byte.observe(self.first_byte_seconds)
         write = client.begin(close=isinstance(head.body, CloseBody))
         relay.start(write, client.head(head.status, self._returned(head, endpoint)))
         broken = await relay.waiter
-        services.metrics.total.observe(services.loop.time() - self.started)
+        services.metrics.total.observe(services.clock() - self.started)
         if broken is None:
             self.outcome = "ok" if head.status < 400 else "engine_error"
             client.end()
@@ -360,7 +363,7 @@ class Flow:
         self.client.respond(answer.head.status, headers, answer.body)
 
     def _refused(self, endpoint: Endpoint, leg: str) -> None:
-        endpoint.refused(self.services.loop.time())
+        endpoint.refused(self.services.clock())
         self.services.metrics.retries.labels(leg, "refused").inc()
 
     def _count(self, placement: Placement) -> None:
@@ -385,6 +388,6 @@ class Flow:
                 placement=placement,
                 prefill_seconds=self.prefill_seconds,
                 first_byte_seconds=self.first_byte_seconds,
-                total_seconds=self.services.loop.time() - self.started,
+                total_seconds=self.services.clock() - self.started,
             )
         )

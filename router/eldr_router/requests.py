@@ -106,7 +106,7 @@ class RequestReader:
         if self._head_size > MAX_HEAD or len(self._headers) >= MAX_HEADERS:
             self._head_too_large()
         elif self._in_head:  # trailers are dropped
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """Check the framing and the expectations."""

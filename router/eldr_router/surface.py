@@ -80,7 +80,7 @@ class Surface:
                     head = await exchange.send(start.encode() + headers + b"\r\n" + request.body, _PATIENCE)
                     body = await exchange.collect(head.body, _MAX_ANSWER)
             except ConnectError as error:
-                endpoint.refused(self._services.loop.time())
+                endpoint.refused(self._services.clock())
                 problem = error
                 continue
             except BrokenError as error:

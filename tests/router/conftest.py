@@ -128,10 +128,9 @@ def start(tmp_path: Path):
     async def run(
         *names: str, settings: dict[str, Any] | None = None, **fields: Any
     ) -> AsyncIterator[Router]:
-        async with engines(*names) as made:
-            async with serving(made, tmp_path, settings, **fields) as router:
-                yield router
-                router.pulled_once()
+        async with engines(*names) as made, serving(made, tmp_path, settings, **fields) as router:
+            yield router
+            router.pulled_once()
 
     return run
 

@@ -37,7 +37,7 @@ async def test_a_refused_decode_connection_passes_the_same_result_on(start):
             assert got.status_code == 200
             assert got.headers["x-eldr-decode"] == "d2"
         assert len(router["p0"].requests) == 6, "no prompt was prefilled again"
-        assert 1 <= router.counter("retries", leg="decode", cause="refused")
+        assert router.counter("retries", leg="decode", cause="refused") >= 1
         state = await router.state()
         assert [e["healthy"] for e in state["decode"]] == [False, False, True]
 

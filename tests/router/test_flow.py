@@ -59,10 +59,10 @@ async def test_two_legs_follow_the_protocol(start):
         base = f"eldr-{router.app.services.router}-1"
         assert [first.id, second.id] == [f"{base}-1", f"{base}-2"]
         assert contract.base_id(second.id) == base
-        for seen in (first, second):
+        for seen, name in ((first, "p0"), (second, "d0")):
             assert seen.headers["authorization"] == "Bearer k"
             assert seen.headers["x-custom"] == "1"
-            assert seen.headers["host"] == f"127.0.0.1:{router[seen is first and 'p0' or 'd0'].port}"
+            assert seen.headers["host"] == f"127.0.0.1:{router[name].port}"
         assert router.counter("requests", outcome="ok") == 1
 
 
@@ -219,11 +219,9 @@ async def test_a_prefill_without_blocks_is_decoded_from_the_prompt(start):
 async def test_full_decode_engines_give_429_before_any_prefill(start):
     async with start("p0", "d0", "d1", max_in_flight=1) as router:
         release = asyncio.Event()
-        running = []
         for engine in (router["d0"], router["d1"]):
             engine.script.append(slow(release))
-        for _ in range(2):
-            running.append(asyncio.ensure_future(router.post(stream=True)))
+        running = [asyncio.ensure_future(router.post(stream=True)) for _ in range(2)]
         await until(lambda: router.in_flight() == {"p0": 0, "d0": 1, "d1": 1}, "both engines to be busy")
         refused = await router.post()
         assert refused.status_code == 429
