@@ -19,11 +19,11 @@ from eldr_demo.run import Demo, DemoSettings
     "--out", type=click.Path(file_okay=False, path_type=Path), default="out", help="Folder of the picture."
 )
 @click.option(
-    "--measure", type=click.FloatRange(1), default=DemoSettings.measure, help="Seconds measured per phase."
+    "--measure", type=click.FloatRange(1), default=DemoSettings().measure, help="Seconds measured per phase."
 )
-@click.option("--rate", type=click.FloatRange(0.1), default=DemoSettings.rate, help="Requests per second.")
+@click.option("--rate", type=click.FloatRange(0.1), default=DemoSettings().rate, help="Requests per second.")
 @click.option(
-    "--speed", type=click.FloatRange(0.01), default=DemoSettings.speed, help="Step time of the engines."
+    "--speed", type=click.FloatRange(0.01), default=DemoSettings().speed, help="Step time of the engines."
 )
 def main(*, out: Path, measure: float, rate: float, speed: float) -> None:
     """Run the whole loop on this machine and print what it did."""
