@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 

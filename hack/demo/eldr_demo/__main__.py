@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import click
-from eldr_kube.cluster import Cluster
 from rich.console import Console
 
 from eldr_demo import objects, report
 from eldr_demo.run import Demo, DemoSettings
+from eldr_kube.cluster import Cluster
 
 
 @click.command(context_settings={"show_default": True})
