@@ -1,0 +1,185 @@
+"""The demo: JSQ, bootstrap fit, ELDR, a shift of the workload, a manual re-fit, all under one arrival rate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from eldr import contract
+from eldr.sim import traces
+from eldr_demo import objects
+from eldr_demo.load import Load, Workload
+from eldr_demo.report import Phase
+from eldr_demo.telemetry import Sampler
+
+FIRST_MIX = ("en", "zh", "python", "changelog")
+SECOND_MIX = ("fr", "ru", "manual", "legal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Size of the demo; durations in seconds.
+
+    Attributes
+    ----------
+    rate : float
+        Arrivals per second, the same throughout.
+    tokens : int
+        Output tokens per request.
+    speed : float
+        Step time of the simulated engines relative to a Qwen3-30B-A3B on an MI300X; above 1 spares the machine.
+    settle, measure : float
+        Before each measured span, and the span itself.
+    samples : int
+        Log records that each fit waits for.
+    """
+
+    rate: float = 11.0
+    tokens: int = 96
+    speed: float = 3.0
+    settle: float = 9.0
+    measure: float = 36.0
+    samples: int = 240
+    prefill: int = 2
+    decode: int = 4
+
+
+@dataclass(slots=True)
+class Demo:
+    """A running demo.
+
+    Parameters
+    ----------
+    view : View
+    settings : DemoSettings
+    console : Console
+    """
+
+    view: objects.View
+    settings: DemoSettings
+    console: Console
+    phases: list[Phase] = field(default_factory=list)
+    activations: dict[str, float] = field(default_factory=dict)
+    load: Load = field(init=False)
+    sampler: Sampler = field(init=False)
+
+    async def run(self) -> None:
+        """Run every step; raises where one does not happen."""
+        captured = traces.load()
+        first_fit, first_eval = captured.split(FIRST_MIX)
+        second_fit, second_eval = captured.split(SECOND_MIX)
+        await self._deploy()
+        async with self._traffic():
+            await self._measure("JSQ", Workload("JSQ", first_eval, logged=False))
+            self._say("logging signatures; the bootstrap fit runs when there are enough")
+            self.load.workload = Workload("bootstrap", first_fit, logged=True)
+            await self._activated(f"{objects.NAME}-bootstrap", "bootstrap fit")
+            await self._measure("ELDR", Workload("ELDR", first_eval, logged=False))
+            await self._measure("shifted", Workload("shifted", second_eval, logged=False))
+            self._say("logging signatures of the new mix, then a manual EldrFit")
+            self.load.workload = Workload("re-fit", second_fit, logged=True)
+            await asyncio.sleep(self.settings.samples / self.settings.rate)
+            created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=objects.manual_fit(1))
+            await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
+            await self._measure("re-fitted", Workload("re-fitted", second_eval, logged=False))
+        await self._idle()
+
+    async def _deploy(self) -> None:
+        size = self.settings
+        manifest = objects.deployment(
+            prefill=size.prefill, decode=size.decode, speed=size.speed, min_samples=size.samples
+        )
+        await self.view.kubectl("apply", "-f", "-", stdin=manifest)
+        self._say(f"applied {contract.KIND_DEPLOYMENT} {objects.NAME}; waiting until it is Ready")
+        ready = await objects.until(self._ready, "EldrDeployment Ready", 90)
+        self._say(f"Ready: {ready.get('message')}")
+
+    async def _ready(self) -> dict[str, Any] | None:
+        condition = await self.view.condition("eldr", objects.NAME, "Ready")
+        return condition if condition.get("status") == "True" else None
+
+    @contextlib.asynccontextmanager
+    async def _traffic(self) -> AsyncIterator[None]:
+        routers = await self.view.urls(contract.ROLE_PREFILL, contract.PORT_ROUTER)
+        engines = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
+        self.load = Load(lambda: routers, objects.NAME, self.settings.rate, self.settings.tokens)
+        self.sampler = Sampler(lambda: engines)
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.load.run(stop))
+            group.create_task(self.sampler.run(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    async def _measure(self, name: str, workload: Workload) -> None:
+        loop = asyncio.get_running_loop()
+        self.load.workload = workload
+        self._say(
+            f"phase {name}: settling {self.settings.settle:.0f} s, measuring {self.settings.measure:.0f} s"
+        )
+        await asyncio.sleep(self.settings.settle)
+        begun = loop.time()
+        await asyncio.sleep(self.settings.measure)
+        policy = (await self.view.get("eldr"))["status"]["router"]["policyInEffect"]
+        self.phases.append(Phase(name, policy, begun, loop.time()))
+
+    async def _activated(self, fit: str, label: str) -> None:
+        """Wait until a fit's set is active on every router."""
+        loop = asyncio.get_running_loop()
+
+        async def finished() -> dict[str, Any] | None:
+            with contextlib.suppress(Exception):
+                condition = await self.view.condition("ef", fit, "Succeeded")
+                return (
+                    condition
+                    if condition.get("status") in {"True", "False"} and _is_final(condition)
+                    else None
+                )
+            return None
+
+        verdict = await objects.until(finished, f"EldrFit {fit} finished", 120)
+        self._say(f"{label}: {verdict['reason']}: {verdict['message']}")
+        if verdict["status"] != "True":
+            raise RuntimeError(f"EldrFit {fit}: {verdict['reason']}: {verdict['message']}")
+
+        async def active() -> bool:
+            status = (await self.view.get("eldr"))["status"]
+            return (status.get("centroids", {}).get("active") or {}).get("fit") == fit
+
+        await objects.until(active, f"activation of {fit}", 60)
+        self.activations[label] = loop.time()
+        self._say(f"{label}: active on every router")
+
+    async def _idle(self) -> None:
+        """Check that nothing is left in flight: in the engines, and in the routers' counts."""
+        engines = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
+        async with httpx.AsyncClient(timeout=10.0) as client:
+
+            async def none_running() -> bool:
+                pages = [(await client.get(f"{url}/metrics")).text for url in engines]
+                return all("vllm:num_requests_running{" in page and _running(page) == 0 for page in pages)
+
+            await objects.until(none_running, "an empty pool", 30)
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"[dim]{asyncio.get_running_loop().time():9.1f}[/dim] {text}", highlight=False)
+
+
+def _is_final(condition: dict[str, Any]) -> bool:
+    return condition.get("reason") not in {"Running", "Queued", "Pending"}
+
+
+def _running(metrics: str) -> float:
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in metrics.splitlines()
+        if line.startswith("vllm:num_requests_running{")
+    )

@@ -1,0 +1,73 @@
+import math
+
+import numpy as np
+import orjson
+import pytest
+
+from eldr.sim import text
+from eldr.sim.telemetry import EngineMetrics
+from eldr_demo.load import Outcome, check
+from eldr_demo.report import Phase, draw, measure
+from eldr_demo.telemetry import Sampler, StepTotals, parse
+
+
+def stream(prompt: str, tokens: int, *, done: bool = True, spoil: bool = False) -> bytes:
+    kv = text.fingerprint(prompt)
+    pieces = [text.token(text.stale(kv) if spoil else kv, i) for i in range(tokens)]
+    events = [b"data: " + orjson.dumps({"choices": [{"delta": {"content": p}}]}) for p in pieces]
+    return b"\n\n".join([*events, b"data: [DONE]" if done else b"", b""])
+
+
+def test_only_the_right_text_to_the_end_passes():
+    assert check(200, stream("p", 5), "p", 5) is None
+    assert check(200, stream("p", 5, spoil=True), "p", 5) == "wrong tokens"
+    assert check(200, stream("p", 4), "p", 5) == "wrong tokens"
+    assert check(200, stream("p", 5, done=False), "p", 5) == "the stream ended without [DONE]"
+    assert "error event: lost" in str(check(200, b'data: {"error": {"message": "lost"}}\n\n', "p", 5))
+    assert "HTTP 503" in str(check(503, b"full", "p", 5))
+
+
+def test_totals_come_from_the_engines_own_metrics():
+    metrics = EngineMetrics("m", 64)
+    for batch, active in ((3, 10.0), (5, 14.0)):
+        metrics.active_experts.observe(active)
+        metrics.batch_size.observe(batch)
+    totals = parse(metrics.render().decode())
+    assert totals == StepTotals(steps=2, experts=24, requests=8)
+    assert (totals.active_experts, totals.batch) == (12, 4)
+    assert math.isnan(StepTotals().batch)
+
+
+@pytest.fixture
+def sampler():
+    made = Sampler(list)
+    made.samples = [(float(t), StepTotals(10.0 * t, 300.0 * t, 160.0 * t)) for t in range(60)]
+    return made
+
+
+def outcome(phase, start, tpot=0.05, error=None):
+    return Outcome(phase, start, start + 0.1, start + 0.1 + 10 * tpot, 11, error)
+
+
+def test_figures_of_a_phase_rest_on_the_measured_span_only(sampler):
+    phase = Phase("ELDR", "ELDR", 10.0, 20.0)
+    outcomes = [
+        outcome("ELDR", 5.0, 9.9),
+        outcome("ELDR", 11.0),
+        outcome("ELDR", 12.0, 0.07),
+        outcome("JSQ", 12.0, 9.0),
+    ]
+    outcomes.append(outcome("ELDR", 13.0, 9.0, error="HTTP 500"))
+    row = measure(phase, outcomes, sampler)
+    assert (row.requests, row.failures) == (4, 1)
+    assert row.batch == pytest.approx(16)
+    assert row.active_experts == pytest.approx(30)
+    assert row.tpot[0] == pytest.approx(0.06)
+    assert row.tpot[2] == pytest.approx(0.07, abs=1e-3)
+
+
+def test_the_picture_is_drawn(sampler, tmp_path):
+    rng = np.random.default_rng(0)
+    outcomes = [outcome("ELDR", float(s), float(rng.uniform(0.04, 0.08))) for s in range(50)]
+    draw(tmp_path / "d.png", [Phase("ELDR", "ELDR", 10.0, 20.0)], outcomes, sampler, {"fit": 9.0})
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
