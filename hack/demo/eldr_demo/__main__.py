@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import click
-from eldr_kube.cluster import Cluster
 from rich.console import Console
 
 from eldr_demo import objects, report
 from eldr_demo.run import Demo, DemoSettings
+from eldr_kube.cluster import Cluster
 
 
 @click.command(context_settings={"show_default": True})
@@ -19,11 +19,11 @@ from eldr_demo.run import Demo, DemoSettings
     "--out", type=click.Path(file_okay=False, path_type=Path), default="out", help="Folder of the picture."
 )
 @click.option(
-    "--measure", type=click.FloatRange(1), default=DemoSettings.measure, help="Seconds measured per phase."
+    "--measure", type=click.FloatRange(1), default=DemoSettings().measure, help="Seconds measured per phase."
 )
-@click.option("--rate", type=click.FloatRange(0.1), default=DemoSettings.rate, help="Requests per second.")
+@click.option("--rate", type=click.FloatRange(0.1), default=DemoSettings().rate, help="Requests per second.")
 @click.option(
-    "--speed", type=click.FloatRange(0.01), default=DemoSettings.speed, help="Step time of the engines."
+    "--speed", type=click.FloatRange(0.01), default=DemoSettings().speed, help="Step time of the engines."
 )
 def main(*, out: Path, measure: float, rate: float, speed: float) -> None:
     """Run the whole loop on this machine and print what it did."""

@@ -1,0 +1,104 @@
+"""What a container image means on this machine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class UnknownImageError(Exception):
+    """No pattern matches an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A local program that stands for an image.
+
+    Attributes
+    ----------
+    entrypoint : tuple of str
+        What runs where a container has no ``command``.
+    path : tuple of str
+        Folders that come first on PATH.
+    env : dict of str to str
+        Environment that the image sets.
+    workdir : str
+        Working directory where a container names none.
+    """
+
+    entrypoint: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+
+
+class ImageMap:
+    """Image patterns, the first match wins.
+
+    Parameters
+    ----------
+    patterns : dict of str to Image
+        Shell patterns of whole image references.
+    """
+
+    def __init__(self, patterns: dict[str, Image]) -> None:
+        self._patterns = patterns
+
+    def find(self, reference: str) -> Image:
+        """Return what an image means.
+
+        Raises
+        ------
+        UnknownImageError
+            If no pattern matches; the message lists the patterns.
+        """
+        for pattern, image in self._patterns.items():
+            if fnmatchcase(reference, pattern):
+                return image
+        known = ", ".join(self._patterns)
+        raise UnknownImageError(
+            f"image {reference!r} means nothing on this machine; the image map knows {known}"
+        )
+
+
+def default_images() -> dict[str, Image]:
+    """Return the built-in map: this environment's ``eldr``, and the host's own programs for small tool images."""
+    folder = str(Path(sys.executable).parent)
+    own = Image(entrypoint=(f"{folder}/eldr",), path=(folder,))
+    host = Image(entrypoint=("sh",), path=(folder,))
+    return {"*/eldr:*": own, "*/eldr@*": own, "*busybox*": host, "*alpine*": host}
+
+
+def load_images(path: Path | None) -> ImageMap:
+    """Load a map file over the built-in one.
+
+    The file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ...}``.
+
+    Raises
+    ------
+    ValueError
+        If the file does not have that shape; the message names the entry.
+    """
+    given: dict[str, Image] = {}
+    if path is not None:
+        content = yaml.safe_load(path.read_text()) or {}
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: expected a mapping of image patterns")
+        given = {str(pattern): _image(f"{path}: {pattern}", entry) for pattern, entry in content.items()}
+    return ImageMap({**given, **default_images()})
+
+
+def _image(where: str, entry: Any) -> Image:
+    if not isinstance(entry, dict) or set(entry) - {"entrypoint", "path", "env", "workdir"}:
+        raise ValueError(f"{where}: expected entrypoint, path, env, workdir, got {entry!r}")
+    return Image(
+        entrypoint=tuple(str(part) for part in entry.get("entrypoint", ())),
+        path=tuple(str(part) for part in entry.get("path", ())),
+        env={str(name): str(value) for name, value in entry.get("env", {}).items()},
+        workdir=str(entry.get("workdir", "/")),
+    )

@@ -1,0 +1,150 @@
+"""A whole cluster for tests and the demo: control plane, node agent, kubectl and helm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from eldr_kube.binaries import Say, binaries, say_on_stderr
+from eldr_kube.control_plane import ControlPlane
+from eldr_kube.processes import end, spawn
+
+NODE_SECONDS = 60.0
+
+
+class CommandError(Exception):
+    """kubectl or helm failed; the message holds what it printed."""
+
+
+class Cluster:
+    """A Kubernetes cluster whose pods run as local processes.
+
+    Parameters
+    ----------
+    nodes : int
+        Nodes of the agent.
+    agent : bool
+        Whether pods really run.
+    controllers : bool
+        Whether controller manager and scheduler run.
+    audit : bool
+        Whether the API server writes an audit log.
+    image_map : Path, optional
+        What images mean here, see :mod:`eldr_kube.agent.images`.
+    data : Path, optional
+        Folder to keep; by default a temporary one.
+    agent_options : tuple of str
+        More options of ``python -m eldr_kube.agent``.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        agent: bool = True,
+        controllers: bool = True,
+        audit: bool = False,
+        image_map: Path | None = None,
+        data: Path | None = None,
+        agent_options: tuple[str, ...] = (),
+        say: Say = say_on_stderr,
+    ) -> None:
+        self._nodes = nodes
+        self._with_agent = agent
+        self._controllers = controllers
+        self._audit = audit
+        self._image_map = image_map
+        self._given_data = data
+        self._agent_options = agent_options
+        self._say = say
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        self.bin = binaries(self._say)
+        self.data = self._given_data or Path(tempfile.mkdtemp(prefix="eldr-kube-"))
+        if self._given_data is None:
+            self._stack.callback(shutil.rmtree, self.data, ignore_errors=True)
+        self.control_plane = self._stack.enter_context(
+            ControlPlane(
+                self.bin, self.data / "control-plane", controllers=self._controllers, audit=self._audit
+            )
+        )
+        self.kubeconfig = self.control_plane.kubeconfig
+        self.server = self.control_plane.server
+        self.token = self.control_plane.token
+        self.ca = self.control_plane.ca
+        if self._with_agent:
+            self.start_agent()
+
+    def start_agent(self) -> None:
+        """Start the node agent and wait until its nodes are Ready."""
+        certificate = self.control_plane.kubelet_certificate
+        command = [sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
+        command += ["--state", str(self.data / "agent"), "--nodes", str(self._nodes)]
+        command += ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
+        if self._image_map:
+            command += ["--image-map", str(self._image_map)]
+        log = self.data / "agent.log"
+        self.agent = spawn([*command, *self._agent_options], log=log)
+        self._stack.callback(end, self.agent, 60.0)
+        deadline = time.monotonic() + NODE_SECONDS
+        jsonpath = "{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}"
+        while self.kubectl("get", "nodes", "-o", f"jsonpath={jsonpath}").split() != ["True"] * self._nodes:
+            if self.agent.poll() is not None or time.monotonic() > deadline:
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+                raise CommandError(f"the node agent is not ready:\n{tail}")
+            time.sleep(0.1)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator and return what it prints.
+
+        Raises
+        ------
+        CommandError
+            If it fails.
+        """
+        return self._command("kubectl", arguments, stdin)
+
+    def helm(self, *arguments: str) -> str:
+        """Run helm as the administrator and return what it prints."""
+        return self._command("helm", arguments, None)
+
+    def _command(self, program: str, arguments: tuple[str, ...], stdin: str | None) -> str:
+        home = str(self.data / "home")
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "HOME": home,
+            "XDG_CACHE_HOME": f"{home}/.cache",
+        }
+        done = subprocess.run(
+            [str(self.bin / program), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=env,
+            check=False,
+        )
+        if done.returncode:
+            raise CommandError(
+                f"{program} {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}"
+            )
+        return done.stdout

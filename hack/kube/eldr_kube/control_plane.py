@@ -1,0 +1,227 @@
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler on loopback, for one run."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from eldr_kube import pki
+from eldr_kube.binaries import ETCD
+from eldr_kube.processes import end, spawn
+
+READY_SECONDS = 120.0
+_SERVICE_RANGE = "10.96.0.0/16"
+# These three refuse pods on loopback addresses with a warning a second; a name that does not exist ends the process.
+_CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+
+
+class ControlPlaneError(Exception):
+    """A server did not start; the message holds the end of its log."""
+
+
+class ControlPlane:
+    """A real Kubernetes control plane.
+
+    Parameters
+    ----------
+    binaries : Path
+        Folder with the servers.
+    data : Path
+        Folder of this cluster alone.
+    controllers : bool
+        Whether controller manager and scheduler run too.
+    audit : bool
+        Whether the API server writes ``audit.log``: one JSON line per request.
+
+    Attributes
+    ----------
+    server : str
+        URL of the API server.
+    token : str
+        Bearer token of a cluster administrator.
+    ca : Path
+        Certificate authority of the API server.
+    kubeconfig : Path
+        Administrator's.
+    kubelet_certificate, kubelet_client : Pair
+        What a kubelet serves with, and what the API server presents to it.
+    """
+
+    def __init__(self, binaries: Path, data: Path, *, controllers: bool = True, audit: bool = False) -> None:
+        self._binaries = binaries
+        self._data = data
+        self._controllers = controllers
+        self._audit = audit
+        self._stack = ExitStack()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        data.mkdir(parents=True, exist_ok=True)
+        authority = pki.Authority(data, "ca")
+        self._front_proxy = pki.Authority(data, "front-proxy-ca")
+        self.ca = authority.certificate
+        hosts = ("127.0.0.1", "localhost", "10.96.0.1", "kubernetes.default.svc")
+        self._serving = authority.issue("kube-apiserver", hosts=hosts)
+        self.kubelet_certificate = authority.issue("kubelet", hosts=("127.0.0.1",))
+        self.kubelet_client = authority.issue("kubelet-client", organization="system:masters")
+        self._proxy_client = self._front_proxy.issue("front-proxy-client")
+        self._ca_key = authority.key
+        self._accounts = pki.service_account_keys(data)
+        self.token = secrets.token_hex(16)
+        self.server = ""
+        self.kubeconfig = data / "kubeconfig"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        client, peer, secure = free_ports(3)
+        self.server = f"https://127.0.0.1:{secure}"
+        tokens = self._data / "tokens.csv"
+        tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
+        self.kubeconfig.write_text(json.dumps(self._kubeconfig()))
+        self._run(ETCD, self._etcd_flags(client, peer))
+        self._wait(ETCD, f"http://127.0.0.1:{client}/health")
+        self._run("kube-apiserver", self._api_server_flags(client, secure, tokens))
+        self._wait("kube-apiserver", f"{self.server}/readyz")
+        if self._controllers:
+            self._run("kube-controller-manager", self._controller_manager_flags())
+            self._run("kube-scheduler", self._scheduler_flags())
+
+    def _run(self, name: str, flags: list[str]) -> None:
+        process = spawn([self._binaries / name, *flags], log=self._data / f"{name}.log")
+        self._processes[name] = process
+        self._stack.callback(end, process)
+
+    def _etcd_flags(self, client: int, peer: int) -> list[str]:
+        url, peers = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+        return [
+            f"--data-dir={self._data / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+            "--unsafe-no-fsync",
+        ]
+
+    def _api_server_flags(self, client: int, secure: int, tokens: Path) -> list[str]:
+        flags = [
+            f"--etcd-servers=http://127.0.0.1:{client}",
+            f"--secure-port={secure}",
+            "--bind-address=127.0.0.1",
+            f"--service-cluster-ip-range={_SERVICE_RANGE}",
+            "--authorization-mode=RBAC",
+            "--allow-privileged=true",
+            "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--token-auth-file={tokens}",
+            f"--client-ca-file={self.ca}",
+            f"--tls-cert-file={self._serving.certificate}",
+            f"--tls-private-key-file={self._serving.key}",
+            f"--kubelet-client-certificate={self.kubelet_client.certificate}",
+            f"--kubelet-client-key={self.kubelet_client.key}",
+            f"--kubelet-certificate-authority={self.ca}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self._accounts.certificate}",
+            f"--service-account-signing-key-file={self._accounts.key}",
+            f"--requestheader-client-ca-file={self._front_proxy.certificate}",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={self._proxy_client.certificate}",
+            f"--proxy-client-key-file={self._proxy_client.key}",
+        ]
+        if self._audit:
+            policy = self._data / "audit-policy.json"
+            rules = [{"level": "Metadata", "omitStages": ["RequestReceived"]}]
+            policy.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+            flags += [
+                f"--audit-policy-file={policy}",
+                f"--audit-log-path={self.audit_log}",
+                "--audit-log-mode=blocking",
+            ]
+        return flags
+
+    @property
+    def audit_log(self) -> Path:
+        """Where the API server writes its audit log."""
+        return self._data / "audit.log"
+
+    def _controller_manager_flags(self) -> list[str]:
+        (port,) = free_ports(1)
+        return [
+            f"--kubeconfig={self.kubeconfig}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--controllers={_CONTROLLERS}",
+            "--use-service-account-credentials=true",
+            f"--service-account-private-key-file={self._accounts.key}",
+            f"--root-ca-file={self.ca}",
+            f"--cluster-signing-cert-file={self.ca}",
+            f"--cluster-signing-key-file={self._ca_key}",
+        ]
+
+    def _scheduler_flags(self) -> list[str]:
+        (port,) = free_ports(1)
+        return [
+            f"--kubeconfig={self.kubeconfig}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+        ]
+
+    def _kubeconfig(self) -> dict[str, object]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "eldr",
+            "contexts": [
+                {"name": "eldr", "context": {"cluster": "eldr", "user": "admin", "namespace": "default"}}
+            ],
+            "clusters": [
+                {"name": "eldr", "cluster": {"server": self.server, "certificate-authority": str(self.ca)}}
+            ],
+            "users": [{"name": "admin", "user": {"token": self.token}}],
+        }
+
+    def _wait(self, name: str, url: str) -> None:
+        context = ssl.create_default_context(cafile=str(self.ca)) if url.startswith("https") else None
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.token}"})
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._processes[name].poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(request, timeout=5, context=context):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        tail = "\n".join((self._data / f"{name}.log").read_text(errors="replace").splitlines()[-12:])
+        raise ControlPlaneError(f"{name} is not ready after {READY_SECONDS:.0f} s:\n{tail}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that were free a moment ago."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

@@ -1,0 +1,53 @@
+"""Fixtures that tests of several folders share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from eldr_kube.binaries import BinariesUnavailableError, binaries
+from eldr_kube.cluster import Cluster
+
+_numbers = itertools.count()
+
+
+def _programs() -> None:
+    try:
+        binaries()
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no control plane here: {error}")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster with one node whose pods really run."""
+    _programs()
+    with Cluster(audit=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[Cluster]:
+    """A control plane without nodes: fast, for tests that play the kubelet themselves."""
+    _programs()
+    with Cluster(agent=False, audit=True) as started:
+        yield started
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of its own in ``cluster``, deleted with all its pods."""
+    name = f"test-{next(_numbers)}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=60s")
+
+
+@pytest.fixture
+def bare_namespace(api_server: Cluster) -> str:
+    """A namespace of its own in ``api_server``."""
+    name = f"test-{next(_numbers)}"
+    api_server.kubectl("create", "namespace", name)
+    return name
