@@ -1,0 +1,77 @@
+"""``eldr operator``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+
+import click
+
+from eldr_operator.errors import OperatorError
+from eldr_operator.settings import DEFAULT_IMAGE, Settings
+from eldr_operator.startup import serve
+
+_option = functools.partial(click.option, show_envvar=True)
+
+
+@click.command("operator", context_settings={"auto_envvar_prefix": "ELDR_OPERATOR", "show_default": True})
+@_option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    envvar="ELDR_OPERATOR_NAMESPACES",
+    help="Namespace to watch; repeatable.",
+)
+@_option("--all-namespaces", is_flag=True, help="Watch every namespace.")
+@_option(
+    "--image",
+    default=DEFAULT_IMAGE,
+    help="Image of routers, simulated engines and fits where a resource names none.",
+)
+@_option(
+    "--resync-seconds",
+    type=click.FloatRange(0.5, 3600),
+    default=30.0,
+    help="Between two passes over every resource.",
+)
+@_option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=8080, help="Port of /metrics; 0 turns it off."
+)
+@_option(
+    "--liveness-port", type=click.IntRange(0, 65535), default=8081, help="Port of /healthz; 0 turns it off."
+)
+@_option("--host", default="0.0.0.0", help="Address of both ports.")
+@_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def command(
+    *,
+    namespaces: tuple[str, ...],
+    all_namespaces: bool,
+    image: str,
+    resync_seconds: float,
+    metrics_port: int,
+    liveness_port: int,
+    host: str,
+    log_level: str,
+) -> None:
+    """Reconcile EldrDeployment and EldrFit in a cluster.
+
+    Uses the pod's service account, or outside a cluster the kubeconfig. SIGTERM stops it; what it made goes on running.
+    """
+    if bool(namespaces) == all_namespaces:
+        raise click.UsageError("give either --namespace NAME, once or more, or --all-namespaces")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("kopf.objects", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    settings = Settings(
+        namespaces=namespaces,
+        image=image,
+        resync_seconds=resync_seconds,
+        metrics_port=metrics_port,
+        liveness_port=liveness_port,
+        host=host,
+    )
+    try:
+        asyncio.run(serve(settings))
+    except OperatorError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,53 @@
+"""Conditions in the form of metav1.Condition. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from eldr_operator import clock
+
+_MESSAGE_CHARACTERS = 4096
+
+
+class Condition(NamedTuple):
+    """One observation; adjectives or past tense in ``type``, CamelCase in ``reason``."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def merged(
+    previous: Iterable[Mapping[str, Any]], current: Iterable[Condition], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """Return conditions as JSON; lastTransitionTime moves only when ``status`` flips.
+
+    Parameters
+    ----------
+    previous : iterable of mapping
+        Conditions of the live status.
+    current : iterable of Condition
+        All that are to be written, in order.
+    generation : int
+        What they were observed for.
+    now : datetime
+    """
+    before = {condition["type"]: condition for condition in previous}
+    made = []
+    for condition in current:
+        old = before.get(condition.type, {})
+        same = old.get("status") == condition.status
+        made.append(
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message[:_MESSAGE_CHARACTERS],
+                "lastTransitionTime": old["lastTransitionTime"] if same else clock.stamp(now),
+                "observedGeneration": generation,
+            }
+        )
+    return made

@@ -1,0 +1,99 @@
+"""``podTemplate``: a patch over a generated pod template, much like kubectl's strategic merge. Pure."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from eldr_operator.errors import Problem
+
+Object = dict[str, Any]
+
+MERGE_KEYS = {
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "initContainers": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+
+
+def patched(template: Object, patch: Object) -> Object:
+    """Return a pod template with the patch merged in; neither argument is changed.
+
+    Objects are merged, the lists of :data:`MERGE_KEYS` item by item, other lists replaced; null removes a field.
+    """
+    return _merge(copy.deepcopy(template), patch)
+
+
+def _merge(base: Object, patch: Object) -> Object:
+    for key, value in patch.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        elif isinstance(value, list) and key in MERGE_KEYS and isinstance(base.get(key), list):
+            _merge_list(base[key], value, MERGE_KEYS[key])
+        else:
+            base[key] = _without_nulls(value)
+    return base
+
+
+def _merge_list(base: list[Object], patch: list[Object], merge_key: str) -> None:
+    by_key = {item[merge_key]: item for item in base}
+    for item in patch:
+        found = by_key.get(item[merge_key])
+        if found is None:
+            base.append(_without_nulls(item))
+        else:
+            _merge(found, item)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def problems(patch: Object, field: str) -> list[Problem]:
+    """Return what keeps a patch from being merged.
+
+    Parameters
+    ----------
+    patch : dict
+    field : str
+        Path of the patch in the custom resource.
+    """
+    found = [
+        Problem("InvalidPodTemplate", f"{field}.{key}", value, "only metadata and spec can be patched")
+        for key, value in patch.items()
+        if key not in {"metadata", "spec"}
+    ]
+    for key in ("metadata", "spec"):
+        value = patch.get(key)
+        if value is not None and not isinstance(value, dict):
+            found.append(Problem("InvalidPodTemplate", f"{field}.{key}", value, "write an object"))
+        elif value is not None:
+            found += _list_problems(value, f"{field}.{key}")
+    return found
+
+
+def _list_problems(value: Object, field: str) -> list[Problem]:
+    found: list[Problem] = []
+    for key, items in value.items():
+        here = f"{field}.{key}"
+        if key in MERGE_KEYS and items is not None:
+            if not isinstance(items, list):
+                found.append(Problem("InvalidPodTemplate", here, items, "write a list"))
+                continue
+            for index, item in enumerate(items):
+                name = item.get(MERGE_KEYS[key]) if isinstance(item, dict) else None
+                if not isinstance(name, str):
+                    remedy = f"each item needs {MERGE_KEYS[key]}, by which it is merged"
+                    found.append(Problem("InvalidPodTemplate", f"{here}[{index}]", item, remedy))
+                else:
+                    found += _list_problems(item, f"{here}[{index}]")
+    return found

@@ -1,0 +1,65 @@
+"""What the pods of all roles share: security, identity, probes, environment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from eldr import contract
+
+Object = dict[str, Any]
+
+USER = 65532
+
+POD_SECURITY: Object = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - inside the container, an emptyDir
+TMP_VOLUME: Object = {"name": "tmp", "emptyDir": {}}
+
+_IDENTITY: list[Object] = [
+    {"name": contract.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    {"name": contract.ENV_POD_NAMESPACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+]
+
+
+def environment(*lists: Iterable[Object]) -> list[Object]:
+    """Return the pod's identity and the given variables; the later definition of a name wins, in the earlier place."""
+    merged: dict[str, Object] = {}
+    for variables in (_IDENTITY, *lists):
+        for variable in variables:
+            merged[variable["name"]] = variable
+    return list(merged.values())
+
+
+def admin_token(deployment: str) -> Object:
+    """Return the variable that holds the bearer token of the admin ports."""
+    reference = {"name": contract.admin_secret_name(deployment), "key": contract.SECRET_TOKEN_KEY}
+    return {"name": contract.ENV_ADMIN_TOKEN, "valueFrom": {"secretKeyRef": reference}}
+
+
+def probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> Object:
+    """Return an HTTP probe."""
+    return {
+        "httpGet": {"path": path, "port": port, "scheme": "HTTP"},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": timeout,
+    }
+
+
+def resources(spec: Object, extended: dict[str, str] | None = None) -> Object:
+    """Return requests and limits, with extended resources in both, as Kubernetes demands."""
+    if not extended:
+        return {key: dict(value) for key, value in spec.items()}
+    return {key: {**spec.get(key, {}), **extended} for key in ("requests", "limits")}

@@ -1,0 +1,84 @@
+"""What can go wrong, in the words of the person who reads the condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A field of a resource that cannot be used as it stands.
+
+    Parameters
+    ----------
+    reason : str
+        CamelCase word for the condition.
+    field : str
+        Path of the field, for example ``spec.refit.schedule``.
+    value : Any
+    remedy : str
+        What is wrong with it and what to write instead.
+    """
+
+    reason: str
+    field: str
+    value: Any
+    remedy: str
+
+    def __str__(self) -> str:
+        shown = repr(self.value)
+        return f"{self.field}: {shown if len(shown) <= 120 else shown[:117] + '...'}: {self.remedy}"
+
+
+class OperatorError(Exception):
+    """Base of this package's errors."""
+
+
+class InvalidResourceError(OperatorError):
+    """A custom resource that the API server let pass but this operator cannot read.
+
+    Parameters
+    ----------
+    problems : tuple of Problem
+    """
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+class ApiError(OperatorError):
+    """The API server refused a request.
+
+    Parameters
+    ----------
+    status : int
+        HTTP status.
+    reason, message : str
+        Of the Status object in the answer.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class ApiUnavailableError(OperatorError):
+    """The API server could not be reached, or asked for a pause; the same request may succeed later."""
+
+
+class OwnedElsewhereError(OperatorError):
+    """An object of the wanted name exists and belongs to something else.
+
+    Parameters
+    ----------
+    kind, name, owner : str
+    """
+
+    def __init__(self, kind: str, name: str, owner: str) -> None:
+        super().__init__(
+            f"{kind} {name} exists and belongs to {owner}; delete or rename it, or rename the EldrDeployment"
+        )

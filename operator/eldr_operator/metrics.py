@@ -1,0 +1,58 @@
+"""Prometheus metrics of the operator."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """The metrics, in a registry of their own.
+
+    Attributes
+    ----------
+    registry : CollectorRegistry
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = Counter(
+            "eldr_operator_reconcile",
+            "Reconciliations by result: success, error, unavailable.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "eldr_operator_reconcile_seconds",
+            "Duration of a reconciliation.",
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+            registry=self.registry,
+        )
+        self.writes = Counter(
+            "eldr_operator_writes",
+            "Mutating requests to the API server.",
+            ["kind", "verb"],
+            registry=self.registry,
+        )
+        self.fits = Counter(
+            "eldr_operator_fits",
+            "Finished fits by the reason of their condition Succeeded.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.epoch = Gauge(
+            "eldr_operator_epoch",
+            "Activations of centroid sets so far.",
+            ["namespace", "deployment"],
+            registry=self.registry,
+        )
+        self.acks = Gauge(
+            "eldr_operator_routers_acked",
+            "Ready routers that have the active set.",
+            ["namespace", "deployment"],
+            registry=self.registry,
+        )
+
+    def forget(self, namespace: str, deployment: str) -> None:
+        """Drop the series of a deployment that is gone."""
+        for gauge in (self.epoch, self.acks):
+            gauge.remove_by_labels({"namespace": namespace, "deployment": deployment})

@@ -1,0 +1,35 @@
+"""Settings of the operator process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import eldr
+
+DEFAULT_IMAGE = f"ghcr.io/eldr/eldr:{eldr.__version__}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the operator runs.
+
+    Parameters
+    ----------
+    namespaces : tuple of str
+        Namespaces to watch; empty for all.
+    image : str
+        Image of routers, simulated engines and fits where a resource names none.
+    resync_seconds : float
+        Between two passes over every resource.
+    metrics_port, liveness_port : int
+        0 turns the port off.
+    host : str
+        Address of both ports.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    image: str = DEFAULT_IMAGE
+    resync_seconds: float = 30.0
+    metrics_port: int = 8080
+    liveness_port: int = 8081
+    host: str = "0.0.0.0"
