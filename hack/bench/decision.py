@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Cost of one routing decision: signature off the wire, similarities, policy. JSON on standard output.
 
-    OMP_NUM_THREADS=1 .venv/bin/python hack/bench/decision.py
+OMP_NUM_THREADS=1 .venv/bin/python hack/bench/decision.py
 """
 
 from __future__ import annotations
