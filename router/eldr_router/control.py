@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
-from eldr_router.flow import Services
 from eldr_router.registry import EndpointSpec
 from eldr_router.routing import Intent, SetRef, make_table
+from eldr_router.services import Services
 
 log = logging.getLogger(__name__)
 
