@@ -1,18 +1,14 @@
-#!/usr/bin/env python
-"""Cost of one routing decision: signature off the wire, similarities, policy. JSON on standard output.
+"""CPU time of one routing decision: signature off the wire, similarities, policy, lease.
 
-OMP_NUM_THREADS=1 .venv/bin/python hack/bench/decision.py
+Prints one JSON list of figures, see ``render.py``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
+import sys
 import time
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
 
 import numpy as np
 
@@ -45,6 +41,9 @@ def centroid_set(k: int, rng: np.random.Generator) -> CentroidSet:
 
 
 def main() -> None:
+    """Time decisions, rounds interleaved."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # as the router does it, and before NumPy starts its threads
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})
     rng = np.random.default_rng(0)
     counts = rng.multinomial(TOKENS * TOP_K, [1 / EXPERTS] * EXPERTS, size=LAYERS).astype(np.uint16)
     wire = encode_counts(ExpertCounts(counts, top_k=TOP_K, tokens=TOKENS, exact=True))
@@ -67,18 +66,13 @@ def main() -> None:
                 placer.place(table, read_signature(wire)).lease.release()
             times[k].append((time.process_time_ns() - begun) / REPEATS / 1e3)
 
-    def summary(values: list[float]) -> dict[str, float]:
-        return {"p50": statistics.median(values), "min": min(values), "max": max(values)}
-
-    result = {
-        "benchmark": "route decision",
-        "cells": LAYERS * EXPERTS,
-        "rounds": ROUNDS,
-        "unit": "us of CPU",
-        "decode_counts": summary(parse),
-        **{f"decision_k{k}": summary(values) for k, values in times.items()},
-    }
-    print(json.dumps(result, indent=2))
+    cells = f"{LAYERS} x {EXPERTS} cells"
+    figures = [{"name": f"signature off the wire, {cells}", "unit": "us", "aim": None, "values": parse}]
+    figures += [
+        {"name": f"route decision, {cells}, K = {k}", "unit": "us", "aim": aim, "values": times[k]}
+        for k, aim in ((16, 60.0), (256, 600.0))
+    ]
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from eldr.contract import (
 from eldr_router.client import JSON, Client
 from eldr_router.control import Control
 from eldr_router.errors import RouterError
-from eldr_router.flow import Services
 from eldr_router.metrics import CONTENT_TYPE
 from eldr_router.requests import Request
 from eldr_router.routing import SetRef
+from eldr_router.services import Services
 
 
 class Admin:
@@ -115,7 +115,7 @@ class Admin:
             "prefill": [
                 {
                     "name": e.name,
-                    "url": f"http://{e.spec.host}:{e.spec.port}",
+                    "url": f"http://{e.spec.authority}",
                     "healthy": registry.is_healthy(e),
                     "in_flight": e.in_flight,
                 }
@@ -124,7 +124,7 @@ class Admin:
             "decode": [
                 {
                     "name": e.name,
-                    "url": f"http://{e.spec.host}:{e.spec.port}",
+                    "url": f"http://{e.spec.authority}",
                     "slot": e.spec.slot,
                     "healthy": registry.is_healthy(e),
                     "in_flight": e.in_flight,

@@ -17,11 +17,11 @@ from eldr.siglog import SignatureLog
 from eldr_router.admin import Admin
 from eldr_router.client import Handler, Server
 from eldr_router.control import Control
-from eldr_router.flow import Services
 from eldr_router.metrics import Metrics
 from eldr_router.peers import Peers
 from eldr_router.placement import Placer
 from eldr_router.registry import Registry
+from eldr_router.services import Services
 from eldr_router.settings import Settings, parse_url
 from eldr_router.sources.file import FileSource
 from eldr_router.surface import Surface

@@ -5,23 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
-from eldr_router.flow import Services
 from eldr_router.registry import EndpointSpec
 from eldr_router.routing import Intent, SetRef, make_table
+from eldr_router.services import Services
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 2.0
+_RETRY_SECONDS = 0.5
+_MISSING_SECONDS = 10.0
+"""A set that cannot be fetched for so long is reported as refused; a fresh Role or shard takes a moment to be seen."""
 
 Fetch = Callable[[SetRef], Awaitable[bytes]]
 
 
 class MissingError(Exception):
     """A set cannot be fetched now; it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a set is not loaded; ``since`` is set while it is tried again."""
+
+    ref: SetRef
+    reason: str
+    since: float | None = None
 
 
 class Control:
@@ -39,7 +51,7 @@ class Control:
         self._intent: Intent | None = None
         self._fetch: Fetch | None = None
         self._loaded: dict[str, CentroidSet] = {}
-        self._refused: dict[str, tuple[SetRef, str, bool]] = {}
+        self._refused: dict[str, _Refusal] = {}
         self._roles: set[str] = set()
         self.problem: str | None = None
         self.peers: frozenset[tuple[str, int]] = frozenset()
@@ -77,7 +89,7 @@ class Control:
         if self._intent is None or not self._roles:
             return False
         active = self._intent.active
-        return active is None or active.digest in self._loaded or active.digest in self._refused
+        return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
 
     @property
     def staged(self) -> SetRef | None:
@@ -88,12 +100,17 @@ class Control:
     @property
     def refused(self) -> list[tuple[SetRef, str]]:
         """Sets wanted now that cannot be loaded, and why."""
-        return [(ref, reason) for ref, reason, _ in self._refused.values()]
+        latest = self._services.clock() - _MISSING_SECONDS
+        return [
+            (entry.ref, entry.reason)
+            for entry in self._refused.values()
+            if entry.since is None or entry.since <= latest
+        ]
 
     async def run(self) -> None:
         """Bring the table to what is wanted, whenever that changes, for ever."""
         while True:
-            waiting = any(again for _, _, again in self._refused.values())
+            waiting = any(entry.since is not None for entry in self._refused.values())
             try:
                 async with asyncio.timeout(_RETRY_SECONDS if waiting else None):
                     await self._wake.wait()
@@ -111,22 +128,27 @@ class Control:
         self._refused = {digest: entry for digest, entry in self._refused.items() if digest in wanted}
         for digest, ref in wanted.items():
             refused = self._refused.get(digest)
-            if digest not in self._loaded and (refused is None or refused[2] or refused[0] != ref):
+            again = refused is None or refused.since is not None or refused.ref != ref
+            if digest not in self._loaded and again:
                 await self._load(ref, intent, fetch)
         self._apply(intent)
         kept = {*wanted, self._services.table.active.digest if self._services.table.active else ""}
         self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
-        self._services.metrics.refused_sets.set(len(self._refused))
+        self._services.metrics.refused_sets.set(len(self.refused))
 
     async def _load(self, ref: SetRef, intent: Intent, fetch: Fetch) -> None:
         try:
             data = await fetch(ref)
             self._loaded[ref.digest] = await asyncio.to_thread(_check, data, ref, intent.model)
-        except (CentroidsError, MissingError) as error:
+        except CentroidsError as error:
+            log.error("centroid set %s is refused: %s", ref.fit, error)  # noqa: TRY400 - the message says it all
+            self._refused[ref.digest] = _Refusal(ref, str(error))
+        except MissingError as error:
             known = self._refused.get(ref.digest)
-            if known is None or known[1] != str(error):
-                log.error("centroid set %s is refused: %s", ref.fit, error)  # noqa: TRY400 - the message says it all
-            self._refused[ref.digest] = (ref, str(error), isinstance(error, MissingError))
+            since = known.since if known and known.since is not None else self._services.clock()
+            if known is None or known.reason != str(error):
+                log.warning("centroid set %s cannot be fetched: %s", ref.fit, error)
+            self._refused[ref.digest] = _Refusal(ref, str(error), since)
         else:
             self._refused.pop(ref.digest, None)
             log.info("centroid set %s is loaded, %d centroids", ref.fit, ref.k)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,66 +16,28 @@ import orjson
 
 from eldr.contract import (
     ELDR_KEY,
-    HEADER_DECODE,
-    HEADER_LOG,
-    HEADER_REQUEST_ID,
     KV_KEY,
     ROLE_PREFILL,
     base_id,
     is_sampled,
     request_id,
 )
-from eldr_router import affinity, bodies
+from eldr_router import affinity, bodies, forward
 from eldr_router.client import Client
 from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
 from eldr_router.framing import CloseBody
-from eldr_router.head import Headers, ResponseHead, end_to_end
-from eldr_router.metrics import Metrics
-from eldr_router.placement import WHOLE, Placement, Placer, Signature, read_signature
-from eldr_router.registry import Admission, Endpoint, Lease, Registry
+from eldr_router.head import Headers, ResponseHead
+from eldr_router.placement import WHOLE, Placement, Signature, read_signature
+from eldr_router.registry import Admission, Endpoint, Lease
 from eldr_router.relay import Relay
 from eldr_router.requests import Request
-from eldr_router.routing import EMPTY, Table
-from eldr_router.settings import Settings
-from eldr_router.telemetry import Observation, Telemetry
-from eldr_router.upstream import Exchange, Pool
+from eldr_router.routing import Table
+from eldr_router.services import Services
+from eldr_router.telemetry import Observation
+from eldr_router.upstream import Exchange
 
 _MAX_ANSWER = 256 << 20
-_REQUEST_ID = HEADER_REQUEST_ID.encode()
-_DECODE = HEADER_DECODE.encode()
-_LOG = HEADER_LOG.encode()
-_NOT_FORWARDED = frozenset(
-    (
-        b"host",
-        b"content-length",
-        b"content-type",
-        b"content-encoding",
-        b"accept-encoding",  # the first event must be readable
-        b"expect",
-        _REQUEST_ID,
-        _DECODE,
-        _LOG,
-    )
-)
-_NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
-
-
-@dataclass(slots=True)
-class Services:
-    """What all requests share; ``table`` is replaced as a whole."""
-
-    settings: Settings
-    loop: asyncio.AbstractEventLoop
-    registry: Registry
-    pool: Pool
-    placer: Placer
-    metrics: Metrics
-    telemetry: Telemetry
-    router: str
-    clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
-    table: Table = EMPTY
-    sequence: int = 0
 
 
 class _AnsweredError(Exception):
@@ -144,7 +104,7 @@ class Flow:
     async def _serve(self) -> None:
         services = self.services
         self.body = bodies.parse(self.request.body)
-        self.headers = end_to_end(self.request.headers, _NOT_FORWARDED)
+        self.headers = forward.to_engine(self.request)
         whole = bodies.unsplittable(self.body, self.request.path)
         if whole is None and not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
@@ -287,7 +247,9 @@ class Flow:
         self.first_byte_seconds = services.clock() - self.started
         services.metrics.first_byte.observe(self.first_byte_seconds)
         write = client.begin(close=isinstance(head.body, CloseBody))
-        relay.start(write, client.head(head.status, self._returned(head, endpoint)))
+        chunked = head.body.splittable and not self.request.http10
+        headers = forward.to_client(head, whole=False, chunked=chunked, endpoint=endpoint.name)
+        relay.start(write, client.head(head.status, [*headers, self._request_id()]))
         broken = await relay.waiter
         services.metrics.total.observe(services.clock() - self.started)
         if broken is None:
@@ -327,40 +289,18 @@ class Flow:
 
     def _wire(self, endpoint: Endpoint, body: bytes) -> bytes:
         self.dispatches += 1
-        spec = endpoint.spec
-        lines = [
-            b"POST %b HTTP/1.1" % self.request.path.encode("latin-1"),
-            b"host: %b:%d" % (spec.host.encode(), spec.port),
-            b"content-type: application/json",
-            b"%b: %b" % (_REQUEST_ID, self._upstream_id().encode()),
-            b"content-length: %d" % len(body),
-        ]
-        lines += [b"%b: %b" % header for header in self.headers]
-        lines += [b"", body]
-        return b"\r\n".join(lines)
+        return forward.post(self.request.path, endpoint.spec, self._upstream_id(), self.headers, body)
 
     def _upstream_id(self) -> str:
         return request_id(self.services.router, self.sequence, self.dispatches)
 
     def _request_id(self) -> tuple[bytes, bytes]:
-        """Return the client's own id, or ours, as a response header."""
-        own = self.request.get(_REQUEST_ID)
-        return (_REQUEST_ID, own or base_id(self._upstream_id()).encode())
-
-    def _returned(self, head: ResponseHead, endpoint: Endpoint | None) -> Headers:
-        headers = end_to_end(head.headers, _NOT_RETURNED)
-        if head.body.splittable and not self.request.http10:
-            headers.append((b"transfer-encoding", b"chunked"))
-        headers.append(self._request_id())
-        if endpoint is not None:
-            headers.append((_DECODE, endpoint.name.encode()))
-        return headers
+        return forward.returned_id(self.request, base_id(self._upstream_id()))
 
     def _pass_on(self, answer: _AnsweredError) -> None:
         self.outcome = "engine_error"
-        headers = end_to_end(answer.head.headers, _NOT_RETURNED | {b"content-length"})
-        headers.append(self._request_id())
-        self.client.respond(answer.head.status, headers, answer.body)
+        headers = forward.to_client(answer.head, whole=True, chunked=False)
+        self.client.respond(answer.head.status, [*headers, self._request_id()], answer.body)
 
     def _refused(self, endpoint: Endpoint, leg: str) -> None:
         endpoint.refused(self.services.clock())
@@ -375,7 +315,7 @@ class Flow:
             metrics.similarity.observe(placement.similarity)
 
     def _observe(self, placement: Placement, signature: Signature) -> None:
-        if signature.counts is None or self.outcome != "ok" or self.request.get(_LOG) == b"off":
+        if signature.counts is None or self.outcome != "ok" or not forward.is_logged(self.request):
             return
         base = base_id(self._upstream_id())
         if not is_sampled(base, self.table.intent.sample_rate):

@@ -10,7 +10,7 @@ import orjson
 from eldr.contract import PATH_COUNTS
 from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.control import Control
-from eldr_router.flow import Services
+from eldr_router.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,11 @@ class EndpointSpec(NamedTuple):
     port: int
     slot: int = -1
 
+    @property
+    def authority(self) -> str:
+        """``host:port`` as it stands in URLs and Host headers."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Endpoint:
     """An engine that may be sent requests."""

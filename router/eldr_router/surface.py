@@ -10,9 +10,10 @@ from eldr_router import bodies
 from eldr_router.client import JSON, Client
 from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed, no_endpoint
-from eldr_router.flow import Flow, Services
+from eldr_router.flow import Flow
 from eldr_router.head import end_to_end
 from eldr_router.requests import Request
+from eldr_router.services import Services
 
 _FROM_ANY_ENGINE = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
 _PATIENCE = 30.0

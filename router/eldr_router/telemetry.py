@@ -166,7 +166,7 @@ class Telemetry:
             {"after": cursor.after, "prefix": f"eldr-{self._router}-", "limit": _LIMIT, "boot": cursor.boot}
         )
         spec = endpoint.spec
-        request = f"GET {PATH_ACTIVATIONS}?{query} HTTP/1.1\r\nhost: {spec.host}:{spec.port}\r\n\r\n"
+        request = f"GET {PATH_ACTIVATIONS}?{query} HTTP/1.1\r\nhost: {spec.authority}\r\n\r\n"
         with await self._pool.open(spec.host, spec.port) as exchange:
             head = await exchange.send(request.encode(), _PATIENCE)
             body = await exchange.collect(head.body, _MAX_ANSWER)

@@ -169,13 +169,14 @@ class FakeEngine:
     accepted: int = 0
     hanging: int = 0
     port: int = 0
+    host: str = "127.0.0.1"
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def requests(self) -> list[Seen]:
@@ -189,7 +190,7 @@ class FakeEngine:
         return [p["remote_request_id"] for p in params if p and p.get("do_remote_prefill")]
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:

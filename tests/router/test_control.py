@@ -142,14 +142,18 @@ async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, 
     await until(lambda: not control.refused, "the refusal to be forgotten")
 
 
-async def test_a_missing_shard_is_tried_again(control: Control, monkeypatch):
+async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(control: Control, monkeypatch):
     from eldr_router import control as module
 
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.02)
     store = Store()
     control.set_intent(Intent(model="m", epoch=1, active=ref(GOOD, "late")), store.fetch)
     await until(lambda: len(store.asked) > 2, "several tries")
+    assert not control.refused, "a fresh Role takes a moment"
+    assert not control.settled
+    monkeypatch.setattr(module, "_MISSING_SECONDS", 0.0)
     assert "404" in control.refused[0][1]
+    assert control.settled
     store.data["late"] = GOOD
     await until(lambda: control._services.table.epoch == 1, "the set to be loaded at last")
     assert not control.refused
@@ -336,7 +340,7 @@ async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, 
         for _ in range(8):
             await router.post()
         await until(lambda: router.app.services.telemetry.pending == 3, "the oldest to be given up")
-        assert router.app.services.telemetry.samples == 5
+        await until(lambda: router.app.services.telemetry.samples == 5, "the oldest to be written")
     from eldr.siglog import read
 
     assert len(list(read(tmp_path / "log"))) == 8

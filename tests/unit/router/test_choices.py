@@ -257,3 +257,8 @@ def test_two_prefill_engines_take_turns_although_decode_chooses_too():
     registry = Registry(Clock())
     turns = [(registry.turn(ROLE_PREFILL) % 2, registry.turn(ROLE_DECODE) % 2) for _ in range(4)]
     assert turns == [(1, 1), (0, 0), (1, 1), (0, 0)]
+
+
+def test_authorities():
+    assert EndpointSpec(ROLE_DECODE, "d", "::1", 5).authority == "[::1]:5"
+    assert EndpointSpec(ROLE_DECODE, "d", "10.0.0.1", 5).authority == "10.0.0.1:5"
