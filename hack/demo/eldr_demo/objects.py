@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from eldr_kube.cluster import Cluster
 
 from eldr import contract
+from eldr_kube.cluster import Cluster
 
 NAME = "demo"
 NAMESPACE = "default"
