@@ -114,6 +114,6 @@ def world(operator: Operator, kube: Kube) -> Iterator[World]:
     with operator.log.open("rb") as log:
         log.seek(seen)
         said = log.read().decode()
-    print(said)  # pytest shows it for tests that failed
+    sys.stdout.write(said)  # pytest shows it for tests that failed
     assert operator.is_healthy()
     assert "Traceback" not in said

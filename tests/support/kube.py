@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -36,7 +36,7 @@ class Kube:
             trust_env=False,
         )
 
-    def __enter__(self) -> Kube:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
