@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from eldr import contract
 from eldr_operator.desired.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
-from eldr_operator.routers import RouterView
+from eldr_operator.router_view import RouterView
 
 
 @dataclass(frozen=True, slots=True)

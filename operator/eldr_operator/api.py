@@ -19,6 +19,8 @@ from eldr_operator.errors import ApiError, ApiUnavailableError
 Object = dict[str, Any]
 
 _REQUEST_SECONDS = 15
+_BAD_APPLY = "failed to create typed patch object"
+"""How the server answers an apply whose fields have the wrong types: with status 500, though only the body is at fault."""
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io"
 
@@ -152,7 +154,8 @@ class Api:
             (key, value) for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value
         ]
         answer = await self.request("GET", path(kind, namespace), query=query, accept=accept)
-        items: list[Object] = answer["items"]
+        # An empty list of metadata has null for its items.
+        items: list[Object] = answer["items"] or []
         return items
 
     async def create(self, manifest: Object) -> Object:
@@ -192,6 +195,6 @@ def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:200]
-    if status == 429 or status >= 500:
+    if status == 429 or (status >= 500 and not message.startswith(_BAD_APPLY)):
         return ApiUnavailableError(f"{status} {reason}: {message}")
     return ApiError(status, reason, message)

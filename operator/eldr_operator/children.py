@@ -18,10 +18,7 @@ from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
 
-_POD_TEMPLATES = {
-    "spec.prefill.podTemplate": contract.ROLE_PREFILL,
-    "spec.decode.podTemplate": contract.ROLE_DECODE,
-}
+_ROLES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
 
 
 class Children:
@@ -55,13 +52,13 @@ class Children:
         refused : list of str
             Children that could not be written, and why.
         """
-        wanted = desired.children(cr, table, self._image)
-        untouched = {
-            _meta.child_name(cr, role)
-            for problem in problems
-            for field, role in _POD_TEMPLATES.items()
-            if problem.field.startswith(field)
+        broken = {
+            role
+            for role in _ROLES
+            if any(problem.field.startswith(f"spec.{role}.podTemplate") for problem in problems)
         }
+        untouched = {_meta.child_name(cr, role) for role in broken}
+        wanted = desired.children(_without_pod_templates(cr, broken), table, self._image)
         refused: list[str] = []
         published = False
         for manifest in wanted:
@@ -136,3 +133,8 @@ class Children:
         except ApiError as error:
             if error.status not in {404, 409}:
                 raise
+
+
+def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:
+    plain = {role: getattr(cr.spec, role).model_copy(update={"pod_template": {}}) for role in roles}
+    return cr.model_copy(update={"spec": cr.spec.model_copy(update=plain)})

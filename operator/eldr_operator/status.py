@@ -14,7 +14,7 @@ from eldr_operator.desired import _meta
 from eldr_operator.errors import Problem
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.observe import Role
-from eldr_operator.routers import RouterView
+from eldr_operator.router_view import RouterView
 
 Object = dict[str, Any]
 

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
 ELDR = Path(sys.executable).parent / "eldr"
 START_SECONDS = 60.0
+T = TypeVar("T")
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -22,15 +24,21 @@ def free_port(host: str = "127.0.0.1") -> int:
         return probe.getsockname()[1]
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) -> object:
-    """Poll until the condition is true; fail with `what` when it never is."""
+def wait_for(
+    condition: Callable[[], T],
+    what: str,
+    seconds: float = 30.0,
+    show: Callable[[], object] | None = None,
+) -> T:
+    """Poll until the condition is true; fail with `what`, and with what `show` returns, when it never is."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}")
+            seen = f"; last seen: {show()}" if show else ""
+            raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}{seen}")
         time.sleep(0.02)
 
 

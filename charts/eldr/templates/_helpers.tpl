@@ -1,0 +1,76 @@
+{{- define "eldr.name" -}}
+{{- if contains "eldr" .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-eldr" .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "eldr.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (printf "%s-operator" (include "eldr.name" .)) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "eldr.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{- define "eldr.selector" -}}
+app.kubernetes.io/name: eldr-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "eldr.labels" -}}
+{{ include "eldr.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: eldr
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/*
+What the operator may do. Server-side apply needs create and patch. It can grant only what it holds, so it holds what the
+Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmaps get/create) need.
+*/}}
+{{- define "eldr.rules" -}}
+- apiGroups: [eldr.dev]
+  resources: [eldrdeployments]
+  verbs: [get, list, watch]
+- apiGroups: [eldr.dev]
+  resources: [eldrfits]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [eldr.dev]
+  resources: [eldrdeployments/status, eldrfits/status]
+  verbs: [patch]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}

@@ -1,0 +1,57 @@
+"""What a router says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from eldr_operator.models import CentroidSet
+from eldr_operator.observe import RouterPod
+
+
+@dataclass(frozen=True, slots=True)
+class RouterView:
+    """One ready router, as the last look at it saw it.
+
+    Parameters
+    ----------
+    pod : RouterPod
+    problem : str
+        Why nothing is known; empty if the rest is.
+    policy : str
+    active, staged : str
+        Digests of the sets it uses and holds ready; empty for none.
+    refused : mapping of str to str
+        Digest of a set it cannot load to the reason.
+    samples : int
+        Records in its log.
+    """
+
+    pod: RouterPod
+    problem: str = ""
+    policy: str = ""
+    active: str = ""
+    staged: str = ""
+    refused: Mapping[str, str] | None = None
+    samples: int = 0
+
+    @classmethod
+    def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:
+        """Read ``/eldr/v1/state``, see :data:`eldr.contract.STATE_VERSION`."""
+        return cls(
+            pod=pod,
+            policy=str(state["policy"]),
+            active=str((state["active"] or {}).get("digest", "")),
+            staged=str((state["staged"] or {}).get("digest", "")),
+            refused={entry["digest"]: str(entry["reason"]) for entry in state["refused"]},
+            samples=int(state["samples"]),
+        )
+
+    def holds(self, wanted: CentroidSet) -> bool:
+        """Tell whether the router could switch to a set at once, or has."""
+        return wanted.digest in {self.active, self.staged}
+
+    def refusal(self, wanted: CentroidSet) -> str | None:
+        """Return why the router cannot load a set."""
+        return (self.refused or {}).get(wanted.digest)

@@ -1,0 +1,119 @@
+"""The operator as a process of its own, with exactly the rights that the chart gives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from eldr_kube.cluster import Cluster
+from eldr_kube.control_plane import free_ports
+from eldr_kube.processes import end, spawn
+from tests.operator.world import World
+from tests.support.kube import Kube
+from tests.support.processes import wait_for
+
+CHART = Path(__file__).parents[2] / "charts" / "eldr"
+SYSTEM = "eldr-system"
+ACCOUNT = "eldr-operator"
+USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+
+
+class Operator:
+    """The operator process."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.metrics_port, self.liveness_port = free_ports(2)
+        self.log = folder / "operator.log"
+        self.log.touch()
+
+    def start(self) -> None:
+        with Kube(self.cluster, SYSTEM) as kube:
+            token = kube.account_token(ACCOUNT)
+        kubeconfig: dict[str, Any] = json.loads(self.cluster.kubeconfig.read_text())
+        kubeconfig["users"][0]["user"] = {"token": token}
+        path = self._folder / "kubeconfig"
+        path.write_text(json.dumps(kubeconfig))
+        command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", "--all-namespaces"]
+        command += ["--resync-seconds=2", "--host=127.0.0.1"]
+        command += [f"--metrics-port={self.metrics_port}", f"--liveness-port={self.liveness_port}"]
+        self._process = spawn(command, log=self.log, env={**os.environ, "KUBECONFIG": str(path)})
+        wait_for(self.is_healthy, "a healthy operator", 60, lambda: self.log.read_text()[-3000:])
+
+    def is_healthy(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()[-3000:]
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.liveness_port}/healthz", timeout=15).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def metrics(self) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=15).text
+
+    def stop(self) -> int:
+        assert self._process is not None
+        end(self._process)
+        return self._process.returncode
+
+    def requests(self, start: int = 0) -> list[dict[str, Any]]:
+        """Return the operator's requests from the audit log, from a byte on."""
+        with self.cluster.control_plane.audit_log.open() as file:
+            file.seek(start)
+            entries = [json.loads(line) for line in file if line.endswith("\n")]
+        return [entry for entry in entries if entry["user"]["username"] == USER]
+
+    def audit_size(self) -> int:
+        return self.cluster.control_plane.audit_log.stat().st_size
+
+
+@pytest.fixture(scope="session")
+def installed(api_server: Cluster) -> Cluster:
+    """The chart without its Deployment: the operator runs as a local process."""
+    rendered = api_server.helm("template", "eldr", str(CHART), "--namespace", SYSTEM)
+    kept = [
+        manifest for manifest in yaml.safe_load_all(rendered) if manifest and manifest["kind"] != "Deployment"
+    ]
+    api_server.kubectl("create", "namespace", SYSTEM)
+    api_server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
+    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    return api_server
+
+
+@pytest.fixture(scope="session")
+def operator(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    running = Operator(installed, tmp_path_factory.mktemp("operator"))
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def kube(installed: Cluster, bare_namespace: str) -> Iterator[Kube]:
+    with Kube(installed, bare_namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def world(operator: Operator, kube: Kube) -> Iterator[World]:
+    made = World(kube)
+    seen = operator.log.stat().st_size
+    yield made
+    made.close()
+    with operator.log.open("rb") as log:
+        log.seek(seen)
+        said = log.read().decode()
+    sys.stdout.write(said)  # pytest shows it for tests that failed
+    assert operator.is_healthy()
+    assert "Traceback" not in said

@@ -1,0 +1,102 @@
+"""Pretend routers: they answer as a router does that follows the routing ConfigMap."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from eldr import contract
+from tests.support.kube import Kube
+
+
+class PretendRouter:
+    """Serves ``/eldr/v1/state`` on a loopback address of its own.
+
+    ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log.
+    """
+
+    def __init__(self, kube: Kube, deployment: str) -> None:
+        self.kube = kube
+        self.deployment = deployment
+        self.samples = 0
+        self.refuse: dict[str, str] = {}
+        self.is_holding = False
+        self._active: dict[str, Any] | None = None
+        router = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = router.answer(self.path, self.headers.get("Authorization", ""))
+                payload = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(payload)))
+                self.end_headers()
+                self.wfile.write(payload)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.address, self._server = _listen(Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
+        secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))
+        token = base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY]).decode()
+        if authorization != f"Bearer {token}":
+            return 401, {}
+        if path != contract.PATH_STATE:
+            return 404, {}
+        return 200, self.answer_state()
+
+    def answer_state(self) -> dict[str, Any]:
+        data = self.kube.get("ConfigMap", contract.routing_name(self.deployment))["data"]
+        routing = json.loads(data[contract.ROUTING_KEY])
+        wanted, staged = routing["active"], routing["staged"]
+        if wanted and wanted["digest"] not in self.refuse and not self.is_holding:
+            self._active = wanted
+        loads = staged and staged["digest"] not in self.refuse and not self.is_holding
+        refused = [
+            {"fit": found["fit"], "digest": found["digest"], "reason": self.refuse[found["digest"]]}
+            for found in (wanted, staged)
+            if found and found["digest"] in self.refuse
+        ]
+        return {
+            "v": contract.STATE_VERSION,
+            "router": "0a1b2c3d",
+            "epoch": routing["epoch"],
+            "policy": routing["policy"] if self._active else "JSQ",
+            "ready": True,
+            "draining": False,
+            "active": _short(self._active),
+            "staged": _short(staged if loads else None),
+            "refused": refused,
+            "samples": self.samples,
+            "prefill": [],
+            "decode": [],
+            "counters": {},
+        }
+
+
+def _short(pointer: dict[str, Any] | None) -> dict[str, Any] | None:
+    return pointer and {"fit": pointer["fit"], "digest": pointer["digest"]}
+
+
+def _listen(handler: type[BaseHTTPRequestHandler]) -> tuple[str, ThreadingHTTPServer]:
+    # The admin port is fixed, so every router needs an address of its own: one of 127.64.0.0/10.
+    for _ in range(50):
+        address = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}"
+        try:
+            return address, ThreadingHTTPServer((address, contract.PORT_ADMIN), handler)
+        except OSError:
+            continue
+    raise OSError("no free loopback address")

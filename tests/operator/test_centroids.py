@@ -1,0 +1,228 @@
+"""Reports become centroid sets in use: stage, acknowledge, activate, refuse, roll back."""
+
+from __future__ import annotations
+
+import pytest
+
+from eldr import contract
+from tests.operator.world import FIT, KIND
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+
+def router(world):
+    (only,) = world.routers.values()
+    return only
+
+
+def test_bootstrap_once_there_are_enough_samples(world):
+    world.up(refit={"minSamples": 50})
+    router(world).samples = 49
+    wait_for(lambda: world.status["router"]["acks"] == "0/1", "a look at the router", 60)
+    assert world.kube.find(FIT, "x-bootstrap") is None
+    router(world).samples = 50
+    world.kube.until_condition(FIT, "x-bootstrap", "Succeeded", status="Unknown", reason="Running")
+    job = world.kube.get("Job", "x-bootstrap")
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    uid = world.kube.get(FIT, "x-bootstrap")["metadata"]["uid"]
+    assert container["command"] + container["args"] == [
+        *("eldr", "fit", "job", f"--namespace={world.kube.namespace}", "--deployment=x", "--fit=x-bootstrap"),
+        *(f"--fit-uid={uid}", "--k=2", "--model=x"),
+    ]
+    digest = world.report("x-bootstrap")
+    world.until_active("x-bootstrap")
+    assert (world.routing["epoch"], world.routing["staged"]) == (1, None)
+    assert world.routing["active"]["digest"] == digest
+    assert world.routing["active"]["shards"] == [
+        {"name": contract.shard_name("x-bootstrap", digest, 0), "sha256": "00"}
+    ]
+    world.condition("CentroidsActive", status="True", reason="Active")
+    wait_for(lambda: world.status["router"]["policyInEffect"] == "ELDR", "policy", 60)
+    assert world.status["router"]["acks"] == "1/1"
+    assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
+        ("x-bootstrap", 1, "Accepted")
+    ]
+    fit = world.kube.get(FIT, "x-bootstrap")["status"]
+    wanted = {
+        "samples": 1234,
+        "rho": "0.812",
+        "layersKept": 3,
+        "imbalance": "1.00",
+        "predictedReductionPercent": "9.1",
+        "weighting": "counts",
+        "k": 2,
+        "digest": digest,
+        "jobName": "x-bootstrap",
+    }
+    assert {key: fit[key] for key in wanted} == wanted
+    columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "ef").splitlines()
+    assert columns[0].split() == [
+        "NAME",
+        "DEPLOYMENT",
+        "TRIGGER",
+        "STATE",
+        "SAMPLES",
+        "RHO",
+        "REDUCTION",
+        "AGE",
+    ]
+    assert columns[1].split()[:7] == ["x-bootstrap", "x", "Bootstrap", "Accepted", "1234", "0.812", "9.1"]
+    reasons = [event["reason"] for event in world.kube.list("Event")]
+    for reason in ("FitRunning", "FitAccepted", "CentroidsActivated"):
+        assert reasons.count(reason) == 1, reasons
+
+
+def test_a_set_waits_for_every_ready_router(world):
+    world.up(prefill={"replicas": 2})
+    first, second = world.routers.values()
+    second.is_holding = True
+    world.fit("one")
+    digest = world.report("one")
+    world.condition("CentroidsActive", status="False", reason="Staging")
+    wait_for(lambda: world.routing["staged"], "staged", 60)
+    assert world.routing["staged"]["digest"] == digest
+    assert first.answer_state()["staged"]["digest"] == digest
+    assert world.routing["active"] is None
+    second.is_holding = False
+    world.until_active("one")
+    wait_for(lambda: world.status["router"]["acks"] == "2/2", "acks", 60, lambda: world.status)
+
+
+def test_after_the_timeout_it_goes_on_and_names_who_lacks_it(world):
+    world.up(prefill={"replicas": 2}, centroids={"ackTimeoutSeconds": 1})
+    (_, _), (name, silent) = world.routers.items()
+    silent.is_holding = True
+    world.fit("one")
+    world.report("one")
+    world.until_active("one")
+    assert world.status["history"][-1]["reason"] == "AckTimeout"
+    condition = world.condition("CentroidsActive", status="False", reason="AckTimeout")
+    assert f"router {name}" in condition["message"]
+    silent.is_holding = False
+    world.condition("CentroidsActive", status="True", reason="Active")
+
+
+def test_a_refused_set_keeps_the_old_one(world):
+    world.up()
+    world.fit("good")
+    world.report("good")
+    world.until_active("good")
+    router(world).refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "digest differs"
+    world.fit("bad")
+    world.report("bad")
+    condition = world.condition("CentroidsActive", status="True", reason="Refused")
+    (name,) = world.routers
+    assert condition["message"] == f"the set of EldrFit bad cannot be loaded: router {name}: digest differs"
+    assert (world.active(), world.routing["epoch"]) == ("good", 1)
+    world.fit("better")
+    world.report("better")
+    world.until_active("better")
+    assert world.routing["epoch"] == 2
+
+
+def test_pin_rolls_back_and_forth(world):
+    world.up()
+    for name in ("one", "two"):
+        world.fit(name)
+        world.report(name)
+        world.until_active(name)
+    assert world.status["centroids"]["previous"]["fit"] == "one"
+    world.patch(centroids={"pin": "one"})
+    world.until_active("one")
+    assert world.routing["epoch"] == 3
+    world.condition("CentroidsActive", status="True", reason="Pinned")
+    assert world.status["history"][-1]["reason"] == "Pinned"
+    world.patch(centroids={"pin": "nowhere"})
+    condition = world.condition("CentroidsActive", status="True", reason="PinNotFound")
+    assert "there is no EldrFit nowhere here; pin one of: one, two" in condition["message"]
+    assert world.active() == "one"
+    world.patch(centroids={"pin": None})
+    world.until_active("two")
+
+
+def test_a_set_in_use_outlives_its_fit(world):
+    world.up()
+    for name in ("one", "two"):
+        world.fit(name)
+        world.report(name)
+        world.until_active(name)
+    world.kube.delete(FIT, "two")
+
+    def owners(name):
+        found = world.kube.list("ConfigMap", f"{contract.LABEL_FIT}={name}")
+        return [owner["kind"] for each in found for owner in each["metadata"].get("ownerReferences", [])]
+
+    wait_for(
+        lambda: owners("two") == [KIND, KIND], "only the deployment owns them", 60, lambda: owners("two")
+    )
+    assert world.active() == "two"
+    wait_for(lambda: sorted(set(owners("one"))) == [KIND, FIT], "the previous set is kept too", 60)
+    for name in ("three", "four"):
+        world.fit(name)
+        world.report(name)
+        world.until_active(name)
+    wait_for(lambda: owners("two") == [], "the superseded set of the deleted fit is collected", 60)
+    wait_for(lambda: set(owners("one")) == {FIT}, "the superseded set is its fit's alone", 60)
+    assert world.kube.get(FIT, "one")["status"]["digest"]
+
+
+def test_fits_run_one_at_a_time_and_failures_are_told(world):
+    world.up()
+    world.fit("one")
+    world.kube.until_condition(FIT, "one", "Succeeded", reason="Running")
+    world.fit("two")
+    queued = world.kube.until_condition(FIT, "two", "Succeeded", status="Unknown", reason="Queued")
+    assert queued["message"] == "waits for EldrFit one: one fit of a deployment runs at a time"
+    assert world.kube.find("Job", "two") is None
+    wait_for(lambda: world.kube.list("Pod", "batch.kubernetes.io/job-name=one"), "pod of the Job", 60)
+    world.kube.merge("Job", "one", {"spec": {"backoffLimit": 1}})
+    world.end_job("one", "Failed")
+    failed = world.kube.until_condition(FIT, "one", "Succeeded", status="False", reason="JobFailed")
+    assert failed["message"] == "the Job failed (BackoffLimitExceeded); see kubectl logs job/one"
+    world.report("two", verdict="Rejected", reason="NotBetter", message="saves 1%, the active set 2%")
+    rejected = world.kube.until_condition(FIT, "two", "Succeeded", status="False", reason="Rejected")
+    assert rejected["message"] == "NotBetter: saves 1%, the active set 2%"
+    assert world.routing["staged"] is None
+    world.fit("three")
+    world.kube.until_condition(FIT, "three", "Succeeded", reason="Running")
+    world.kube.delete("Job", "three")
+    world.kube.until_condition(FIT, "three", "Succeeded", status="False", reason="JobFailed")
+
+
+def test_a_fit_waits_for_its_deployment(world):
+    world.fit("early")
+    waiting = world.kube.until_condition(
+        FIT, "early", "Succeeded", status="Unknown", reason="DeploymentNotFound"
+    )
+    assert "there is no EldrDeployment x in this namespace; create it" in waiting["message"]
+    world.up()
+    world.report("early")
+    world.until_active("early")
+
+
+def test_history_limit_keeps_sets_in_use(world):
+    world.up(refit={"historyLimit": 1})
+    for name in ("one", "two", "three"):
+        world.fit(name)
+        world.report(name)
+        world.until_active(name)
+    world.fit("four")
+    world.report("four", verdict="Rejected")
+    names = lambda: sorted(fit["metadata"]["name"] for fit in world.kube.list(FIT))  # noqa: E731
+    wait_for(lambda: names() == ["four", "three", "two"], "the oldest unused one gone", 60, names)
+
+
+def test_another_number_of_decode_workers_gets_a_fit_of_its_own(world):
+    world.up(refit={"minSamples": 10})
+    router(world).samples = 10
+    world.report("x-bootstrap")
+    world.until_active("x-bootstrap")
+    world.patch(decode={"replicas": 3})
+    world.condition("CentroidsActive", status="True", reason="KMismatch")
+    world.report("x-scale-k3", k=3)
+    world.until_active("x-scale-k3")
+    assert world.kube.get(FIT, "x-scale-k3")["spec"]["trigger"] == "Scale"
+    world.patch(decode={"replicas": 2})
+    world.until_active("x-bootstrap")
+    assert len(world.kube.list(FIT)) == 2

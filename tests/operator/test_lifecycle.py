@@ -1,0 +1,173 @@
+"""Create, change, scale, delete; against a real API server, with the chart's rights."""
+
+from __future__ import annotations
+
+import pytest
+
+from eldr import contract
+from tests.operator.world import KIND
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+CHILDREN = {
+    "ConfigMap": ["x-routing"],
+    "Deployment": ["x-prefill"],
+    "PodDisruptionBudget": ["x-decode", "x-prefill"],
+    "Role": ["x-fit", "x-router"],
+    "RoleBinding": ["x-fit", "x-router"],
+    "Secret": ["x-admin"],
+    "Service": ["x", "x-decode"],
+    "ServiceAccount": ["x-engine", "x-fit", "x-router"],
+    "StatefulSet": ["x-decode"],
+}
+OWNED = f"{contract.LABEL_DEPLOYMENT}=x,{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
+
+
+def children(world) -> dict[str, list[str]]:
+    found = {kind: [each["metadata"]["name"] for each in world.kube.list(kind, OWNED)] for kind in CHILDREN}
+    return {kind: sorted(names) for kind, names in found.items()}
+
+
+def test_created_becomes_ready(world):
+    world.deploy()
+    world.condition("Ready", status="False", reason="NoPrefillEngine")
+    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    assert children(world) == CHILDREN
+    ready = world.make_ready()
+    assert ready["message"] == "1 prefill, 2 decode, 1 routers ready"
+    wait_for(
+        lambda: world.status["router"].get("policyInEffect") == "JSQ", "policy", 60, lambda: world.status
+    )
+    status = world.status
+    assert status["url"] == f"http://x.{world.kube.namespace}.svc"
+    assert (status["prefill"]["summary"], status["decode"]["summary"]) == ("1/1", "2/2")
+    columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
+    assert columns.split()[:7] == ["NAME", "MODEL", "READY", "PREFILL", "DECODE", "POLICY", "CENTROIDS"]
+    assert columns.splitlines()[1].split()[:6] == ["x", "x", "True", "1/1", "2/2", "JSQ"]
+    events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
+    assert events.count("Ready") == 1
+
+
+def test_hot_settings_change_without_a_restart(world):
+    world.up()
+    before = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")
+    world.patch(
+        router={"tau": "0.25", "policy": "JSQ", "minCandidates": 2, "maxInFlightPerDecode": 9},
+        signatures={"samplePercent": 50},
+    )
+    wait_for(lambda: world.routing["tau"] == 0.25, "tau", 60)
+    wanted = {"policy": "JSQ", "min_candidates": 2, "max_in_flight": 9, "sample_rate": 0.5, "slots": 2}
+    assert {key: world.routing[key] for key in wanted} == wanted
+    world.condition("CentroidsActive", reason="PolicyIgnoresCentroids", status="False")
+    after = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")
+    assert [each["metadata"]["generation"] for each in before] == [
+        each["metadata"]["generation"] for each in after
+    ]
+
+
+def test_scale_subresource_drives_the_decode_workers(world):
+    world.up()
+    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldr/x", "--replicas=3")
+    wait_for(lambda: world.routing["slots"] == 3, "three slots", 60)
+    world.condition("DecodeReady", status="False")
+    world.make_ready()
+    scale = world.kube.request(
+        "GET", f"/apis/eldr.dev/v1alpha1/namespaces/{world.kube.namespace}/eldrdeployments/x/scale"
+    )
+    wait_for(lambda: world.status["decode"]["replicas"] == 3, "three in status", 60)
+    pods = world.kube.list("Pod", scale["status"]["selector"])
+    assert sorted(pod["metadata"]["name"] for pod in pods) == ["x-decode-0", "x-decode-1", "x-decode-2"]
+    assert [pod["metadata"]["labels"][contract.LABEL_STATEFULSET_INDEX] for pod in pods] == ["0", "1", "2"]
+
+
+def test_routers_move_into_a_deployment_and_back(world):
+    world.up()
+    world.patch(router={"placement": "Deployment", "replicas": 2})
+    world.make_ready()
+    assert "x-router" in children(world)["Deployment"]
+    template = world.kube.get("Deployment", "x-prefill")["spec"]["template"]
+    assert "initContainers" not in template["spec"]
+    assert contract.LABEL_ROUTER not in template["metadata"]["labels"]
+    world.patch(router={"placement": "Sidecar", "replicas": None})
+    world.make_ready()
+    wait_for(
+        lambda: children(world) == CHILDREN, "router Deployment and budget gone", 60, lambda: children(world)
+    )
+
+
+def test_foreign_changes_are_undone(world):
+    world.up()
+    world.kube.merge("Service", "x", {"spec": {"selector": {contract.LABEL_ROUTER: "false"}}})
+    world.kube.merge("Deployment", "x-prefill", {"spec": {"replicas": 3}})
+    world.kube.delete("Role", "x-router")
+    wait_for(lambda: world.kube.find("Role", "x-router"), "the Role again", 60)
+    wait_for(lambda: world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 1, "one replica", 60)
+    wait_for(
+        lambda: world.kube.get("Service", "x")["spec"]["selector"][contract.LABEL_ROUTER] == "true",
+        "selector",
+        60,
+    )
+
+
+def test_a_foreign_object_of_the_same_name_is_left_alone(world):
+    foreign = {"selector": {"app": "mine"}, "ports": [{"port": 1234}]}
+    world.kube.create("Service", {"name": "x"}, spec=foreign)
+    world.deploy()
+    condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
+    assert "Service x exists and belongs to nobody; delete or rename it" in condition["message"]
+    assert world.kube.get("Service", "x")["spec"]["selector"] == {"app": "mine"}
+    world.kube.delete("Service", "x")
+    world.condition("ConfigValid", status="True")
+    assert world.kube.get("Service", "x")["spec"]["ports"][0]["port"] == 80
+
+
+def test_what_the_api_server_cannot_check_is_a_condition_and_the_rest_goes_on(world):
+    world.up()
+    world.patch(
+        refit={"schedule": "61 * * * *", "timeZone": "Mars/Olympus"},
+        router={"tau": "0.3"},
+        decode={"podTemplate": {"spec": {"containers": [{"image": "nameless"}]}}},
+    )
+    condition = world.condition("ConfigValid", status="False", reason="InvalidSchedule")
+    for part in (
+        "spec.refit.schedule: '61 * * * *'",
+        "write five cron fields",
+        "spec.refit.timeZone: 'Mars/Olympus'",
+    ):
+        assert part in condition["message"]
+    assert "spec.decode.podTemplate.spec.containers[0]" in condition["message"]
+    world.condition("Ready", status="False", reason="InvalidSchedule")
+    world.condition("Available", status="True")
+    wait_for(lambda: world.routing["tau"] == 0.3, "tau", 60)
+    assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == 1
+    world.patch(refit={"schedule": "1 * * * *", "timeZone": None}, decode={"podTemplate": None})
+    world.condition("ConfigValid", status="True")
+
+
+def test_a_child_that_the_api_server_refuses_is_told(world):
+    world.up()
+    world.patch(prefill={"podTemplate": {"spec": {"priority": "high"}}}, decode={"replicas": 3})
+    condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
+    assert condition["message"].startswith("Deployment x-prefill: ")
+    wait_for(
+        lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "the rest applied", 60
+    )
+
+
+def test_pod_troubles_reach_the_condition(world):
+    world.deploy()
+    condition = world.condition("PrefillReady", status="False", reason="InsufficientCapacity")
+    assert "no nodes available" in condition["message"]
+
+
+def test_deleted_with_everything_it_owns(world):
+    world.up()
+    world.fit("mine", k=2)
+    world.report("mine")
+    world.until_active("mine")
+    world.kube.delete(KIND, "x")
+    gone = {kind: [] for kind in CHILDREN}
+    wait_for(lambda: children(world) == gone, "children gone", 90, lambda: children(world))
+    wait_for(lambda: not world.kube.list(contract.KIND_FIT), "fits gone", 90)
+    wait_for(lambda: not world.kube.list("ConfigMap", contract.LABEL_FIT), "shards gone", 90)

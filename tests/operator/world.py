@@ -1,0 +1,178 @@
+"""Plays the parts that a test has no kubelet for: pods become ready, Jobs report, routers answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from eldr import contract
+from tests.operator.routers import PretendRouter
+from tests.support.kube import Kube, Object
+from tests.support.processes import wait_for
+
+KIND, FIT = contract.KIND_DEPLOYMENT, contract.KIND_FIT
+
+
+def simulated(**spec: Any) -> Object:
+    """Return the spec of a small EldrDeployment."""
+    base: Object = {
+        "model": {"uri": "sim://tiny"},
+        "engine": {"type": "Simulator"},
+        "prefill": {"gpus": 0},
+        "decode": {"gpus": 0},
+        "centroids": {"ackTimeoutSeconds": 60},
+    }
+    for key, value in spec.items():
+        base[key] = {**base.get(key, {}), **value}
+    return base
+
+
+class World:
+    """One EldrDeployment in a namespace of its own."""
+
+    def __init__(self, kube: Kube, name: str = "x") -> None:
+        self.kube = kube
+        self.name = name
+        self.routers: dict[str, PretendRouter] = {}
+
+    def close(self) -> None:
+        for router in self.routers.values():
+            router.close()
+
+    def deploy(self, **spec: Any) -> Object:
+        return self.kube.create(KIND, {"name": self.name}, spec=simulated(**spec))
+
+    def patch(self, **spec: Any) -> Object:
+        return self.kube.merge(KIND, self.name, {"spec": spec})
+
+    @property
+    def status(self) -> Object:
+        return self.kube.get(KIND, self.name).get("status", {})
+
+    @property
+    def routing(self) -> Object:
+        data = self.kube.get("ConfigMap", contract.routing_name(self.name))["data"]
+        return json.loads(data[contract.ROUTING_KEY])
+
+    def condition(self, type_: str, **wanted: str) -> Object:
+        return self.kube.until_condition(KIND, self.name, type_, **wanted)
+
+    def run_pods(self) -> None:
+        """Make every pod of the deployment run and be ready."""
+        for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{contract.LABEL_ROLE}"):
+            if pod["status"].get("phase") != "Running" and "deletionTimestamp" not in pod["metadata"]:
+                self._run(pod)
+
+    def make_ready(self) -> Object:
+        """Play the kubelet until the operator says Ready for what the spec wants now."""
+
+        def is_ready() -> Object | None:
+            self.run_pods()
+            deployment = self.kube.get(KIND, self.name)
+            found = self.kube.condition(KIND, self.name, "Ready")
+            current = found.get("observedGeneration") == deployment["metadata"]["generation"]
+            return found if current and found["status"] == "True" else None
+
+        return wait_for(is_ready, "Ready", 90, lambda: self.status)
+
+    def _run(self, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        address = "127.0.0.1"
+        if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true":
+            router = self.routers.setdefault(name, PretendRouter(self.kube, self.name))
+            address = router.address
+        started = {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}
+
+        def containers(key: str) -> list[Object]:
+            return [
+                {
+                    "name": container["name"],
+                    "image": container["image"],
+                    "imageID": "",
+                    "ready": True,
+                    "started": True,
+                    "restartCount": 0,
+                    "state": started,
+                }
+                for container in pod["spec"].get(key, [])
+            ]
+
+        conditions = [
+            {"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")
+        ]
+        status = {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": conditions,
+            "containerStatuses": containers("containers"),
+            "initContainerStatuses": containers("initContainers"),
+        }
+        self.kube.strategic("Pod", name, {"status": status}, "status")
+
+    def up(self, **spec: Any) -> None:
+        """Deploy, make everything ready and wait until the operator says so."""
+        self.deploy(**spec)
+        self.make_ready()
+
+    def fit(self, name: str, **spec: Any) -> Object:
+        return self.kube.create(FIT, {"name": name}, spec={"deploymentRef": {"name": self.name}, **spec})
+
+    def report(self, name: str, *, verdict: str = "Accepted", k: int = 2, **fields: Any) -> str:
+        """Wait for a fit's Job and write what it would write; return the digest of the set."""
+        fit = wait_for(lambda: self.kube.find(FIT, name), f"EldrFit {name}")
+        wait_for(lambda: self.kube.find("Job", name), f"Job {name}")
+        digest = f"sha256:{name.encode().hex():0<64}"[:71]
+        owner = {"apiVersion": contract.API_VERSION, "kind": FIT, "name": name, "uid": fit["metadata"]["uid"]}
+        metadata = {
+            "labels": {contract.LABEL_DEPLOYMENT: self.name, contract.LABEL_FIT: name},
+            "ownerReferences": [owner | {"controller": True}],
+        }
+        shard = contract.shard_name(name, digest, 0)
+        pointer = {"fit": name, "digest": digest, "k": k, "shards": [{"name": shard, "sha256": "00"}]}
+        if verdict == "Accepted":
+            self.kube.create(
+                "ConfigMap",
+                metadata | {"name": shard},
+                immutable=True,
+                binaryData={contract.SHARD_KEY: "AAAA"},
+            )
+        report = {
+            "version": contract.REPORT_VERSION,
+            "verdict": verdict,
+            "reason": "Better",
+            "message": "saves 9.1% of active experts",
+            "set": pointer if verdict == "Accepted" else None,
+            "samples": 1234,
+            "layers_kept": [1, 2, 3],
+            "rho": 0.8123,
+            "weighting": "counts",
+            "imbalance": 1.0,
+            "reduction": 0.0912,
+        }
+        data = {contract.REPORT_KEY: json.dumps(report | fields)}
+        self.kube.create(
+            "ConfigMap", metadata | {"name": contract.report_name(name)}, immutable=True, data=data
+        )
+        self.end_job(name, "Succeeded")
+        return digest
+
+    def end_job(self, name: str, phase: str) -> None:
+        """End the pods of a Job until it has ended."""
+
+        def ended() -> bool:
+            for pod in self.kube.list("Pod", f"batch.kubernetes.io/job-name={name}"):
+                if pod["status"].get("phase") != phase:
+                    self.kube.strategic(
+                        "Pod", pod["metadata"]["name"], {"status": {"phase": phase}}, "status"
+                    )
+            conditions = self.kube.get("Job", name).get("status", {}).get("conditions", [])
+            return any(found["type"] in {"Complete", "Failed"} for found in conditions)
+
+        wait_for(ended, f"Job {name} ended")
+
+    def active(self) -> str | None:
+        return (self.status.get("centroids", {}).get("active") or {}).get("fit")
+
+    def until_active(self, fit: str) -> None:
+        wait_for(lambda: self.active() == fit, f"{fit} active", show=lambda: self.status)

@@ -1,0 +1,115 @@
+"""A small synchronous client of a test cluster's API server, with the administrator's rights or anybody else's."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Self
+
+import httpx
+
+from eldr_kube.cluster import Cluster
+from eldr_operator.api import RESOURCES, path
+from tests.support.processes import wait_for
+
+Object = dict[str, Any]
+
+
+class Refused(Exception):
+    """The API server refused a request; the message is the server's."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__(answer.json().get("message", answer.text))
+        self.status = answer.status_code
+
+
+class Kube:
+    """Requests of one user in one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str, token: str | None = None) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self._client = httpx.Client(
+            base_url=cluster.server,
+            headers={"Authorization": f"Bearer {token or cluster.token}"},
+            verify=ssl.create_default_context(cafile=str(cluster.ca)),
+            timeout=30,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def as_account(self, name: str) -> Kube:
+        """Return a client with the token of a ServiceAccount."""
+        return Kube(self.cluster, self.namespace, self.account_token(name))
+
+    def account_token(self, name: str) -> str:
+        url = path("ServiceAccount", self.namespace, name, "token")
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self.request("POST", url, body)["status"]["token"])
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        body: Object | None = None,
+        content: str = "application/json",
+        **query: str,
+    ) -> Object:
+        answer = self._client.request(
+            method,
+            url,
+            json=body,
+            params=query,
+            headers={"Content-Type": content} if body is not None else None,
+        )
+        if answer.is_error:
+            raise Refused(answer)
+        return answer.json()
+
+    def get(self, kind: str, name: str) -> Object:
+        return self.request("GET", path(kind, self.namespace, name))
+
+    def find(self, kind: str, name: str) -> Object | None:
+        try:
+            return self.get(kind, name)
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(self, kind: str, labels: str = "") -> list[Object]:
+        return self.request("GET", path(kind, self.namespace), labelSelector=labels)["items"]
+
+    def create(self, kind: str, metadata: Object, **fields: Any) -> Object:
+        body = {"apiVersion": RESOURCES[kind].api_version, "kind": kind, "metadata": metadata, **fields}
+        return self.request("POST", path(kind, self.namespace), body)
+
+    def merge(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
+        url = path(kind, self.namespace, name, subresource)
+        return self.request("PATCH", url, body, "application/merge-patch+json")
+
+    def strategic(self, kind: str, name: str, body: Object, subresource: str = "") -> Object:
+        url = path(kind, self.namespace, name, subresource)
+        return self.request("PATCH", url, body, "application/strategic-merge-patch+json")
+
+    def delete(self, kind: str, name: str) -> None:
+        self.request("DELETE", path(kind, self.namespace, name))
+
+    def condition(self, kind: str, name: str, type_: str) -> Object:
+        status = (self.find(kind, name) or {}).get("status", {})
+        return next((found for found in status.get("conditions", []) if found["type"] == type_), {})
+
+    def until_condition(
+        self, kind: str, name: str, type_: str, *, seconds: float = 60, **wanted: str
+    ) -> Object:
+        """Wait until a condition has the wanted fields, and return it."""
+
+        def holds() -> Object | None:
+            found = self.condition(kind, name, type_)
+            return found if found and all(found[key] == value for key, value in wanted.items()) else None
+
+        return wait_for(holds, f"{kind} {name}: {type_} {wanted}", seconds, lambda: self.find(kind, name))

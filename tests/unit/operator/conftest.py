@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from eldr import contract
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, parse
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return NOW
+
+
+@pytest.fixture
+def make_cr() -> Callable[..., EldrDeployment]:
+    def make(status: dict[str, Any] | None = None, created: str = "2026-11-01T00:00:00Z", **spec) -> EldrDeployment:
+        base: dict[str, Any] = {"model": {"uri": "m"}, "engine": {"type": "Simulator"}}
+        metadata = {"name": "x", "namespace": "ns", "uid": "cr", "generation": 3, "creationTimestamp": created}
+        return parse(EldrDeployment, {"metadata": metadata, "spec": base | spec, "status": status or {}})
+
+    return make
+
+
+@pytest.fixture
+def make_set() -> Callable[..., CentroidSet]:
+    def make(fit: str, k: int = 2) -> CentroidSet:
+        shards = [{"name": f"{fit}-0", "sha256": "00"}]
+        return CentroidSet.model_validate({"fit": fit, "digest": f"sha256:{fit}", "k": k, "shards": shards})
+
+    return make
+
+
+@pytest.fixture
+def make_fit(make_set) -> Callable[..., EldrFit]:
+    def make(name: str, reason: str = "Accepted", finished: str = "2026-11-21T10:00:00Z", k: int = 2, **spec) -> EldrFit:
+        states = {"Accepted": "True", "Running": "Unknown", "Queued": "Unknown", "Pending": ""}
+        status: dict[str, Any] = {}
+        if reason != "Pending":
+            condition = {"type": "Succeeded", "status": states.get(reason, "False"), "reason": reason, "message": ""}
+            status = {"conditions": [condition | {"lastTransitionTime": finished}]}
+            if condition["status"] != "Unknown":
+                status["finishedAt"] = finished
+        if reason == "Accepted":
+            status |= make_set(name, k).model_dump(mode="json", exclude={"fit"})
+        metadata = {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "creationTimestamp": "2026-11-21T09:00:00Z",
+        }
+        body = {"metadata": metadata, "spec": {"deploymentRef": {"name": "x"}} | spec, "status": status}
+        return parse(EldrFit, body | {"apiVersion": contract.API_VERSION})
+
+    return make

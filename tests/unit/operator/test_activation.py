@@ -1,0 +1,206 @@
+"""The table of activations: what is observed, what follows."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr_operator.activation import decide
+from eldr_operator.desired.routing import Table
+from eldr_operator.observe import RouterPod
+from eldr_operator.router_view import RouterView
+
+
+@pytest.fixture
+def router(now):
+    def make(name="r0", active="", staged="", refused=(), problem="", age=3600):
+        pod = RouterPod(name, "127.0.0.1", now - timedelta(seconds=age))
+        digests = {f"sha256:{fit}": "shape differs" for fit in refused}
+        return RouterView(
+            pod,
+            problem=problem,
+            policy="ELDR",
+            active=active and f"sha256:{active}",
+            staged=staged and f"sha256:{staged}",
+            refused=digests,
+        )
+
+    return make
+
+
+@pytest.fixture
+def ago(now):
+    return lambda seconds: now - timedelta(seconds=seconds)
+
+
+def verdict(decision):
+    return decision.verdict.status, decision.verdict.reason
+
+
+def test_nothing_to_activate(make_cr, router, now):
+    decision = decide(make_cr(), [], Table(), [router()], now)
+    assert decision.table == Table()
+    assert verdict(decision) == ("False", "Bootstrapping")
+    assert not decision.is_waiting
+
+
+def test_accepted_set_is_staged_first(make_cr, make_fit, make_set, router, now):
+    decision = decide(make_cr(), [make_fit("a")], Table(), [router(staged="a")], now)
+    assert decision.table == Table(staged=make_set("a"), staged_at=now)
+    assert verdict(decision) == ("False", "Staging")
+    assert decision.is_waiting
+
+
+@pytest.mark.parametrize("reason", ["Rejected", "JobFailed", "Running", "Queued", "Pending"])
+def test_only_accepted_sets_count(make_cr, make_fit, router, now, reason):
+    assert decide(make_cr(), [make_fit("a", reason)], Table(), [router()], now).table == Table()
+
+
+def test_all_routers_have_it(make_cr, make_fit, make_set, router, now, ago):
+    table = Table(epoch=4, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(99999))
+    routers = [router("r0", active="old", staged="a"), router("r1", active="a")]
+    decision = decide(make_cr(), [make_fit("a")], table, routers, now)
+    assert decision.table == Table(
+        epoch=5, active=make_set("a"), previous=make_set("old"), activated_at=now, reason="Accepted"
+    )
+    assert decision.acks == 1
+    assert decision.is_waiting, "r0 still has to switch"
+    done = decide(make_cr(), [make_fit("a")], decision.table, [router(active="a")], now)
+    assert (done.table, done.acks, done.is_waiting) == (decision.table, 1, False)
+    assert verdict(done) == ("True", "Active")
+
+
+@pytest.mark.parametrize(
+    ("second", "age", "epoch", "expected", "waiting"),
+    [
+        ({}, 29, 0, ("False", "Staging"), True),
+        ({}, 30, 1, ("True", "Active"), True),
+        ({"problem": "does not answer"}, 29, 0, ("False", "Staging"), True),
+        ({"refused": ["a"]}, 29, 0, ("False", "Refused"), True),
+        ({"refused": ["a"]}, 30, 1, ("False", "Refused"), True),
+    ],
+)
+def test_one_of_two_lacks_it(make_cr, make_fit, make_set, router, now, ago, second, age, epoch, expected, waiting):
+    table = Table(staged=make_set("a"), staged_at=ago(age))
+    decision = decide(make_cr(), [make_fit("a")], table, [router(staged="a"), router("r1", **second)], now)
+    assert decision.table.epoch == epoch
+    assert verdict(decision) == expected
+    assert decision.is_waiting == waiting
+    if epoch:
+        assert decision.table.reason == "AckTimeout"
+
+
+@pytest.mark.parametrize("age", [1, 1000])
+def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
+    table = Table(epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(age), activated_at=ago(5000))
+    fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
+    decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], now)
+    assert decision.table == table
+    assert verdict(decision) == ("True", "Refused")
+    assert decision.verdict.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
+    assert not decision.is_waiting
+
+
+def test_nobody_loads_it_in_time(make_cr, make_fit, make_set, router, now, ago):
+    table = Table(staged=make_set("a"), staged_at=ago(31))
+    decision = decide(make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], now)
+    assert (decision.table, verdict(decision)) == (table, ("False", "AckTimeout"))
+    assert "router r0 (does not answer (ConnectError))" in decision.verdict.message
+    assert not decision.is_waiting
+
+
+def test_without_routers_it_waits(make_cr, make_fit, make_set, now, ago):
+    table = Table(staged=make_set("a"), staged_at=ago(1000))
+    decision = decide(make_cr(), [make_fit("a")], table, [], now)
+    assert (decision.table, verdict(decision), decision.is_waiting) == (table, ("False", "Staging"), False)
+    active = Table(epoch=1, active=make_set("a"), activated_at=ago(1000))
+    assert verdict(decide(make_cr(), [make_fit("a")], active, [], now)) == ("Unknown", "NoReadyRouters")
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ({"active": "a"}, ("True", "Active")),
+        ({"active": "old"}, ("False", "AckTimeout")),
+        ({"active": "old", "age": 5}, ("True", "Active")),
+        ({"problem": "does not answer"}, ("False", "AckTimeout")),
+        ({"refused": ["a"]}, ("False", "Refused")),
+    ],
+)
+def test_the_active_set_is_watched(make_cr, make_fit, make_set, router, now, ago, view, expected):
+    table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
+    decision = decide(make_cr(), [make_fit("a")], table, [router(**view)], now)
+    assert (decision.table, verdict(decision)) == (table, expected)
+
+
+def test_newest_wins_and_replaces_what_is_staged(make_cr, make_fit, make_set, router, now, ago):
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    table = Table(staged=make_set("a"), staged_at=ago(5))
+    decision = decide(make_cr(), fits, table, [router(staged="a")], now)
+    assert (decision.table.staged, decision.table.staged_at) == (make_set("b"), now)
+
+
+def test_older_sets_never_replace_the_active_one(make_cr, make_fit, make_set, router, now, ago):
+    table = Table(epoch=7, active=make_set("b"), activated_at=ago(60))
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    assert decide(make_cr(), fits, table, [router(active="b")], now).table == table
+    assert decide(make_cr(), fits[:1], table, [router(active="b")], now).table == table, "its EldrFit was deleted"
+
+
+def test_pin_rolls_back_and_its_removal_goes_forward(make_cr, make_fit, make_set, router, now, ago):
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    pinned = make_cr(centroids={"pin": "a"})
+    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(60))
+    staged = decide(pinned, fits, table, [router(active="b", staged="a")], now).table
+    assert staged.staged == make_set("a")
+    back = decide(pinned, fits, staged, [router(active="b", staged="a")], now).table
+    assert (back.epoch, back.active, back.previous, back.reason) == (3, make_set("a"), make_set("b"), "Pinned")
+    still = decide(pinned, fits, back, [router(active="a")], now)
+    assert (still.table, verdict(still)) == (back, ("True", "Pinned"))
+    assert decide(make_cr(), fits, back, [router(active="a")], now).table.staged == make_set("b")
+
+
+def test_pin_works_for_a_set_whose_fit_was_deleted(make_cr, make_set, router, now, ago):
+    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(60))
+    decision = decide(make_cr(centroids={"pin": "a"}), [], table, [router(active="b")], now)
+    assert decision.table.staged == make_set("a")
+
+
+@pytest.mark.parametrize(
+    ("pin", "active", "expected", "text"),
+    [
+        ("nope", "b", ("True", "PinNotFound"), "there is no EldrFit nope here; pin one of: b"),
+        ("nope", None, ("False", "PinNotFound"), "pin one of: b"),
+        ("bad", "b", ("True", "PinNotAccepted"), "EldrFit bad is Rejected, not Accepted; pin one of: b"),
+    ],
+)
+def test_pins_that_cannot_be_followed(make_cr, make_fit, make_set, router, now, ago, pin, active, expected, text):
+    table = Table(epoch=1, active=make_set(active), activated_at=ago(60)) if active else Table()
+    fits = [make_fit("b"), make_fit("bad", "Rejected")]
+    decision = decide(make_cr(centroids={"pin": pin}), fits, table, [router(active=active or "")], now)
+    assert (decision.table, verdict(decision)) == (table, expected)
+    assert text in decision.verdict.message
+
+
+def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
+    scaled = make_cr(decode={"replicas": 4})
+    table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
+    fits = [make_fit("two", k=2, finished="2026-11-21T11:00:00Z")]
+    decision = decide(scaled, fits, table, [router(active="two")], now)
+    assert (decision.table, verdict(decision)) == (table, ("True", "KMismatch"))
+    fits.append(make_fit("four", k=4, finished="2026-11-21T10:00:00Z"))
+    decision = decide(scaled, fits, table, [router(active="two")], now)
+    assert decision.table.staged == make_set("four", 4), "older, but of the right k"
+    fits.append(make_fit("three", k=3, finished="2026-11-21T11:30:00Z"))
+    active = Table(epoch=2, active=make_set("four", 4), activated_at=ago(60))
+    assert decide(scaled, fits, active, [router(active="four")], now).table == active, "newer, but of another k"
+
+
+def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now, ago):
+    table = Table(epoch=1, active=make_set("a"), activated_at=ago(60))
+    decision = decide(make_cr(router={"policy": "JSQ"}), [make_fit("a")], table, [router(active="a")], now)
+    assert verdict(decision) == ("False", "PolicyIgnoresCentroids")
+
+
+def test_suspended_bootstrap_says_what_to_do(make_cr, now):
+    decision = decide(make_cr(refit={"suspend": "Enabled"}), [], Table(), [], now)
+    assert "create an EldrFit" in decision.verdict.message
