@@ -17,9 +17,17 @@ def now() -> datetime:
 
 @pytest.fixture
 def make_cr() -> Callable[..., EldrDeployment]:
-    def make(status: dict[str, Any] | None = None, created: str = "2026-11-01T00:00:00Z", **spec) -> EldrDeployment:
+    def make(
+        status: dict[str, Any] | None = None, created: str = "2026-11-01T00:00:00Z", **spec
+    ) -> EldrDeployment:
         base: dict[str, Any] = {"model": {"uri": "m"}, "engine": {"type": "Simulator"}}
-        metadata = {"name": "x", "namespace": "ns", "uid": "cr", "generation": 3, "creationTimestamp": created}
+        metadata = {
+            "name": "x",
+            "namespace": "ns",
+            "uid": "cr",
+            "generation": 3,
+            "creationTimestamp": created,
+        }
         return parse(EldrDeployment, {"metadata": metadata, "spec": base | spec, "status": status or {}})
 
     return make
@@ -36,11 +44,18 @@ def make_set() -> Callable[..., CentroidSet]:
 
 @pytest.fixture
 def make_fit(make_set) -> Callable[..., EldrFit]:
-    def make(name: str, reason: str = "Accepted", finished: str = "2026-11-21T10:00:00Z", k: int = 2, **spec) -> EldrFit:
+    def make(
+        name: str, reason: str = "Accepted", finished: str = "2026-11-21T10:00:00Z", k: int = 2, **spec
+    ) -> EldrFit:
         states = {"Accepted": "True", "Running": "Unknown", "Queued": "Unknown", "Pending": ""}
         status: dict[str, Any] = {}
         if reason != "Pending":
-            condition = {"type": "Succeeded", "status": states.get(reason, "False"), "reason": reason, "message": ""}
+            condition = {
+                "type": "Succeeded",
+                "status": states.get(reason, "False"),
+                "reason": reason,
+                "message": "",
+            }
             status = {"conditions": [condition | {"lastTransitionTime": finished}]}
             if condition["status"] != "Unknown":
                 status["finishedAt"] = finished

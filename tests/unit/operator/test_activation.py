@@ -56,7 +56,9 @@ def test_only_accepted_sets_count(make_cr, make_fit, router, now, reason):
 
 
 def test_all_routers_have_it(make_cr, make_fit, make_set, router, now, ago):
-    table = Table(epoch=4, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(99999))
+    table = Table(
+        epoch=4, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(99999)
+    )
     routers = [router("r0", active="old", staged="a"), router("r1", active="a")]
     decision = decide(make_cr(), [make_fit("a")], table, routers, now)
     assert decision.table == Table(
@@ -79,7 +81,9 @@ def test_all_routers_have_it(make_cr, make_fit, make_set, router, now, ago):
         ({"refused": ["a"]}, 30, 1, ("False", "Refused"), True),
     ],
 )
-def test_one_of_two_lacks_it(make_cr, make_fit, make_set, router, now, ago, second, age, epoch, expected, waiting):
+def test_one_of_two_lacks_it(
+    make_cr, make_fit, make_set, router, now, ago, second, age, epoch, expected, waiting
+):
     table = Table(staged=make_set("a"), staged_at=ago(age))
     decision = decide(make_cr(), [make_fit("a")], table, [router(staged="a"), router("r1", **second)], now)
     assert decision.table.epoch == epoch
@@ -91,7 +95,9 @@ def test_one_of_two_lacks_it(make_cr, make_fit, make_set, router, now, ago, seco
 
 @pytest.mark.parametrize("age", [1, 1000])
 def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
-    table = Table(epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(age), activated_at=ago(5000))
+    table = Table(
+        epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(age), activated_at=ago(5000)
+    )
     fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
     decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], now)
     assert decision.table == table
@@ -102,7 +108,9 @@ def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
 
 def test_nobody_loads_it_in_time(make_cr, make_fit, make_set, router, now, ago):
     table = Table(staged=make_set("a"), staged_at=ago(31))
-    decision = decide(make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], now)
+    decision = decide(
+        make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], now
+    )
     assert (decision.table, verdict(decision)) == (table, ("False", "AckTimeout"))
     assert "router r0 (does not answer (ConnectError))" in decision.verdict.message
     assert not decision.is_waiting
@@ -143,7 +151,9 @@ def test_older_sets_never_replace_the_active_one(make_cr, make_fit, make_set, ro
     table = Table(epoch=7, active=make_set("b"), activated_at=ago(60))
     fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
     assert decide(make_cr(), fits, table, [router(active="b")], now).table == table
-    assert decide(make_cr(), fits[:1], table, [router(active="b")], now).table == table, "its EldrFit was deleted"
+    assert decide(make_cr(), fits[:1], table, [router(active="b")], now).table == table, (
+        "its EldrFit was deleted"
+    )
 
 
 def test_pin_rolls_back_and_its_removal_goes_forward(make_cr, make_fit, make_set, router, now, ago):
@@ -153,7 +163,12 @@ def test_pin_rolls_back_and_its_removal_goes_forward(make_cr, make_fit, make_set
     staged = decide(pinned, fits, table, [router(active="b", staged="a")], now).table
     assert staged.staged == make_set("a")
     back = decide(pinned, fits, staged, [router(active="b", staged="a")], now).table
-    assert (back.epoch, back.active, back.previous, back.reason) == (3, make_set("a"), make_set("b"), "Pinned")
+    assert (back.epoch, back.active, back.previous, back.reason) == (
+        3,
+        make_set("a"),
+        make_set("b"),
+        "Pinned",
+    )
     still = decide(pinned, fits, back, [router(active="a")], now)
     assert (still.table, verdict(still)) == (back, ("True", "Pinned"))
     assert decide(make_cr(), fits, back, [router(active="a")], now).table.staged == make_set("b")
@@ -173,7 +188,9 @@ def test_pin_works_for_a_set_whose_fit_was_deleted(make_cr, make_set, router, no
         ("bad", "b", ("True", "PinNotAccepted"), "EldrFit bad is Rejected, not Accepted; pin one of: b"),
     ],
 )
-def test_pins_that_cannot_be_followed(make_cr, make_fit, make_set, router, now, ago, pin, active, expected, text):
+def test_pins_that_cannot_be_followed(
+    make_cr, make_fit, make_set, router, now, ago, pin, active, expected, text
+):
     table = Table(epoch=1, active=make_set(active), activated_at=ago(60)) if active else Table()
     fits = [make_fit("b"), make_fit("bad", "Rejected")]
     decision = decide(make_cr(centroids={"pin": pin}), fits, table, [router(active=active or "")], now)
@@ -192,7 +209,9 @@ def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
     assert decision.table.staged == make_set("four", 4), "older, but of the right k"
     fits.append(make_fit("three", k=3, finished="2026-11-21T11:30:00Z"))
     active = Table(epoch=2, active=make_set("four", 4), activated_at=ago(60))
-    assert decide(scaled, fits, active, [router(active="four")], now).table == active, "newer, but of another k"
+    assert decide(scaled, fits, active, [router(active="four")], now).table == active, (
+        "newer, but of another k"
+    )
 
 
 def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now, ago):
