@@ -1,4 +1,4 @@
-.PHONY: help venv check test
+.PHONY: help venv check test demo bench kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -7,3 +7,9 @@ check: ## format, lint, types, import directions, chart
 	@hack/check
 test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
+demo: venv ## the whole loop on this machine, about six minutes once the control plane is built
+	@.venv/bin/python -m eldr_demo
+bench: venv ## measure, and write docs/benchmarks/README.md
+	@.venv/bin/python hack/bench/render.py
+kube-up: venv ## a cluster to play with, until ctrl-C
+	@.venv/bin/python -m eldr_kube up

@@ -47,7 +47,7 @@ def command() -> None:
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the report as PNG or SVG."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--lookback-hours", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
+@click.option("--lookback-minutes", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
 @click.option(
     "--max-samples", type=click.IntRange(2), default=MAX_SAMPLES, help="Records kept, chosen uniformly."
 )
@@ -62,7 +62,7 @@ def log_command(
     active: Path | None,
     picture: Path | None,
     as_json: bool,
-    lookback_hours: float | None,
+    lookback_minutes: float | None,
     max_samples: int,
     tau: float,
     seed: int,
@@ -75,7 +75,7 @@ def log_command(
     now = time.time()
     previous = _load_active(active)
     console = Console(stderr=True)
-    since = 0.0 if lookback_hours is None else now - lookback_hours * 3600
+    since = 0.0 if lookback_minutes is None else now - lookback_minutes * 60
     try:
         with Status("reading logs", console=console) as status:
             rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def _load_active(path: Path | None) -> CentroidSet | None:
 @click.option("--fit-uid", required=True, help="Its uid: owner of what the run writes.")
 @click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
 @click.option("--model", required=True, help="Served model name.")
-@click.option("--lookback-hours", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
+@click.option("--lookback-minutes", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
 @click.option("--seed", type=int, default=1)
 def job_command(
     *,
@@ -125,7 +125,7 @@ def job_command(
     fit_uid: str,
     k: int,
     model: str,
-    lookback_hours: float | None,
+    lookback_minutes: float | None,
     seed: int,
 ) -> None:
     """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.
@@ -146,7 +146,7 @@ def job_command(
         fit_uid=fit_uid,
         k=k,
         model=model,
-        lookback=None if lookback_hours is None else lookback_hours * 3600,
+        lookback=None if lookback_minutes is None else lookback_minutes * 60,
         seed=seed,
         token=token,
     )

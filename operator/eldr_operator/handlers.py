@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +16,14 @@ _OWNED = {contract.LABEL_MANAGED_BY: contract.FIELD_MANAGER}
 _CHILDREN = ("deployments.v1.apps", "statefulsets.v1.apps", "jobs.v1.batch")
 
 
+def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+    """Use the API server's address as Kubernetes gives it to every pod: it works without cluster DNS."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if host is None:
+        return inside
+    return dataclasses.replace(inside, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
+
+
 def registry(controller: Controller) -> kopf.OperatorRegistry:
     """Return the handlers, bound to a controller."""
     made = kopf.OperatorRegistry()
@@ -24,9 +34,8 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=made, id="login")
     async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(
-            settings=settings
-        )
+        inside = kopf.login_with_service_account(settings=settings)
+        return _by_address(inside) if inside else kopf.login_with_kubeconfig(settings=settings)
 
     @kopf.on.probe(registry=made, id="resync")
     async def resync(**_: Any) -> str:

@@ -84,9 +84,18 @@ class Load:
     rate: float
     tokens: int
     seed: int = 1
-    workload: Workload | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    _workload: Workload | None = None
+    _gaps: np.random.Generator = field(init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def switch(self, workload: Workload) -> None:
+        """Send other requests from now on, with the same arrival times as after every switch.
+
+        Phases then differ in what arrives and where it is placed, not in how bursty chance made them.
+        """
+        self._workload = workload
+        self._gaps = np.random.default_rng(self.seed)
 
     @property
     def in_flight(self) -> int:
@@ -97,15 +106,16 @@ class Load:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
         rng = np.random.default_rng(self.seed)
+        self._gaps = np.random.default_rng(self.seed)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(READ_TIMEOUT, connect=5.0)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
             due = loop.time()
             for number in itertools.count():
-                due += rng.exponential(1.0 / self.rate)
+                due += self._gaps.exponential(1.0 / self.rate)
                 if await _set_within(stop, due - loop.time()):
                     break
-                workload = self.workload
+                workload = self._workload
                 if workload is None:
                     continue
                 record = int(rng.choice(np.asarray(workload.records)))

@@ -78,12 +78,12 @@ class Demo:
         async with self._traffic():
             await self._measure("JSQ", Workload("JSQ", first_eval, logged=False))
             self._say("logging signatures; the bootstrap fit runs when there are enough")
-            self.load.workload = Workload("bootstrap", first_fit, logged=True)
+            self.load.switch(Workload("bootstrap", first_fit, logged=True))
             await self._activated(f"{objects.NAME}-bootstrap", "bootstrap fit")
             await self._measure("ELDR", Workload("ELDR", first_eval, logged=False))
             await self._measure("shifted", Workload("shifted", second_eval, logged=False))
             self._say("logging signatures of the new mix, then a manual EldrFit")
-            self.load.workload = Workload("re-fit", second_fit, logged=True)
+            self.load.switch(Workload("re-fit", second_fit, logged=True))
             await asyncio.sleep(self.settings.samples / self.settings.rate)
             created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=objects.manual_fit(1))
             await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
@@ -121,7 +121,7 @@ class Demo:
 
     async def _measure(self, name: str, workload: Workload) -> None:
         loop = asyncio.get_running_loop()
-        self.load.workload = workload
+        self.load.switch(workload)
         self._say(
             f"phase {name}: settling {self.settings.settle:.0f} s, measuring {self.settings.measure:.0f} s"
         )

@@ -59,7 +59,7 @@ def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             f"--fit-uid={fit.metadata.uid}",
             f"--k={fit.spec.k or cr.spec.decode.replicas}",
             f"--model={cr.served_model}",
-            *([] if lookback is None else [f"--lookback-hours={lookback / 60:.6g}"]),
+            *([] if lookback is None else [f"--lookback-minutes={lookback}"]),
         ],
         "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108
         "resources": pods.resources(cr.spec.refit.resources),

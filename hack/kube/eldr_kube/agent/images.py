@@ -29,12 +29,15 @@ class Image:
         Environment that the image sets.
     workdir : str
         Working directory where a container names none.
+    keep : tuple of str
+        Folders that stay visible where a volume is mounted over one of their parents, as /tmp often is.
     """
 
     entrypoint: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
+    keep: tuple[str, ...] = ()
 
 
 class ImageMap:
@@ -69,15 +72,17 @@ class ImageMap:
 def default_images() -> dict[str, Image]:
     """Return the built-in map: this environment's ``eldr``, and the host's own programs for small tool images."""
     folder = str(Path(sys.executable).parent)
-    own = Image(entrypoint=(f"{folder}/eldr",), path=(folder,))
-    host = Image(entrypoint=("sh",), path=(folder,))
+    checkout = str(Path(__file__).parents[4])
+    keep = (sys.prefix, sys.base_prefix, checkout)
+    own = Image(entrypoint=(f"{folder}/eldr",), path=(folder,), keep=keep)
+    host = Image(entrypoint=("sh",), path=(folder,), keep=keep)
     return {"*/eldr:*": own, "*/eldr@*": own, "*busybox*": host, "*alpine*": host}
 
 
 def load_images(path: Path | None) -> ImageMap:
     """Load a map file over the built-in one.
 
-    The file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ...}``.
+    The file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ..., keep: [...]}``.
 
     Raises
     ------
@@ -94,11 +99,12 @@ def load_images(path: Path | None) -> ImageMap:
 
 
 def _image(where: str, entry: Any) -> Image:
-    if not isinstance(entry, dict) or set(entry) - {"entrypoint", "path", "env", "workdir"}:
-        raise ValueError(f"{where}: expected entrypoint, path, env, workdir, got {entry!r}")
+    if not isinstance(entry, dict) or set(entry) - {"entrypoint", "path", "env", "workdir", "keep"}:
+        raise ValueError(f"{where}: expected entrypoint, path, env, workdir, keep, got {entry!r}")
     return Image(
         entrypoint=tuple(str(part) for part in entry.get("entrypoint", ())),
         path=tuple(str(part) for part in entry.get("path", ())),
         env={str(name): str(value) for name, value in entry.get("env", {}).items()},
         workdir=str(entry.get("workdir", "/")),
+        keep=tuple(str(part) for part in entry.get("keep", ())),
     )

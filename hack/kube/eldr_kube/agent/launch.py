@@ -52,7 +52,8 @@ ln -s /proc/self/fd "$root/dev/fd"; ln -s fd/0 "$root/dev/stdin"; ln -s fd/1 "$r
 : > "$root/dev/termination-log"; mount --bind "$1" "$root/dev/termination-log"; shift
 while [ "$1" != "--" ]; do
   source=$1; target=$2; mode=$3; shift 3
-  if [ -d "$source" ]; then point "$target"; else point "${target%/*}"; : >> "$root$target"; fi
+  if [ "$mode" = keep ]; then mkdir -p "$root$target"  # below a volume: nothing to mirror
+  elif [ -d "$source" ]; then point "$target"; else point "${target%/*}"; : >> "$root$target"; fi
   mount --bind "$source" "$root$target"
   [ "$mode" = rw ] || mount -o remount,bind,ro "$root$target" 2>/dev/null || true
 done
@@ -78,6 +79,8 @@ class Launch:
     mounts : list of (Path, str, bool)
         Source, target, read-only.
     log : Path
+    keep : tuple of str
+        Folders that no volume may hide.
     scratch : Path
         Empty folder for the root file system and the termination message.
     """
@@ -86,6 +89,7 @@ class Launch:
     env: dict[str, str]
     workdir: str
     mounts: list[tuple[Path, str, bool]]
+    keep: tuple[str, ...]
     log: Path
     scratch: Path
 
@@ -134,6 +138,9 @@ def start(launch: Launch) -> subprocess.Popen[bytes]:
     mounts: list[str] = []
     for source, target, read_only in sorted(launch.mounts, key=lambda mount: mount[1]):
         mounts += [str(source), os.path.realpath(target), "ro" if read_only else "rw"]
+    for folder in sorted({os.path.realpath(folder) for folder in launch.keep}):
+        if any(Path(folder).is_relative_to(os.path.realpath(target)) for _, target, _ in launch.mounts):
+            mounts += [folder, folder, "keep"]
     script = [
         "sh",
         "-c",

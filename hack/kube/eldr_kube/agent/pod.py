@@ -118,6 +118,7 @@ class Pod:
             env=base_environment(image.path) | cluster | image.env | own,
             workdir=expand(spec.get("workingDir", image.workdir), own),
             mounts=list(self._volumes.mounts(spec)),
+            keep=image.keep,
             log=log,
             scratch=scratch,
         )

@@ -1,0 +1,79 @@
+"""CPU time of one routing decision: signature off the wire, similarities, policy, lease.
+
+Prints one JSON list of figures, see ``render.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+from eldr.centroids import CentroidSet
+from eldr.contract import ROLE_DECODE
+from eldr.wire import ExpertCounts, encode_counts
+from eldr_router.placement import Placer, read_signature
+from eldr_router.registry import EndpointSpec, Registry
+from eldr_router.routing import Intent, make_table
+
+LAYERS, EXPERTS, TOP_K, TOKENS = 48, 128, 8, 512
+ROUNDS, REPEATS = 7, 400
+
+
+def centroid_set(k: int, rng: np.random.Generator) -> CentroidSet:
+    centers = rng.random((k, LAYERS * EXPERTS), dtype=np.float32)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    return CentroidSet(
+        model="m",
+        n_layers=LAYERS,
+        n_experts=EXPERTS,
+        top_k=TOP_K,
+        kept=tuple(range(LAYERS)),
+        weighting="counts",
+        weights=np.ones((LAYERS, EXPERTS), dtype=np.float32),
+        centers=centers,
+        samples=1,
+        created=0.0,
+    )
+
+
+def main() -> None:
+    """Time decisions, rounds interleaved."""
+    if os.environ.get("OMP_NUM_THREADS") != "1":  # as the router does it, and before NumPy starts its threads
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(TOKENS * TOP_K, [1 / EXPERTS] * EXPERTS, size=LAYERS).astype(np.uint16)
+    wire = encode_counts(ExpertCounts(counts, top_k=TOP_K, tokens=TOKENS, exact=True))
+    setups = {}
+    for k in (16, 256):
+        registry = Registry(time.monotonic)
+        registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(k)])
+        table = make_table(Intent(), epoch=1, active=None, centroids=centroid_set(k, rng))
+        setups[k] = Placer(registry, rng), table
+    times: dict[int, list[float]] = {k: [] for k in setups}
+    parse: list[float] = []
+    for _ in range(ROUNDS):  # interleaved, so that a busy moment hits all alike
+        begun = time.process_time_ns()
+        for _ in range(REPEATS):
+            read_signature(wire)
+        parse.append((time.process_time_ns() - begun) / REPEATS / 1e3)
+        for k, (placer, table) in setups.items():
+            begun = time.process_time_ns()
+            for _ in range(REPEATS):
+                placer.place(table, read_signature(wire)).lease.release()
+            times[k].append((time.process_time_ns() - begun) / REPEATS / 1e3)
+
+    cells = f"{LAYERS} x {EXPERTS} cells"
+    figures = [{"name": f"signature off the wire, {cells}", "unit": "us", "aim": None, "values": parse}]
+    figures += [
+        {"name": f"route decision, {cells}, K = {k}", "unit": "us", "aim": aim, "values": times[k]}
+        for k, aim in ((16, 60.0), (256, 600.0))
+    ]
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The admin port: state, counts, signature log, metrics. Everything but metrics needs the bearer token."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from eldr.contract import (
+    PATH_COUNTS,
+    PATH_HEALTH,
+    PATH_METRICS,
+    PATH_SIGLOG,
+    PATH_STATE,
+    ROLE_DECODE,
+    ROLE_PREFILL,
+    STATE_VERSION,
+)
+from eldr_router.client import JSON, Client
+from eldr_router.control import Control
+from eldr_router.errors import RouterError
+from eldr_router.metrics import CONTENT_TYPE
+from eldr_router.requests import Request
+from eldr_router.routing import SetRef
+from eldr_router.services import Services
+
+
+class Admin:
+    """Answers the operator, the fit and the other routers.
+
+    Parameters
+    ----------
+    services : Services
+    control : Control
+    is_ready, is_draining : callable
+        The process's state.
+    token : str
+        Empty: no token is asked for (the port is then bound to loopback).
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        control: Control,
+        *,
+        is_ready: Callable[[], bool],
+        is_draining: Callable[[], bool],
+        token: str,
+    ) -> None:
+        self._services = services
+        self._control = control
+        self._is_ready = is_ready
+        self._is_draining = is_draining
+        self._expected = f"Bearer {token}".encode() if token else None
+        self._answers = 0
+
+    async def handle(self, request: Request, client: Client) -> None:
+        """Answer one request."""
+        if request.method not in ("GET", "HEAD"):
+            raise RouterError(405, f"{request.path} takes GET", "method_not_allowed")
+        if request.path == PATH_METRICS:
+            self._services.metrics.ready.set(float(self._is_ready()))
+            client.respond(200, [(b"content-type", CONTENT_TYPE)], self._services.metrics.exposition())
+            return
+        if request.path == PATH_HEALTH:
+            client.respond(200, [JSON], b'{"status":"ok"}')
+            return
+        self._authorize(request)
+        if request.path == PATH_STATE:
+            client.respond(200, [JSON], orjson.dumps(self.state()))
+        elif request.path == PATH_COUNTS:
+            client.respond(200, [JSON], orjson.dumps(self._counts()))
+        elif request.path == PATH_SIGLOG:
+            await self._siglog(request, client)
+        else:
+            raise RouterError(404, f"{request.path} is not an admin path", "not_found")
+
+    def _authorize(self, request: Request) -> None:
+        if self._expected is None:
+            return
+        if not hmac.compare_digest(request.get(b"authorization") or b"", self._expected):
+            raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")
+
+    def _counts(self) -> dict[str, Any]:
+        self._answers += 1
+        services = self._services
+        return {
+            "v": 1,
+            "router": services.router,
+            "seq": self._answers,
+            "in_flight": services.registry.counts(),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
+        services, control = self._services, self._control
+        registry, table = services.registry, services.table
+        prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
+        return {
+            "v": STATE_VERSION,
+            "router": services.router,
+            "epoch": table.epoch,
+            "policy": table.policy_in_effect,
+            "ready": self._is_ready(),
+            "draining": self._is_draining(),
+            "problem": control.problem,
+            "active": _ref(table.active),
+            "staged": _ref(control.staged),
+            "refused": [
+                {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in control.refused
+            ],
+            "samples": services.telemetry.samples,
+            "prefill": [
+                {
+                    "name": e.name,
+                    "url": f"http://{e.spec.authority}",
+                    "healthy": registry.is_healthy(e),
+                    "in_flight": e.in_flight,
+                }
+                for e in prefill
+            ],
+            "decode": [
+                {
+                    "name": e.name,
+                    "url": f"http://{e.spec.authority}",
+                    "slot": e.spec.slot,
+                    "healthy": registry.is_healthy(e),
+                    "in_flight": e.in_flight,
+                    "total": total,
+                }
+                for e, total in zip(decode, registry.totals(decode), strict=True)
+            ],
+            "counters": services.metrics.totals(),
+        }
+
+    async def _siglog(self, request: Request, client: Client) -> None:
+        headers = [(b"content-type", b"application/octet-stream")]
+        if not request.http10:
+            headers.append((b"transfer-encoding", b"chunked"))
+        write = client.begin(close=request.http10)
+        write(client.head(200, headers))
+        if request.method != "HEAD":
+            async for data in self._services.telemetry.read():
+                await client.can_write.wait()
+                write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
+            if not request.http10:
+                write(b"0\r\n\r\n")
+        client.end()
+
+
+def _ref(ref: SetRef | None) -> dict[str, str] | None:
+    return None if ref is None else {"fit": ref.fit, "digest": ref.digest}

@@ -1,0 +1,220 @@
+"""The process: its parts put together, started, and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from eldr.siglog import SignatureLog
+from eldr_router.admin import Admin
+from eldr_router.client import Handler, Server
+from eldr_router.control import Control
+from eldr_router.metrics import Metrics
+from eldr_router.peers import Peers
+from eldr_router.placement import Placer
+from eldr_router.registry import Registry
+from eldr_router.services import Services
+from eldr_router.settings import Settings, parse_url
+from eldr_router.sources.file import FileSource
+from eldr_router.surface import Surface
+from eldr_router.telemetry import Telemetry
+from eldr_router.upstream import Pool
+
+log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 1.0
+_MAX_ADMIN_BODY = 1 << 16
+
+
+class App:
+    """One router.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._loop = loop
+        self._started = loop.time()
+        self.draining = False
+        router = os.urandom(4).hex()
+        registry = Registry(time.monotonic)
+        metrics = Metrics(registry)
+        pool = Pool(loop, connect_timeout=settings.connect_timeout)
+        telemetry = Telemetry(
+            _signature_log(settings),
+            pool=pool,
+            registry=registry,
+            metrics=metrics,
+            router=router,
+            wall=time.time,
+            join_seconds=settings.join_seconds,
+        )
+        placer = Placer(registry, np.random.default_rng())
+        self.services = Services(settings, loop, registry, pool, placer, metrics, telemetry, router)
+        self.control = Control(self.services)
+        surface = Surface(self.services, self.is_ready)
+        admin = Admin(
+            self.services,
+            self.control,
+            is_ready=self.is_ready,
+            is_draining=lambda: self.draining,
+            token=settings.admin_token,
+        )
+        self.clients = self._server(surface.handle, settings.max_body)
+        self.admins = self._server(admin.handle, _MAX_ADMIN_BODY)
+        self._listeners: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.addresses: list[tuple[str, int]] = []
+
+    def _server(self, handler: Handler, max_body: int) -> Server:
+        return Server(handler, self._loop, max_body)
+
+    def is_ready(self) -> bool:
+        """Tell whether new clients should come: the active set is loaded or refused, or time is up."""
+        if self.draining:
+            return False
+        return self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
+
+    async def start(self) -> None:
+        """Listen and begin the background work.
+
+        Raises
+        ------
+        OSError
+            If a port cannot be bound.
+        """
+        settings = self._settings
+        for server, host, port in (
+            (self.clients, settings.host, settings.port),
+            (self.admins, settings.admin, settings.admin_port),
+        ):
+            listener = await self._loop.create_server(server.protocol, host, port, backlog=4096)
+            self._listeners.append(listener)
+            self.addresses.append(listener.sockets[0].getsockname()[:2])
+        peers = Peers(self.services, self.control, settings.admin_token)
+        for name, work in (
+            ("source", await self._source()),
+            ("centroids", self.control.run),
+            ("telemetry", self.services.telemetry.run),
+            ("peers", peers.run),
+            ("sweep", self._sweep),
+        ):
+            self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
+
+    async def _source(self) -> Callable[[], Awaitable[None]]:
+        settings = self._settings
+        if settings.source == "kubernetes":
+            from eldr_router.sources.kube import KubeSource, connect
+
+            self._api = await connect()
+            return KubeSource(self._api, settings.namespace, settings.deployment, self.control).run
+        assert settings.workers is not None  # noqa: S101 - Settings checks it
+        self.control.set_peers(parse_url("--peer", peer) for peer in settings.peers)
+        return FileSource(settings.workers, settings.centroids, self.control).run
+
+    async def _sweep(self) -> None:
+        before = self._loop.time()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            now = self._loop.time()
+            self.services.pool.sweep(now - before)
+            self.clients.sweep()
+            self.admins.sweep()
+            before = now
+
+    async def drain(self) -> None:
+        """Stop taking requests and finish the running ones, within the time allowed."""
+        settings = self._settings
+        deadline = self._loop.time() + settings.drain_seconds
+        self.draining = True
+        log.info("draining: %d requests in progress", self.clients.busy)
+        await asyncio.sleep(min(settings.lame_duck_seconds, settings.drain_seconds))
+        self._listeners[0].close()
+        self.clients.draining = True
+        self.clients.close_idle()
+        while self.clients.busy and self._loop.time() < deadline:
+            await asyncio.sleep(0.05)
+            self.clients.close_idle()
+        if self.clients.busy:
+            log.warning("drain time is over, %d requests are cut", self.clients.busy)
+
+    async def stop(self) -> None:
+        """Stop everything at once."""
+        for listener in self._listeners:
+            listener.close()
+        for server in (self.clients, self.admins):
+            server.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _until(lambda: not (self.clients.busy or self.admins.busy))
+        await self.services.telemetry.close()
+        self.services.pool.close()
+        await _until(lambda: not len(self.services.pool))
+        if hasattr(self, "_api"):
+            await self._api.close()
+
+
+def _signature_log(settings: Settings) -> SignatureLog | None:
+    if settings.log_dir is None:
+        return None
+    return SignatureLog(
+        settings.log_dir, max_bytes=settings.log_bytes, max_age=settings.log_seconds, now=time.time()
+    )
+
+
+async def _until(condition: Callable[[], bool], turns: int = 1000) -> None:
+    """Let cancelled work and aborted connections run to their end."""
+    for _ in range(turns):
+        if condition():
+            return
+        await asyncio.sleep(0)
+
+
+async def _forever(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work; a bug in it is logged and the work begins anew, traffic goes on."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; it starts again", name)
+        await asyncio.sleep(1.0)
+
+
+async def serve(settings: Settings) -> None:
+    """Run a router until SIGTERM or SIGINT, drained; a second signal ends it at once."""
+    loop = asyncio.get_running_loop()
+    app = App(settings)
+    asked, insisted = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (insisted if asked.is_set() else asked).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await app.start()
+    gc.collect()
+    gc.freeze()  # what is alive now lives for ever: keep it out of every later collection
+    for what, (host, port) in zip(("clients", "admin"), app.addresses, strict=True):
+        log.info("%s: http://%s:%d", what, host, port)
+    await asked.wait()
+    drain = loop.create_task(app.drain())
+    insist = loop.create_task(insisted.wait())
+    await asyncio.wait((drain, insist), return_when=asyncio.FIRST_COMPLETED)
+    for task in (drain, insist):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await app.stop()

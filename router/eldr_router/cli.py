@@ -1,0 +1,131 @@
+"""``eldr router``: command line of the data plane."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from eldr.contract import ENV_ADMIN_TOKEN, ENV_POD_NAMESPACE, PORT_ADMIN, PORT_ROUTER
+
+_option = partial(click.option, show_envvar=True)
+_PATH = click.Path(path_type=Path)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "ELDR_ROUTER", "show_default": True})
+@_option(
+    "--source",
+    type=click.Choice(["file", "kubernetes"]),
+    default="file",
+    help="Where engines and settings come from.",
+)
+@_option("--workers", type=_PATH, help="Worker file (YAML), watched; file source.")
+@_option("--centroids", type=_PATH, help="Centroid file made by `eldr fit`, watched; file source.")
+@_option("--peer", multiple=True, help="Admin URL of another router; repeatable; file source.")
+@_option(
+    "--namespace",
+    default="",
+    envvar=["ELDR_ROUTER_NAMESPACE", ENV_POD_NAMESPACE],
+    help="Namespace of the EldrDeployment; kubernetes source.",
+)
+@_option("--deployment", default="", help="Name of the EldrDeployment; kubernetes source.")
+@_option("--host", default="127.0.0.1", help="Address for clients.")
+@_option("--port", type=click.IntRange(0, 65535), default=PORT_ROUTER, help="Port for clients; 0 picks one.")
+@_option("--admin-host", default="", show_default="--host", help="Address of the admin port.")
+@_option("--admin-port", type=click.IntRange(0, 65535), default=PORT_ADMIN, help="Admin port; 0 picks one.")
+@_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
+@_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
+@_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")
+@_option(
+    "--drain-seconds", type=click.FloatRange(0), default=300.0, help="Time for running requests on SIGTERM."
+)
+@_option(
+    "--prefill-timeout-seconds", type=_POSITIVE, default=120.0, help="Longest wait for a prefill answer."
+)
+@_option(
+    "--decode-idle-timeout-seconds",
+    type=_POSITIVE,
+    default=600.0,
+    help="Longest silence of a decode engine, or of a client that does not read; "
+    "must exceed the longest answer that is not streamed.",
+)
+@_option("--connect-timeout-seconds", type=_POSITIVE, default=2.0, help="Longest wait for a connection.")
+@_option("--max-body-mebibytes", type=click.IntRange(1, 4096), default=64, help="Larger requests get 413.")
+@_option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Messages on standard error.",
+)
+def command(
+    *,
+    source: str,
+    workers: Path | None,
+    centroids: Path | None,
+    peer: tuple[str, ...],
+    namespace: str,
+    deployment: str,
+    host: str,
+    port: int,
+    admin_host: str,
+    admin_port: int,
+    log_dir: Path | None,
+    log_mebibytes: int,
+    log_hours: float,
+    drain_seconds: float,
+    prefill_timeout_seconds: float,
+    decode_idle_timeout_seconds: float,
+    connect_timeout_seconds: float,
+    max_body_mebibytes: int,
+    log_level: str,
+) -> None:
+    """Route OpenAI requests: prefill, then the decode engine that fits best.
+
+    The admin port needs a bearer token in ELDR_ADMIN_TOKEN unless it listens on loopback only.
+    SIGTERM drains: /ready answers 503, running requests are finished, then the process ends.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(
+            name, "1"
+        )  # before NumPy: its thread pools cost more than they save on small products
+    import uvloop
+
+    from eldr_router.app import serve
+    from eldr_router.settings import Settings, SettingsError
+
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        settings = Settings(
+            source=source,
+            workers=workers,
+            centroids=centroids,
+            peers=peer,
+            namespace=namespace,
+            deployment=deployment,
+            host=host,
+            port=port,
+            admin_host=admin_host,
+            admin_port=admin_port,
+            admin_token=os.environ.get(ENV_ADMIN_TOKEN, "").strip(),
+            log_dir=log_dir,
+            log_bytes=log_mebibytes << 20,
+            log_seconds=log_hours * 3600,
+            drain_seconds=drain_seconds,
+            prefill_timeout=prefill_timeout_seconds,
+            decode_idle_timeout=decode_idle_timeout_seconds,
+            connect_timeout=connect_timeout_seconds,
+            max_body=max_body_mebibytes << 20,
+        )
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        uvloop.run(serve(settings))
+    except OSError as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,175 @@
+"""What a source reports becomes engines, peers and the routing table; centroid sets are loaded beside the traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from eldr import centroids
+from eldr.centroids import CentroidsError, CentroidSet
+from eldr.contract import ROLE_DECODE
+from eldr_router.registry import EndpointSpec
+from eldr_router.routing import Intent, SetRef, make_table
+from eldr_router.services import Services
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_MISSING_SECONDS = 10.0
+"""A set that cannot be fetched for so long is reported as refused; a fresh Role or shard takes a moment to be seen."""
+
+Fetch = Callable[[SetRef], Awaitable[bytes]]
+
+
+class MissingError(Exception):
+    """A set cannot be fetched now; it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a set is not loaded; ``since`` is set while it is tried again."""
+
+    ref: SetRef
+    reason: str
+    since: float | None = None
+
+
+class Control:
+    """The side of the router that sources talk to.
+
+    Parameters
+    ----------
+    services : Services
+        Gets engines and tables.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._wake = asyncio.Event()
+        self._intent: Intent | None = None
+        self._fetch: Fetch | None = None
+        self._loaded: dict[str, CentroidSet] = {}
+        self._refused: dict[str, _Refusal] = {}
+        self._roles: set[str] = set()
+        self.problem: str | None = None
+        self.peers: frozenset[tuple[str, int]] = frozenset()
+
+    def set_endpoints(self, role: str, specs: Iterable[EndpointSpec]) -> None:
+        """Take the engines of a role."""
+        registry = self._services.registry
+        before = {endpoint.name for endpoint in registry.endpoints(role)}
+        registry.replace(role, specs)
+        after = {endpoint.name for endpoint in registry.endpoints(role)}
+        self._roles.add(role)
+        if before != after:
+            log.info("%s engines: %s", role, ", ".join(sorted(after)) or "none")
+        if role == ROLE_DECODE:
+            self._services.metrics.forget(before - after)
+
+    def set_peers(self, addresses: Iterable[tuple[str, int]]) -> None:
+        """Take the admin addresses of the other routers."""
+        self.peers = frozenset(addresses)
+
+    def set_intent(self, intent: Intent, fetch: Fetch) -> None:
+        """Take a routing document, and how its sets are fetched."""
+        self._intent, self._fetch = intent, fetch
+        self._wake.set()
+
+    def set_problem(self, problem: str | None) -> None:
+        """Take note of what a source cannot read; what it read last stays in effect."""
+        if problem is not None and problem != self.problem:
+            log.error("%s", problem)
+        self.problem = problem
+
+    @property
+    def settled(self) -> bool:
+        """Whether engines are known and the active set was loaded or refused."""
+        if self._intent is None or not self._roles:
+            return False
+        active = self._intent.active
+        return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
+
+    @property
+    def staged(self) -> SetRef | None:
+        """The staged set, once it is loaded."""
+        staged = self._intent.staged if self._intent else None
+        return staged if staged is not None and staged.digest in self._loaded else None
+
+    @property
+    def refused(self) -> list[tuple[SetRef, str]]:
+        """Sets wanted now that cannot be loaded, and why."""
+        latest = self._services.clock() - _MISSING_SECONDS
+        return [
+            (entry.ref, entry.reason)
+            for entry in self._refused.values()
+            if entry.since is None or entry.since <= latest
+        ]
+
+    async def run(self) -> None:
+        """Bring the table to what is wanted, whenever that changes, for ever."""
+        while True:
+            waiting = any(entry.since is not None for entry in self._refused.values())
+            try:
+                async with asyncio.timeout(_RETRY_SECONDS if waiting else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        intent, fetch = self._intent, self._fetch
+        if intent is None or fetch is None:
+            return
+        self._apply(intent)  # settings and loaded sets at once: a slow shard must not hold them up
+        wanted = {ref.digest: ref for ref in (intent.active, intent.staged) if ref is not None}
+        self._refused = {digest: entry for digest, entry in self._refused.items() if digest in wanted}
+        for digest, ref in wanted.items():
+            refused = self._refused.get(digest)
+            again = refused is None or refused.since is not None or refused.ref != ref
+            if digest not in self._loaded and again:
+                await self._load(ref, intent, fetch)
+        self._apply(intent)
+        kept = {*wanted, self._services.table.active.digest if self._services.table.active else ""}
+        self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
+        self._services.metrics.refused_sets.set(len(self.refused))
+
+    async def _load(self, ref: SetRef, intent: Intent, fetch: Fetch) -> None:
+        try:
+            data = await fetch(ref)
+            self._loaded[ref.digest] = await asyncio.to_thread(_check, data, ref, intent.model)
+        except CentroidsError as error:
+            log.error("centroid set %s is refused: %s", ref.fit, error)  # noqa: TRY400 - the message says it all
+            self._refused[ref.digest] = _Refusal(ref, str(error))
+        except MissingError as error:
+            known = self._refused.get(ref.digest)
+            since = known.since if known and known.since is not None else self._services.clock()
+            if known is None or known.reason != str(error):
+                log.warning("centroid set %s cannot be fetched: %s", ref.fit, error)
+            self._refused[ref.digest] = _Refusal(ref, str(error), since)
+        else:
+            self._refused.pop(ref.digest, None)
+            log.info("centroid set %s is loaded, %d centroids", ref.fit, ref.k)
+
+    def _apply(self, intent: Intent) -> None:
+        current = self._services.table
+        epoch, active, content = current.epoch, current.active, current.centroids
+        if intent.active is None:
+            epoch, active, content = intent.epoch, None, None
+        elif intent.active.digest in self._loaded:
+            epoch, active, content = intent.epoch, intent.active, self._loaded[intent.active.digest]
+        if active != current.active or epoch != current.epoch:
+            log.info("epoch %d: %s", epoch, active.fit if active else "no centroids")
+        self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
+        self._services.metrics.epoch.set(epoch)
+
+
+def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:
+    found = centroids.digest(data)
+    if found != ref.digest:
+        raise CentroidsError(f"digest {found[:19]}..., the routing table says {ref.digest[:19]}...")
+    loaded = centroids.load(data)
+    centroids.check_fits(loaded, model=model or loaded.model, k=ref.k)
+    return loaded

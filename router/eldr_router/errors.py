@@ -1,0 +1,75 @@
+"""Failures that a client sees, as OpenAI-style JSON."""
+
+from __future__ import annotations
+
+import orjson
+
+
+class RouterError(Exception):
+    """A request that this router answers itself, with an error.
+
+    Parameters
+    ----------
+    status : int
+        HTTP status.
+    message : str
+        What is wrong, with the value and the remedy.
+    code : str
+        Stable machine-readable reason; also the ``outcome`` label of the request metric.
+    retry_after : int, optional
+        Seconds, sent as ``Retry-After``.
+    param : str, optional
+        Request field at fault.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        *,
+        retry_after: int | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.retry_after = retry_after
+        self.param = param
+
+
+def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:
+    """Return an OpenAI-style error object."""
+    kind = "invalid_request_error" if status < 500 and status != 429 else "router_error"
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def bad_request(message: str, code: str = "invalid_request", param: str | None = None) -> RouterError:
+    """Return a 400."""
+    return RouterError(400, message, code, param=param)
+
+
+def no_endpoint(role: str) -> RouterError:
+    """Return the 503 for a role without any engine."""
+    return RouterError(
+        503,
+        f"no {role} engine is known to this router; wait for one to become ready",
+        f"no_{role}",
+        retry_after=2,
+    )
+
+
+def overloaded(limit: int) -> RouterError:
+    """Return the 429 for decode engines that are all full."""
+    return RouterError(
+        429,
+        f"every decode engine has {limit} requests in flight (max_in_flight); retry later",
+        "overloaded",
+        retry_after=1,
+    )
+
+
+def failed(message: str) -> RouterError:
+    """Return the 502 for a request whose attempts are used up."""
+    return RouterError(502, message, "upstream_failed")

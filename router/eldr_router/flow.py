@@ -1,0 +1,333 @@
+"""A request's way: prefill, placement, decode; and what happens when a step fails.
+
+The rule that everything here serves: **a prefill result is used once.** A second decode engine may get the same result
+only if the first one refused the connection. After anything else the prefill engine may have freed the blocks, and a
+second pull would return wrong tokens without an error, so the prompt is prefilled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from eldr.contract import (
+    ELDR_KEY,
+    KV_KEY,
+    ROLE_PREFILL,
+    base_id,
+    is_sampled,
+    request_id,
+)
+from eldr_router import affinity, bodies, forward
+from eldr_router.client import Client
+from eldr_router.connection import BrokenError, ConnectError
+from eldr_router.errors import RouterError, failed
+from eldr_router.framing import CloseBody
+from eldr_router.head import Headers, ResponseHead
+from eldr_router.placement import WHOLE, Placement, Signature, read_signature
+from eldr_router.registry import Admission, Endpoint, Lease
+from eldr_router.relay import Relay
+from eldr_router.requests import Request
+from eldr_router.routing import Table
+from eldr_router.services import Services
+from eldr_router.telemetry import Observation
+from eldr_router.upstream import Exchange
+
+_MAX_ANSWER = 256 << 20
+
+
+class _AnsweredError(Exception):
+    """An engine answered the request itself (4xx): pass it on unchanged."""
+
+    def __init__(self, head: ResponseHead, body: bytes) -> None:
+        super().__init__(head.status)
+        self.head = head
+        self.body = body
+
+
+class _RetryError(Exception):
+    """An attempt is lost; ``cause`` is a bounded metric label."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """What a prefill engine handed over; ``kv`` is None if it handed over nothing."""
+
+    kv: dict[str, Any] | None
+    signature: Signature
+    at: float
+
+
+@dataclass(slots=True)
+class Flow:
+    """One completion request on its way."""
+
+    services: Services
+    request: Request
+    client: Client
+    started: float
+    table: Table
+    sequence: int
+    body: bodies.Body = field(init=False)
+    headers: Headers = field(init=False)
+    dispatches: int = 0
+    failures: int = 0
+    prefill_seconds: float = 0.0
+    first_byte_seconds: float = 0.0
+    broken: set[Endpoint] = field(default_factory=set)
+    outcome: str = "disconnected"
+
+    @classmethod
+    async def run(cls, services: Services, request: Request, client: Client) -> None:
+        """Serve one request."""
+        services.sequence += 1
+        flow = cls(services, request, client, services.clock(), services.table, services.sequence)
+        try:
+            await flow._serve()
+        except RouterError as error:
+            flow.outcome = error.code
+            client.respond_error(error, [flow._request_id()])
+        except Exception:
+            flow.outcome = "internal"
+            raise
+        finally:
+            services.metrics.requests.labels(flow.outcome).inc()
+
+    async def _serve(self) -> None:
+        services = self.services
+        self.body = bodies.parse(self.request.body)
+        self.headers = forward.to_engine(self.request)
+        whole = bodies.unsplittable(self.body, self.request.path)
+        if whole is None and not services.registry.endpoints(ROLE_PREFILL):
+            whole = "no_prefill"
+        with services.registry.admit(self.table.max_in_flight) as admission:
+            while True:
+                try:
+                    await self._attempt(whole, admission)
+                except _RetryError as error:
+                    self._spend(error)
+                    admission.reopen()
+                except _AnsweredError as answer:
+                    self._pass_on(answer)
+                    return
+                else:
+                    return
+
+    async def _attempt(self, whole: str | None, admission: Admission) -> None:
+        prefilled = None if whole else await self._prefill()
+        if prefilled is None or prefilled.kv is None:
+            self.services.metrics.whole.labels(whole or ("no_kv" if prefilled else "prefill_refused")).inc()
+        await self._decode(prefilled, admission)
+
+    def _spend(self, error: _RetryError) -> None:
+        self.failures += 1
+        if self.failures >= self.services.settings.attempts:
+            raise failed(f"gave up after {self.failures} attempts; the last one: {error}") from None
+
+    # the first leg
+
+    async def _prefill(self) -> Prefilled | None:
+        """Return a result, or None if no prefill engine accepts connections."""
+        registry, metrics = self.services.registry, self.services.metrics
+        body = bodies.prefill_body(self.body, self.request.path)
+        prefix = bodies.prefix(self.body, self.request.path)
+        refused: set[Endpoint] = set()
+        while True:
+            usable = registry.usable(ROLE_PREFILL, refused | self.broken) or registry.usable(
+                ROLE_PREFILL, refused
+            )
+            if not usable:
+                return None
+            loads = [endpoint.in_flight for endpoint in usable]
+            seeds = [endpoint.seed for endpoint in usable]
+            at = affinity.choose(prefix, seeds, loads, registry.turn(ROLE_PREFILL))
+            endpoint = usable[at]
+            with Lease(endpoint):
+                try:
+                    return await self._prefill_on(endpoint, body)
+                except ConnectError:
+                    self._refused(endpoint, "prefill")
+                    refused.add(endpoint)
+                except _RetryError as error:
+                    metrics.retries.labels("prefill", error.cause).inc()
+                    self._spend(error)
+                    self.broken.add(endpoint)
+
+    async def _prefill_on(self, endpoint: Endpoint, body: bytes) -> Prefilled:
+        services = self.services
+        try:
+            with await services.pool.open(endpoint.spec.host, endpoint.spec.port) as exchange:
+                endpoint.accepted()
+                head = await exchange.send(self._wire(endpoint, body), services.settings.prefill_timeout)
+                answer = await exchange.collect(head.body, _MAX_ANSWER)
+        except BrokenError as error:
+            raise _RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
+        now = services.clock()
+        if head.status >= 500:
+            raise _RetryError("status", f"prefill engine {endpoint.name} answered {head.status}")
+        if head.status != 200:
+            raise _AnsweredError(head, answer)
+        try:
+            fields = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise _RetryError("protocol", f"prefill engine {endpoint.name} answered no JSON object")
+        self.prefill_seconds = now - self.started
+        services.metrics.prefill.observe(self.prefill_seconds)
+        kv = fields.get(KV_KEY)
+        if not isinstance(kv, dict):
+            return Prefilled(None, Signature(), now)
+        return Prefilled(kv, read_signature(kv.get(ELDR_KEY)), now)
+
+    # the second leg
+
+    async def _decode(self, prefilled: Prefilled | None, admission: Admission) -> None:
+        services = self.services
+        body = bodies.decode_body(self.body, prefilled.kv if prefilled else None)
+        signature = prefilled.signature if prefilled else WHOLE
+        refused: set[Endpoint] = set()
+        while True:
+            placement = self._place(signature, refused)
+            with placement.lease:
+                admission.settle()
+                endpoint = placement.endpoint
+                try:
+                    exchange = await services.pool.open(endpoint.spec.host, endpoint.spec.port)
+                except ConnectError as error:
+                    self._refused(endpoint, "decode")
+                    refused.add(endpoint)
+                    if not services.registry.usable(endpoint.spec.role, refused):
+                        raise failed(f"no decode engine accepts connections; the last one: {error}") from None
+                    continue
+                endpoint.accepted()
+                with exchange:
+                    self._check_age(prefilled)
+                    await self._stream(exchange, placement, body)
+                self._observe(placement, signature)
+                return
+
+    def _place(self, signature: Signature, refused: set[Endpoint]) -> Placement:
+        """Place the request, away from engines that failed it before if others have room."""
+        place = self.services.placer.place
+        if self.broken:
+            with contextlib.suppress(RouterError):
+                return place(self.table, signature, refused | self.broken)
+        return place(self.table, signature, refused)
+
+    def _check_age(self, prefilled: Prefilled | None) -> None:
+        if prefilled is None or prefilled.kv is None:
+            return
+        age = self.services.clock() - prefilled.at
+        if age > self.table.usable_seconds:
+            self.services.metrics.expired.inc()
+            raise _RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
+
+    async def _stream(self, exchange: Exchange, placement: Placement, body: bytes) -> None:
+        services, endpoint = self.services, placement.endpoint
+        try:
+            head, relay = await self._first_bytes(exchange, endpoint, body)
+        except (BrokenError, _RetryError) as error:
+            services.metrics.retries.labels("decode", error.cause).inc()
+            self.broken.add(endpoint)
+            raise _RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
+        self._count(placement)
+        client = self.client
+        client.on_pause, client.on_resume = exchange.pause, exchange.resume
+        if not client.can_write.is_set():
+            exchange.pause()
+        self.first_byte_seconds = services.clock() - self.started
+        services.metrics.first_byte.observe(self.first_byte_seconds)
+        write = client.begin(close=isinstance(head.body, CloseBody))
+        chunked = head.body.splittable and not self.request.http10
+        headers = forward.to_client(head, whole=False, chunked=chunked, endpoint=endpoint.name)
+        relay.start(write, client.head(head.status, [*headers, self._request_id()]))
+        broken = await relay.waiter
+        services.metrics.total.observe(services.clock() - self.started)
+        if broken is None:
+            self.outcome = "ok" if head.status < 400 else "engine_error"
+            client.end()
+            return
+        self.outcome = "broken_stream"
+        services.metrics.broken_streams.inc()
+        epitaph = relay.epitaph(f"the decode engine failed: {broken}") if head.is_event_stream else None
+        if epitaph is None:
+            client.abort()
+            return
+        write(epitaph)
+        client.end()
+        client.close()
+
+    async def _first_bytes(
+        self, exchange: Exchange, endpoint: Endpoint, body: bytes
+    ) -> tuple[ResponseHead, Relay]:
+        """Send the request and read so far that it is safe to begin the client's response."""
+        loop = self.services.loop
+        head = await exchange.send(self._wire(endpoint, body), self.services.settings.decode_idle_timeout)
+        if head.status >= 500:
+            raise _RetryError("status", f"it answered {head.status}")
+        peek: asyncio.Future[bytes | None] | None = None
+        if head.status == 200 and head.is_event_stream:
+            peek = loop.create_future()
+        relay = Relay(head.body, loop.create_future(), dechunk=self.request.http10, peek=peek)
+        exchange.attach(relay, head.body)
+        if peek is not None and bodies.is_error_event(await peek):
+            raise _RetryError("error_event", "it reported an error instead of a first token")
+        if relay.waiter.done() and (error := relay.waiter.result()) is not None:
+            raise error
+        return head, relay
+
+    # small things
+
+    def _wire(self, endpoint: Endpoint, body: bytes) -> bytes:
+        self.dispatches += 1
+        return forward.post(self.request.path, endpoint.spec, self._upstream_id(), self.headers, body)
+
+    def _upstream_id(self) -> str:
+        return request_id(self.services.router, self.sequence, self.dispatches)
+
+    def _request_id(self) -> tuple[bytes, bytes]:
+        return forward.returned_id(self.request, base_id(self._upstream_id()))
+
+    def _pass_on(self, answer: _AnsweredError) -> None:
+        self.outcome = "engine_error"
+        headers = forward.to_client(answer.head, whole=True, chunked=False)
+        self.client.respond(answer.head.status, [*headers, self._request_id()], answer.body)
+
+    def _refused(self, endpoint: Endpoint, leg: str) -> None:
+        endpoint.refused(self.services.clock())
+        self.services.metrics.retries.labels(leg, "refused").inc()
+
+    def _count(self, placement: Placement) -> None:
+        metrics = self.services.metrics
+        metrics.placements.labels(placement.policy, placement.reason).inc()
+        metrics.placed.labels(placement.endpoint.name).inc()
+        metrics.band.observe(placement.candidates)
+        if placement.similarity is not None:
+            metrics.similarity.observe(placement.similarity)
+
+    def _observe(self, placement: Placement, signature: Signature) -> None:
+        if signature.counts is None or self.outcome != "ok" or not forward.is_logged(self.request):
+            return
+        base = base_id(self._upstream_id())
+        if not is_sampled(base, self.table.intent.sample_rate):
+            return
+        self.services.telemetry.observe(
+            Observation(
+                request_id=base,
+                model=self.table.intent.model,
+                counts=signature.counts,
+                placement=placement,
+                prefill_seconds=self.prefill_seconds,
+                first_byte_seconds=self.first_byte_seconds,
+                total_seconds=self.services.clock() - self.started,
+            )
+        )

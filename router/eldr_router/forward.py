@@ -1,0 +1,76 @@
+"""Headers between client and engines: what is sent on, what comes back. Pure."""
+
+from __future__ import annotations
+
+from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID
+from eldr_router.head import Headers, ResponseHead, end_to_end
+from eldr_router.registry import EndpointSpec
+from eldr_router.requests import Request
+
+_REQUEST_ID = HEADER_REQUEST_ID.encode()
+_DECODE = HEADER_DECODE.encode()
+_LOG = HEADER_LOG.encode()
+_NOT_FORWARDED = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"accept-encoding",  # the first event must be readable
+        b"expect",
+        _REQUEST_ID,
+        _DECODE,
+        _LOG,
+    )
+)
+_NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
+
+
+def to_engine(request: Request) -> Headers:
+    """Return the client's headers that engines get."""
+    return end_to_end(request.headers, _NOT_FORWARDED)
+
+
+def post(path: str, spec: EndpointSpec, upstream_id: str, headers: Headers, body: bytes) -> bytes:
+    """Return a request as it is sent to an engine."""
+    lines = [
+        b"POST %b HTTP/1.1" % path.encode("latin-1"),
+        b"host: %b" % spec.authority.encode(),
+        b"content-type: application/json",
+        b"%b: %b" % (_REQUEST_ID, upstream_id.encode()),
+        b"content-length: %d" % len(body),
+    ]
+    lines += [b"%b: %b" % header for header in headers]
+    lines += [b"", body]
+    return b"\r\n".join(lines)
+
+
+def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str | None = None) -> Headers:
+    """Return an engine's headers for the client.
+
+    Parameters
+    ----------
+    head : ResponseHead
+    whole : bool
+        The body was read and gets a new length.
+    chunked : bool
+        The body is passed on in its chunks.
+    endpoint : str, optional
+        Name of the decode engine.
+    """
+    headers = end_to_end(head.headers, _NOT_RETURNED | {b"content-length"} if whole else _NOT_RETURNED)
+    if chunked:
+        headers.append((b"transfer-encoding", b"chunked"))
+    if endpoint is not None:
+        headers.append((_DECODE, endpoint.encode()))
+    return headers
+
+
+def returned_id(request: Request, own: str) -> tuple[bytes, bytes]:
+    """Return the client's own request id, or ours, as a response header."""
+    return (_REQUEST_ID, request.get(_REQUEST_ID) or own.encode())
+
+
+def is_logged(request: Request) -> bool:
+    """Tell whether the client lets this request into the signature log."""
+    return request.get(_LOG) != b"off"

@@ -1,0 +1,230 @@
+"""Where messages end: incremental trackers of HTTP bodies and of the first server-sent event.
+
+Pure. Every tracker gives the same result however its input is cut into reads; the tests prove it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+_MAX_LINE = 8192
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+
+
+class FramingError(ValueError):
+    """An engine's response breaks HTTP; its connection cannot be used any longer."""
+
+
+class Body(Protocol):
+    """A tracker of one response body."""
+
+    ended: bool
+    splittable: bool
+    """Whether the receiver, too, can tell where the body ends (so that it may be cut only at a boundary)."""
+
+    def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
+        """Take the next bytes.
+
+        Parameters
+        ----------
+        data : bytes
+            Bytes as read.
+        payload : list of bytes, optional
+            Decoded body parts are appended to it.
+
+        Returns
+        -------
+        int
+            Offset in ``data`` behind the last whole unit (a chunk, or the message): bytes up to here may be
+            forwarded and leave the receiver at a clean boundary. 0 if no unit ends in ``data``.
+
+        Raises
+        ------
+        FramingError
+            If the bytes break the framing, or go on after its end.
+        """
+
+    def eof(self) -> bool:
+        """Tell whether the connection's end is a proper end of this body."""
+
+
+class ChunkedBody:
+    """``Transfer-Encoding: chunked``; units are chunks."""
+
+    __slots__ = ("_in_payload", "_left", "_line", "_trailer", "ended", "splittable")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.splittable = True
+        self._left = 0
+        self._in_payload = False
+        self._trailer = False
+        self._line = b""
+
+    def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
+        """Take the next bytes; see :class:`Body`."""
+        if self.ended:
+            if data:
+                raise FramingError(f"{len(data)} bytes after the last chunk")
+            return 0
+        size, at, boundary = len(data), 0, 0
+        while at < size:
+            if self._in_payload:
+                stop = at + self._left
+                if stop > size:
+                    if payload is not None:
+                        payload.append(data[at:])
+                    self._left = stop - size
+                    return boundary
+                if payload is not None and stop > at:
+                    payload.append(data[at:stop])
+                at, self._left = stop, 0
+                if data[at : at + 2] == b"\r\n" and not self._line:
+                    at += 2
+                else:
+                    need = 2 - len(self._line)
+                    self._line += data[at : at + need]
+                    at += need
+                    if not b"\r\n".startswith(self._line):
+                        raise FramingError(f"a chunk ends with {self._line!r} instead of CRLF")
+                    if len(self._line) < 2:
+                        return boundary
+                    self._line = b""
+                self._in_payload = False
+                boundary = at
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._line += data[at:]
+                if len(self._line) > _MAX_LINE:
+                    raise FramingError("a chunk header is longer than 8 KiB")
+                return boundary
+            line = self._line + data[at:end] if self._line else data[at:end]
+            self._line = b""
+            at = end + 1
+            if len(line) > _MAX_LINE:
+                raise FramingError("a chunk header is longer than 8 KiB")
+            if not line.endswith(b"\r"):
+                raise FramingError(f"a chunk header line ends without CR: {line[:40]!r}")
+            if self._trailer:
+                if line == b"\r":
+                    self.ended = True
+                    if at < size:
+                        raise FramingError(f"{size - at} bytes after the last chunk")
+                    return at
+                continue
+            self._left = _chunk_size(line)
+            if self._left:
+                self._in_payload = True
+            else:
+                self._trailer = True
+        return boundary
+
+    def eof(self) -> bool:
+        """Tell whether the last chunk was seen."""
+        return self.ended
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line[:-1].split(b";", 1)[0].rstrip(b" \t")
+    if not digits or len(digits) > 15 or not _HEX.issuperset(digits):
+        raise FramingError(f"not a chunk size: {line[:40]!r}")
+    return int(digits, 16)
+
+
+class LengthBody:
+    """``Content-Length``; the message is the unit."""
+
+    __slots__ = ("_left", "ended", "splittable")
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.ended = length == 0
+        self.splittable = False
+
+    def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
+        """Take the next bytes; see :class:`Body`."""
+        if len(data) > self._left:
+            raise FramingError(f"{len(data) - self._left} bytes after the declared length")
+        self._left -= len(data)
+        self.ended = self._left == 0
+        if payload is not None and data:
+            payload.append(data)
+        return len(data)
+
+    def eof(self) -> bool:
+        """Tell whether all declared bytes came."""
+        return self.ended
+
+
+class CloseBody:
+    """A body that ends with its connection."""
+
+    __slots__ = ("ended", "splittable")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.splittable = False
+
+    def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
+        """Take the next bytes; see :class:`Body`."""
+        if payload is not None and data:
+            payload.append(data)
+        return len(data)
+
+    def eof(self) -> bool:
+        """End the body."""
+        self.ended = True
+        return True
+
+
+class FirstEvent:
+    """Finds the data of the first server-sent event; comments and events without data do not count.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes to search; a longer first event is given up.
+    """
+
+    __slots__ = ("_buffer", "_data", "_limit", "_seen", "data", "decided")
+
+    def __init__(self, limit: int = 1 << 16) -> None:
+        self._buffer = b""
+        self._data: list[bytes] = []
+        self._limit = limit
+        self._seen = 0
+        self.decided = False
+        self.data: bytes | None = None
+
+    def feed(self, payload: bytes) -> bool:
+        """Take decoded bytes; True as soon as ``data`` is known or given up (None)."""
+        if self.decided:
+            return True
+        payload = payload[: self._limit - self._seen]
+        self._buffer += payload
+        self._seen += len(payload)
+        while not self.decided:
+            line, rest = _take_line(self._buffer)
+            if line is None:
+                break
+            self._buffer = rest
+            if not line:
+                if self._data:
+                    self.data, self.decided = b"\n".join(self._data), True
+            elif line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+        if not self.decided and self._seen == self._limit:
+            self.decided = True
+        return self.decided
+
+
+def _take_line(buffer: bytes) -> tuple[bytes | None, bytes]:
+    feed, back = buffer.find(b"\n"), buffer.find(b"\r")
+    if back >= 0 and (feed < 0 or back < feed):
+        if back == len(buffer) - 1:
+            return None, buffer  # a LF may follow
+        return buffer[:back], buffer[back + (2 if feed == back + 1 else 1) :]
+    if feed < 0:
+        return None, buffer
+    return buffer[:feed], buffer[feed + 1 :]

@@ -1,0 +1,105 @@
+"""Prometheus metrics. Labels are bounded; those of an engine go when the engine goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.registry import Registry
+
+_LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SIMILARITY = tuple(i / 20 for i in range(21))
+_BAND = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class _InFlight(Collector):
+    """Reads the registry when it is scraped: nothing to count per request, nothing left of an engine that went."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["role", "endpoint"]
+        own = GaugeMetricFamily("eldr_router_in_flight", "Requests of this router in flight.", labels=labels)
+        up = GaugeMetricFamily("eldr_router_endpoint_healthy", "1 unless ejected.", labels=labels)
+        for role in (ROLE_PREFILL, ROLE_DECODE):
+            for endpoint in self._registry.endpoints(role):
+                own.add_metric([role, endpoint.name], endpoint.in_flight)
+                up.add_metric([role, endpoint.name], float(self._registry.is_healthy(endpoint)))
+        yield own
+        yield up
+
+
+class Metrics:
+    """The router's metrics in a registry of their own.
+
+    Parameters
+    ----------
+    registry : Registry
+        Source of the per-engine gauges.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_InFlight(registry))
+        self._counters: list[Counter] = []
+        self.requests = self._counter("requests", "Requests by outcome.", "outcome")
+        self.placements = self._counter(
+            "placements", "Decode placements by policy and why.", "policy", "reason"
+        )
+        self.placed = self._counter("placed", "Requests placed on each decode engine.", "endpoint")
+        self.retries = self._counter("retries", "Attempts given up, by leg and cause.", "leg", "cause")
+        self.whole = self._counter("whole", "Requests sent whole to a decode engine, by reason.", "reason")
+        self.expired = self._counter(
+            "expired_results", "Prefill results discarded because their lease ran out."
+        )
+        self.broken_streams = self._counter("broken_streams", "Responses that broke after their first byte.")
+        self.log_records = self._counter("log_records", "Signature log records written.", "decode")
+        self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
+        self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
+        self.ready = self._gauge("ready", "1 once /ready answers 200.")
+        self.band = self._histogram("band_size", "Decode engines in the band.", _BAND)
+        self.similarity = self._histogram(
+            "similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY
+        )
+        self.prefill = self._histogram("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
+        self.first_byte = self._histogram("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
+        self.total = self._histogram("request_seconds", "Arrival to the end of the response.", _LATENCY)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        counter = Counter(f"eldr_router_{name}", text, labels, registry=self._registry)
+        self._counters.append(counter)
+        return counter
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"eldr_router_{name}", text, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"eldr_router_{name}", text, buckets=buckets, registry=self._registry)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove the series of decode engines that went."""
+        for name in names:
+            with suppress(KeyError):
+                self.placed.remove(name)
+
+    def exposition(self) -> bytes:
+        """Return everything in the text format."""
+        return generate_latest(self._registry)
+
+    def totals(self) -> dict[str, float]:
+        """Return every counter's total as ``name{label="value"}``."""
+        totals: dict[str, float] = {}
+        for counter in self._counters:
+            for family in counter.collect():
+                for sample in family.samples:
+                    if sample.name.endswith("_total"):
+                        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+                        totals[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+        return totals

@@ -1,0 +1,150 @@
+"""Which decode engine takes a request: policy, centroids, and what happens when something is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.centroids import CentroidsError, CentroidSet
+from eldr.contract import POLICY_ELDR, ROLE_DECODE
+from eldr.core.policy import JSQ, Situation
+from eldr.wire import ExpertCounts, WireError, decode_counts
+from eldr_router.errors import no_endpoint, overloaded
+from eldr_router.registry import Endpoint, Lease, Registry
+from eldr_router.routing import Table
+
+REASONS = (
+    "similarity",
+    "policy",
+    "no_centroids",
+    "no_signature",
+    "zero_vector",
+    "wrong_shape",
+    "wire_error",
+    "whole",
+)
+_JSQ = JSQ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a prefill engine told about a request's experts: counts, or why there are none."""
+
+    counts: ExpertCounts | None = None
+    missing: str = "no_signature"
+
+
+NO_SIGNATURE = Signature()
+WHOLE = Signature(missing="whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A decision.
+
+    Attributes
+    ----------
+    endpoint : Endpoint
+    lease : Lease
+        Already acquired.
+    policy, reason : str
+        The policy that decided, and why it (one of :data:`REASONS`).
+    candidates : int
+        Among how many engines load decided.
+    similarity : float or None
+        Cosine to the chosen engine's centroid.
+    in_flight : int
+        The engine's requests in flight before this one, over all routers.
+    """
+
+    endpoint: Endpoint
+    lease: Lease
+    policy: str
+    reason: str
+    candidates: int
+    similarity: float | None
+    in_flight: int
+
+
+def read_signature(fields: object) -> Signature:
+    """Parse the ``eldr`` object of a prefill response; never raises."""
+    if fields is None:
+        return NO_SIGNATURE
+    try:
+        return Signature(decode_counts(fields))
+    except WireError:
+        return Signature(missing="wire_error")
+
+
+def score(centroids: CentroidSet | None, signature: Signature) -> tuple[npt.NDArray[np.float32] | None, str]:
+    """Return the similarity to each slot and ``"similarity"``, or None and the reason."""
+    if centroids is None:
+        return None, "no_centroids"
+    if signature.counts is None:
+        return None, signature.missing
+    try:
+        similarity = centroids.similarities(signature.counts.counts)
+    except CentroidsError:
+        return None, "wrong_shape"
+    return (similarity, "similarity") if similarity.any() else (None, "zero_vector")
+
+
+class Placer:
+    """Places requests on decode engines.
+
+    Parameters
+    ----------
+    registry : Registry
+    rng : numpy.random.Generator
+        For the policies that draw.
+    """
+
+    def __init__(self, registry: Registry, rng: np.random.Generator) -> None:
+        self._registry = registry
+        self._rng = rng
+
+    def place(self, table: Table, signature: Signature, exclude: Collection[Endpoint] = ()) -> Placement:
+        """Choose an engine and acquire its lease, in one step.
+
+        Raises
+        ------
+        RouterError
+            503 if no engine is left, 429 if all that are left are full.
+        """
+        usable = self._registry.usable(ROLE_DECODE, exclude)
+        if not usable:
+            raise no_endpoint(ROLE_DECODE)
+        totals = self._registry.totals(usable)
+        room = [i for i, total in enumerate(totals) if total < table.max_in_flight]
+        if not room:
+            raise overloaded(table.max_in_flight)
+        if len(room) < len(usable):
+            usable, totals = [usable[i] for i in room], [totals[i] for i in room]
+        policy, slots = table.policy, None
+        if signature is WHOLE:
+            policy, reason = _JSQ, "whole"
+        elif policy.name != POLICY_ELDR:
+            reason = "policy"
+        else:
+            slots, reason = score(table.centroids, signature)
+            if slots is None:
+                policy = _JSQ
+        similarity = None if slots is None else _per_endpoint(slots, usable)
+        turn = self._registry.turn(ROLE_DECODE)
+        situation = Situation(np.array(totals, dtype=np.int64), turn, similarity)
+        choice = policy.choose(situation, self._rng)
+        at = choice.worker
+        known = None if similarity is None or np.isnan(similarity[at]) else float(similarity[at])
+        return Placement(
+            usable[at], Lease(usable[at]), policy.name, reason, choice.candidates, known, totals[at]
+        )
+
+
+def _per_endpoint(slots: npt.NDArray[np.float32], endpoints: list[Endpoint]) -> npt.NDArray[np.float32]:
+    """Return each engine's similarity; NaN, always a candidate, for one without a centroid."""
+    wanted = np.array([endpoint.spec.slot for endpoint in endpoints])
+    known = (wanted >= 0) & (wanted < slots.size)
+    return np.where(known, slots[np.where(known, wanted, 0)], np.float32(np.nan))

@@ -1,0 +1,230 @@
+"""Which engines exist, which take requests, and how many requests each one has in flight.
+
+Synchronous on purpose: a decision and the lease it leads to happen in one step of the event loop, so that requests
+arriving together never herd on one engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.affinity import seed
+from eldr_router.errors import no_endpoint, overloaded
+
+_FIRST_EJECTION = 1.0
+_LONGEST_EJECTION = 30.0
+
+
+class EndpointSpec(NamedTuple):
+    """An engine as a source describes it; ``slot`` is the centroid it belongs to, -1 for none."""
+
+    role: str
+    name: str
+    host: str
+    port: int
+    slot: int = -1
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` as it stands in URLs and Host headers."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Endpoint:
+    """An engine that may be sent requests."""
+
+    __slots__ = ("_failures", "_retry_at", "in_flight", "seed", "spec")
+
+    def __init__(self, spec: EndpointSpec) -> None:
+        self.spec = spec
+        self.seed = seed(spec.name)
+        self.in_flight = 0
+        self._failures = 0
+        self._retry_at = 0.0
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.spec.name
+
+    def is_healthy(self, now: float) -> bool:
+        """Tell whether the engine is not ejected at the moment."""
+        return now >= self._retry_at
+
+    def refused(self, now: float) -> None:
+        """Eject the engine for a while: it did not accept a connection."""
+        if now < self._retry_at:
+            return  # requests that were already on their way when it was ejected say nothing new
+        self._retry_at = now + min(_FIRST_EJECTION * 2**self._failures, _LONGEST_EJECTION)
+        self._failures = min(self._failures + 1, 10)
+
+    def accepted(self) -> None:
+        """Forget earlier failures: a connection was made."""
+        self._failures = 0
+        self._retry_at = 0.0
+
+
+class Lease:
+    """One unit of load on an engine; a context manager, released once however often it is asked to."""
+
+    __slots__ = ("_endpoint",)
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint: Endpoint | None = endpoint
+        endpoint.in_flight += 1
+
+    def release(self) -> None:
+        """Give the unit back."""
+        if self._endpoint is not None:
+            self._endpoint.in_flight -= 1
+            self._endpoint = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(slots=True)
+class _Peer:
+    in_flight: Mapping[str, int]
+    at: float
+
+
+class Registry:
+    """Engines of both roles.
+
+    Parameters
+    ----------
+    clock : callable
+        Monotonic seconds.
+    peer_age : float
+        Counts of another router are forgotten when they are older, seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, peer_age: float = 2.0) -> None:
+        self._clock = clock
+        self._peer_age = peer_age
+        self._endpoints: dict[str, dict[EndpointSpec, Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
+        self._peers: dict[str, _Peer] = {}
+        self._draining: list[Endpoint] = []
+        self._undecided = 0
+        self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
+
+    def __repr__(self) -> str:
+        loads = {role: {e.name: e.in_flight for e in self.endpoints(role)} for role in self._endpoints}
+        return f"<Registry {loads} undecided={self._undecided}>"
+
+    def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
+        """Set the engines of a role; those that stay keep their load and health."""
+        old = self._endpoints[role]
+        new = {spec: old.get(spec) or Endpoint(spec) for spec in specs}
+        self._draining += [endpoint for spec, endpoint in old.items() if spec not in new]
+        self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
+        self._endpoints[role] = new
+
+    def endpoints(self, role: str) -> list[Endpoint]:
+        """All engines of a role."""
+        return list(self._endpoints[role].values())
+
+    def usable(self, role: str, exclude: Iterable[Endpoint] = ()) -> list[Endpoint]:
+        """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
+        now = self._clock()
+        known = [endpoint for endpoint in self._endpoints[role].values() if endpoint not in exclude]
+        return [endpoint for endpoint in known if endpoint.is_healthy(now)] or known
+
+    def is_healthy(self, endpoint: Endpoint) -> bool:
+        """Tell whether an engine is not ejected at the moment."""
+        return endpoint.is_healthy(self._clock())
+
+    def turn(self, role: str) -> int:
+        """Return a number that grows by one with every choice of a role; it rotates ties."""
+        self._turns[role] += 1  # per role: with one for both, two engines would never take turns
+        return self._turns[role]
+
+    def set_peer(self, router: str, in_flight: Mapping[str, int]) -> None:
+        """Take another router's decode requests in flight, by engine name."""
+        self._peers[router] = _Peer(in_flight, self._clock())
+
+    def _fresh_peers(self) -> list[Mapping[str, int]]:
+        oldest = self._clock() - self._peer_age
+        if any(peer.at < oldest for peer in self._peers.values()):
+            self._peers = {name: peer for name, peer in self._peers.items() if peer.at >= oldest}
+        return [peer.in_flight for peer in self._peers.values()]
+
+    def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
+        """Return the requests in flight per engine, over all routers."""
+        peers = self._fresh_peers()
+        if not peers:
+            return [endpoint.in_flight for endpoint in endpoints]
+        return [
+            endpoint.in_flight + sum(peer.get(endpoint.name, 0) for peer in peers) for endpoint in endpoints
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Own decode requests in flight by engine name, engines that are going included."""
+        counts: dict[str, int] = {}
+        self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
+        for endpoint in (*self._endpoints[ROLE_DECODE].values(), *self._draining):
+            if endpoint.spec.role == ROLE_DECODE:
+                counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight
+        return counts
+
+    def admit(self, limit: int) -> Admission:
+        """Reserve room for one request on some decode engine before its prefill costs anything.
+
+        Raises
+        ------
+        RouterError
+            503 if no decode engine is known, 429 if all are full.
+        """
+        decode = self.usable(ROLE_DECODE)
+        if not decode:
+            raise no_endpoint(ROLE_DECODE)
+        room = sum(max(0, limit - total) for total in self.totals(decode))
+        if room <= self._undecided:
+            raise overloaded(limit)
+        return Admission(self)
+
+    @property
+    def undecided(self) -> int:
+        """Requests admitted that have no decode engine yet."""
+        return self._undecided
+
+
+class Admission:
+    """A place reserved on some decode engine; ``settle`` when one is chosen, or leave the context."""
+
+    __slots__ = ("_open", "_registry")
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._open = False
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Wait for a decode engine (again)."""
+        if not self._open:
+            self._open = True
+            self._registry._undecided += 1  # noqa: SLF001 - one unit with the registry
+
+    def settle(self) -> None:
+        """Stop waiting: a lease counts the request from now on, or it is over."""
+        if self._open:
+            self._open = False
+            self._registry._undecided -= 1  # noqa: SLF001 - one unit with the registry
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.settle()

@@ -1,0 +1,172 @@
+"""The routing table: what the operator (or the worker file) wants, and what is in effect. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eldr.centroids import CentroidSet
+from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_ELDR, ROUTING_VERSION
+from eldr.core.policy import JSQ, Policy, make_policy
+
+
+class RoutingError(ValueError):
+    """A routing document that cannot be used; the message names the field and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRef:
+    """A pointer to a centroid set; ``shards`` are (ConfigMap name, sha256 hex)."""
+
+    fit: str
+    digest: str
+    k: int
+    shards: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`."""
+
+    model: str = ""
+    epoch: int = 0
+    policy: str = POLICY_ELDR
+    tau: float = 0.1
+    min_candidates: int = 1
+    max_in_flight: int = 256
+    sample_rate: float = 1.0
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
+    active: SetRef | None = None
+    staged: SetRef | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """What requests are routed by. Immutable: a new table takes effect between two requests.
+
+    Attributes
+    ----------
+    intent : Intent
+        The settings in effect.
+    epoch : int
+        Epoch of the centroids in effect; older than the intent's while its set is refused or still loading.
+    policy : Policy
+    active : SetRef or None
+        The set in effect.
+    centroids : CentroidSet or None
+        Its contents.
+    """
+
+    intent: Intent
+    epoch: int
+    policy: Policy
+    active: SetRef | None
+    centroids: CentroidSet | None
+
+    @property
+    def max_in_flight(self) -> int:
+        """Limit per decode engine."""
+        return self.intent.max_in_flight
+
+    @property
+    def policy_in_effect(self) -> str:
+        """The policy's name; JSQ while ELDR has no centroids."""
+        return JSQ().name if self.policy.name == POLICY_ELDR and self.centroids is None else self.policy.name
+
+    @property
+    def usable_seconds(self) -> float:
+        """Age up to which a prefill result may be used: the lease less a margin."""
+        lease = self.intent.lease_seconds
+        return lease - max(0.1 * lease, 1.0)
+
+
+def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: CentroidSet | None) -> Table:
+    """Return a table with the intent's settings and the given set."""
+    policy = make_policy(intent.policy, tau=intent.tau, min_candidates=intent.min_candidates)
+    return Table(intent, epoch, policy, active, centroids)
+
+
+EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
+
+
+def settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
+    """Read the settings of a routing document or worker file; absent ones keep ``base``'s values.
+
+    Raises
+    ------
+    RoutingError
+        Names the field and the value.
+    """
+    base = base or Intent()
+    policy = fields.get("policy", base.policy)
+    if policy not in POLICIES:
+        raise RoutingError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    model = fields.get("model", base.model)
+    if not isinstance(model, str):
+        raise RoutingError(f"model: expected a name, got {model!r}")
+    return replace(
+        base,
+        model=model,
+        policy=policy,
+        tau=_number(fields, "tau", base.tau, 0.0, 2.0),
+        min_candidates=int(_number(fields, "min_candidates", base.min_candidates, 1, 1 << 20, whole=True)),
+        max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
+        sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
+        lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
+    )
+
+
+def parse(fields: object) -> Intent:
+    """Read a whole routing document.
+
+    Raises
+    ------
+    RoutingError
+        Names the field and the value.
+    """
+    if not isinstance(fields, dict):
+        raise RoutingError(f"expected an object, got {type(fields).__name__}")
+    version = fields.get("version")
+    if version != ROUTING_VERSION:
+        raise RoutingError(
+            f"version: this router reads {ROUTING_VERSION}, got {version!r}; upgrade the router first"
+        )
+    return replace(
+        settings(fields),
+        epoch=int(_number(fields, "epoch", 0, 0, 1 << 53, whole=True)),
+        active=_set(fields, "active"),
+        staged=_set(fields, "staged"),
+    )
+
+
+def _number(
+    fields: dict[str, Any], name: str, default: float, low: float, high: float, *, whole: bool = False
+) -> float:
+    value = fields.get(name, default)
+    good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise RoutingError(f"{name}: expected {kind} in {low:g}..{high:g}, got {value!r}")
+    return float(value)
+
+
+def _set(fields: dict[str, Any], name: str) -> SetRef | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise RoutingError(f"{name}: expected an object or null, got {value!r}")
+    for key in ("fit", "digest"):
+        if not isinstance(value.get(key), str) or not value[key]:
+            raise RoutingError(f"{name}.{key}: expected text, got {value.get(key)!r}")
+    shards = value.get("shards")
+    if not isinstance(shards, list) or not shards:
+        raise RoutingError(f"{name}.shards: expected a list, got {shards!r}")
+    for shard in shards:
+        if not isinstance(shard, dict) or not all(
+            isinstance(shard.get(key), str) for key in ("name", "sha256")
+        ):
+            raise RoutingError(f"{name}.shards: expected name and sha256, got {shard!r}")
+    k = int(_number(value, "k", 0, 1, 1 << 20, whole=True))
+    return SetRef(value["fit"], value["digest"], k, tuple((s["name"], s["sha256"]) for s in shards))

@@ -1,0 +1,93 @@
+"""The process's settings, as the command line gives them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eldr.contract import PORT_ADMIN, PORT_ENGINE, PORT_ROUTER
+
+
+class SettingsError(ValueError):
+    """Settings that cannot work; the message names the option and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that is fixed for the life of the process; times in seconds.
+
+    See ``eldr router --help`` for what each one means.
+    """
+
+    source: str = "file"
+    workers: Path | None = None
+    centroids: Path | None = None
+    namespace: str = ""
+    deployment: str = ""
+    peers: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = PORT_ROUTER
+    admin_host: str = ""
+    admin_port: int = PORT_ADMIN
+    admin_token: str = ""
+    log_dir: Path | None = None
+    log_bytes: int = 256 << 20
+    log_seconds: float = 7 * 86400.0
+    drain_seconds: float = 300.0
+    lame_duck_seconds: float = 2.0
+    prefill_timeout: float = 120.0
+    decode_idle_timeout: float = 600.0
+    connect_timeout: float = 2.0
+    max_body: int = 64 << 20
+    attempts: int = 3
+    ready_seconds: float = 10.0
+    join_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.source == "file" and self.workers is None:
+            raise SettingsError(
+                "--workers: the file source needs a worker file; see docs/reference/router.md"
+            )
+        if self.source == "kubernetes" and not (self.namespace and self.deployment):
+            raise SettingsError("--namespace and --deployment: the kubernetes source needs both")
+        if not self.admin_token and not is_loopback(self.admin):
+            raise SettingsError(
+                f"--admin-host: {self.admin} is reachable from outside, but ELDR_ADMIN_TOKEN is not set; "
+                "set it, or use --admin-host 127.0.0.1"
+            )
+        for peer in self.peers:
+            parse_url("--peer", peer)
+
+    @property
+    def admin(self) -> str:
+        """Address of the admin port."""
+        return self.admin_host or self.host
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address cannot be reached from other machines."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_url(name: str, url: object) -> tuple[str, int]:
+    """Return host and port of ``http://host[:port]``.
+
+    Raises
+    ------
+    SettingsError
+        Names the field and the value.
+    """
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and not parts.query:
+            return parts.hostname, parts.port or PORT_ENGINE
+    except ValueError:
+        pass
+    raise SettingsError(f"{name}: expected http://host:port, got {url!r}")

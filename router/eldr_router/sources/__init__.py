@@ -1,0 +1,1 @@
+"""Where a router learns its engines, settings and centroids from."""

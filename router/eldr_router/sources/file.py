@@ -1,0 +1,171 @@
+"""The file source: one YAML file of engines and settings, one centroid file, both watched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from eldr import centroids
+from eldr.centroids import CentroidsError
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.control import Control, MissingError
+from eldr_router.registry import EndpointSpec
+from eldr_router.routing import Intent, RoutingError, SetRef, settings
+from eldr_router.settings import SettingsError, parse_url
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.5
+_KEYS = {
+    "model",
+    "policy",
+    "tau",
+    "min_candidates",
+    "max_in_flight",
+    "sample_rate",
+    "lease_seconds",
+    ROLE_PREFILL,
+    ROLE_DECODE,
+}
+
+Stamp = tuple[int, int, int] | None
+Workers = tuple[Intent, list[EndpointSpec], list[EndpointSpec]]
+
+
+def parse_workers(text: str) -> Workers:
+    """Read a worker file.
+
+    Raises
+    ------
+    RoutingError
+        Names the field, the value and what is expected.
+    """
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RoutingError(f"not YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise RoutingError(f"expected a mapping, got {type(fields).__name__}")
+    unknown = sorted(str(key) for key in fields if key not in _KEYS)
+    if unknown:
+        raise RoutingError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+    return settings(fields), _endpoints(fields, ROLE_PREFILL), _endpoints(fields, ROLE_DECODE)
+
+
+def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
+    entries = fields.get(role) or []
+    if not isinstance(entries, list):
+        raise RoutingError(f"{role}: expected a list, got {entries!r}")
+    specs: dict[str, EndpointSpec] = {}
+    slots: set[int] = set()
+    for index, entry in enumerate(entries):
+        where = f"{role}[{index}]"
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
+            raise RoutingError(f"{where}: expected name and url, got {entry!r}")
+        name, slot = entry["name"], entry.get("slot", index)
+        if name in specs:
+            raise RoutingError(f"{where}.name: {name!r} appears twice")
+        if not name.isascii() or not name.isprintable():
+            raise RoutingError(
+                f"{where}.name: expected printable ASCII, it is a response header, got {name!r}"
+            )
+        if not isinstance(slot, int) or isinstance(slot, bool) or slot < -1:
+            raise RoutingError(f"{where}.slot: expected a whole number from 0 (or -1, none), got {slot!r}")
+        if role == ROLE_DECODE and slot >= 0 and slot in slots:
+            raise RoutingError(f"{where}.slot: {slot} appears twice; every centroid belongs to one engine")
+        slots.add(slot)
+        try:
+            host, port = parse_url(f"{where}.url", entry.get("url"))
+        except SettingsError as error:
+            raise RoutingError(str(error)) from None
+        specs[name] = EndpointSpec(role, name, host, port, slot if role == ROLE_DECODE else -1)
+    return list(specs.values())
+
+
+class FileSource:
+    """Watches the worker file and the centroid file by their stat.
+
+    Parameters
+    ----------
+    workers : Path
+    centroid_file : Path or None
+    control : Control
+    """
+
+    def __init__(self, workers: Path, centroid_file: Path | None, control: Control) -> None:
+        self._workers = workers
+        self._centroids = centroid_file
+        self._control = control
+        self._stamps: tuple[Stamp, Stamp] | None = None
+        self._intent: Intent | None = None
+        self._active: SetRef | None = None
+        self._epoch = 0
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            await self.step()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def step(self) -> None:
+        """Read what has changed since the last step."""
+        stamps = await asyncio.to_thread(lambda: (_stamp(self._workers), _stamp(self._centroids)))
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        problems: list[str] = []
+        try:
+            text = await asyncio.to_thread(self._workers.read_text)
+            self._intent, prefill, decode = parse_workers(text)
+            self._control.set_endpoints(ROLE_PREFILL, prefill)
+            self._control.set_endpoints(ROLE_DECODE, decode)
+        except (OSError, UnicodeDecodeError, RoutingError) as error:
+            problems.append(f"worker file {self._workers}: {error}")
+        if self._centroids is not None and stamps[1] is not None:
+            try:
+                self._point_at(await asyncio.to_thread(self._centroids.read_bytes), self._centroids.stem)
+            except OSError as error:
+                problems.append(f"centroid file {self._centroids}: {error}")
+        elif self._active is not None:
+            problems.append(f"centroid file {self._centroids}: it is gone; its centroids stay in effect")
+        self._control.set_problem("; ".join(problems) or None)
+        if self._intent is not None:
+            intent = replace(self._intent, epoch=self._epoch, active=self._active)
+            self._control.set_intent(intent, self._fetch)
+
+    def _point_at(self, data: bytes, name: str) -> None:
+        digest = centroids.digest(data)
+        if self._active is not None and self._active.digest == digest:
+            return
+        try:
+            k = centroids.load(data).k
+        except CentroidsError:
+            k = 0  # the control refuses it, with the reason
+        self._active = SetRef(name, digest, k)
+        self._epoch += 1
+
+    async def _fetch(self, ref: SetRef) -> bytes:
+        if self._centroids is None:
+            raise MissingError("no centroid file")
+        try:
+            data = await asyncio.to_thread(self._centroids.read_bytes)
+        except OSError as error:
+            raise MissingError(f"centroid file {self._centroids}: {error}") from None
+        if centroids.digest(data) != ref.digest:
+            raise MissingError("the centroid file changed while it was read")
+        return data
+
+
+def _stamp(path: Path | None) -> Stamp:
+    if path is None:
+        return None
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

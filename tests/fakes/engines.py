@@ -1,0 +1,316 @@
+"""Scripted engines on raw sockets: what each one does to its next request is told by the test.
+
+An engine without a script behaves: prefill hands over fresh blocks once, decode streams or answers. Every hand-over is
+remembered, so that a test can prove that no prefill result was ever pulled twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from eldr.contract import PATH_ACTIVATIONS
+
+TOKENS = [" one", " two", " three"]
+
+
+@dataclass(repr=False)
+class Seen:
+    """A request as an engine saw it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return json.loads(self.raw)
+
+    @property
+    def id(self) -> str:
+        return self.headers["x-request-id"]
+
+
+class Exchange:
+    """One request at an engine, and the means to misbehave."""
+
+    def __init__(self, engine: FakeEngine, seen: Seen, writer: asyncio.StreamWriter) -> None:
+        self.engine = engine
+        self.seen = seen
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def json(self, value: Any, status: int = 200, headers: str = "") -> None:
+        body = json.dumps(value).encode()
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {len(body)}\r\n\r\n"
+        await self.send(head.encode() + body)
+
+    async def stream_head(self, headers: str = "") -> None:
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{headers}transfer-encoding: chunked\r\n\r\n"
+        await self.send(head.encode())
+
+    async def event(self, data: str) -> None:
+        payload = f"data: {data}\n\n".encode()
+        await self.send(b"%x\r\n%b\r\n" % (len(payload), payload))
+
+    async def stream_end(self) -> None:
+        await self.event("[DONE]")
+        await self.send(b"0\r\n\r\n")
+
+    def reset(self) -> None:
+        """Cut the connection with a RST."""
+        raw = self.writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+Behaviour = Callable[[Exchange], Awaitable[None]]
+
+
+def token_event(text: str) -> str:
+    return json.dumps({"choices": [{"index": 0, "text": text}]})
+
+
+def answer(status: int, value: Any, headers: str = "") -> Behaviour:
+    return lambda exchange: exchange.json(value, status, headers)
+
+
+async def reset(exchange: Exchange) -> None:
+    exchange.reset()
+
+
+async def close(exchange: Exchange) -> None:
+    exchange.writer.close()
+
+
+async def hang(exchange: Exchange) -> None:
+    exchange.engine.hanging += 1
+    try:
+        await exchange.engine.gone(exchange)
+    finally:
+        exchange.engine.hanging -= 1
+
+
+async def error_event(exchange: Exchange) -> None:
+    await exchange.stream_head()
+    await exchange.event(json.dumps({"error": {"message": "Internal server error", "code": 500}}))
+    await exchange.stream_end()
+
+
+def dies_after(tokens: int, torn: bytes = b"") -> Behaviour:
+    """Stream some tokens, then half a chunk, then die."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        for text in TOKENS[:tokens]:
+            await exchange.event(token_event(text))
+        if torn:
+            await exchange.send(torn)
+        await exchange.engine.released(exchange)
+        exchange.reset()
+
+    return behaviour
+
+
+def pieces(*parts: bytes, close: bool = False) -> Behaviour:
+    """Send exactly these bytes, each in a write of its own."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        for part in parts:
+            await exchange.send(part)
+            await asyncio.sleep(0)
+        if close:
+            exchange.writer.close()
+
+    return behaviour
+
+
+def slow(release: asyncio.Event) -> Behaviour:
+    """Stream the first token, the rest only after the release."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.event(token_event(TOKENS[0]))
+        await release.wait()
+        for text in TOKENS[1:]:
+            await exchange.event(token_event(text))
+        await exchange.stream_end()
+
+    return behaviour
+
+
+_blocks = itertools.count(1)
+
+
+@dataclass(repr=False)
+class FakeEngine:
+    """One engine on a port of its own."""
+
+    role: str
+    name: str
+    eldr: dict[str, Any] | None = None
+    seen: list[Seen] = field(default_factory=list)
+    script: deque[Behaviour] = field(default_factory=deque)
+    activations: list[dict[str, Any]] | None = None
+    connections: int = 0
+    accepted: int = 0
+    hanging: int = 0
+    port: int = 0
+    host: str = "127.0.0.1"
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    _server: asyncio.Server | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def requests(self) -> list[Seen]:
+        """Completion requests only."""
+        return [seen for seen in self.seen if seen.path.endswith("completions")]
+
+    @property
+    def blocks(self) -> list[str]:
+        """Prefill results that this engine was asked to pull."""
+        params = [seen.body.get("kv_transfer_params") for seen in self.requests]
+        return [p["remote_request_id"] for p in params if p and p.get("do_remote_prefill")]
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def refuse(self) -> None:
+        """Stop listening and drop every connection: what a dead process looks like."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        while self._tasks:
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # aborted transports close in the loop's next turns
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.accepted += 1
+        try:
+            while (seen := await read_request(reader)) is not None:
+                self.seen.append(seen)
+                exchange = Exchange(self, seen, writer)
+                gone = asyncio.ensure_future(self.gone(exchange))
+                work = asyncio.ensure_future(self._behave(exchange))
+                try:
+                    await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in (gone, work):
+                        task.cancel()
+                    await asyncio.gather(gone, work, return_exceptions=True)
+                if writer.transport.is_closing() or reader.at_eof():
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.connections -= 1
+            writer.transport.abort()
+
+    async def _behave(self, exchange: Exchange) -> None:
+        path = urlsplit(exchange.seen.path)
+        if path.path == PATH_ACTIVATIONS:
+            await self._activations(exchange, parse_qs(path.query))
+        elif path.path == "/v1/models":
+            await exchange.json({"object": "list", "data": [{"id": "m"}]})
+        elif self.script:
+            await self.script.popleft()(exchange)
+        else:
+            await (prefill if self.role == "prefill" else decode)(exchange)
+
+    async def _activations(self, exchange: Exchange, query: dict[str, list[str]]) -> None:
+        if self.activations is None:
+            await exchange.json({"error": {"message": "Not Found"}}, 404)
+            return
+        after = int(query["after"][0])
+        records = [r for r in self.activations[after:] if r["request_id"].find(query["prefix"][0]) >= 0]
+        await exchange.json(
+            {"v": 1, "boot": "b", "next": len(self.activations), "lost": 0, "records": records}
+        )
+
+    async def gone(self, exchange: Exchange) -> None:
+        """Wait until the router has closed the connection."""
+        reader = exchange.writer.transport.get_protocol()._stream_reader
+        while (
+            not reader.at_eof() and reader.exception() is None and not exchange.writer.transport.is_closing()
+        ):
+            await asyncio.sleep(0.005)
+
+    async def released(self, exchange: Exchange) -> None:
+        """Wait until the test says so."""
+        await self.release.wait()
+
+
+async def read_request(reader: asyncio.StreamReader) -> Seen | None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    first, *lines = head.decode().split("\r\n")[:-2]
+    method, path, _ = first.split(" ")
+    pairs = [line.split(": ", 1) for line in lines]
+    headers = {name.lower(): value for name, value in pairs}
+    assert len(headers) == len(pairs), f"a header came twice: {lines}"
+    return Seen(method, path, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+
+
+async def prefill(exchange: Exchange) -> None:
+    params: dict[str, Any] = {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_request_id": f"blocks-{next(_blocks)}",
+        "remote_engine_id": exchange.engine.name,
+        "remote_block_ids": [[1, 2, 3]],
+    }
+    if exchange.engine.eldr is not None:
+        params["eldr"] = exchange.engine.eldr
+    await exchange.json({"id": exchange.seen.id, "choices": [], "kv_transfer_params": params})
+
+
+async def decode(exchange: Exchange) -> None:
+    if not exchange.seen.body.get("stream"):
+        await exchange.json({"id": exchange.seen.id, "choices": [{"text": "".join(TOKENS)}]})
+        return
+    await exchange.stream_head()
+    for text in TOKENS:
+        await exchange.event(token_event(text))
+    await exchange.stream_end()
+
+
+@contextlib.asynccontextmanager
+async def engines(*names: str) -> AsyncIterator[list[FakeEngine]]:
+    """Start engines; names that begin with ``p`` are prefill engines."""
+    made = [FakeEngine("prefill" if name.startswith("p") else "decode", name) for name in names]
+    try:
+        for engine in made:
+            await engine.start()
+        yield made
+    finally:
+        for engine in made:
+            engine.release.set()
+            await engine.refuse()

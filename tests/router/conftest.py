@@ -1,0 +1,156 @@
+"""A router inside the test's own event loop, against scripted engines over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+
+from eldr_router.app import App
+from eldr_router.settings import Settings
+from tests.fakes.engines import FakeEngine, engines
+
+TOKEN = "secret"
+DEADLINE = 30.0
+
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"uvloop": uvloop.new_event_loop}
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"timed out waiting for {what}"
+        await asyncio.sleep(0.005)
+
+
+def counter(app: App, name: str, **labels: str) -> float:
+    """Sum of a counter's series with these labels."""
+    want = {f'{key}="{value}"' for key, value in labels.items()}
+    total = 0.0
+    for series, value in app.services.metrics.totals().items():
+        base, _, rest = series.partition("{")
+        if base == f"eldr_router_{name}_total" and want <= set(rest.rstrip("}").split(",")):
+            total += value
+    return total
+
+
+@dataclass
+class Router:
+    """A running router and the engines behind it."""
+
+    app: App
+    engines: dict[str, FakeEngine]
+    workers: Path
+    client: httpx.AsyncClient
+
+    def __getitem__(self, name: str) -> FakeEngine:
+        return self.engines[name]
+
+    @property
+    def url(self) -> str:
+        host, port = self.app.addresses[0]
+        return f"http://{host}:{port}"
+
+    @property
+    def admin(self) -> str:
+        host, port = self.app.addresses[1]
+        return f"http://{host}:{port}"
+
+    async def post(self, path: str = "/v1/completions", headers: dict[str, str] | None = None, **body: Any):
+        body = {"model": "m", "prompt": "hello", **body}
+        return await self.client.post(self.url + path, json=body, headers=headers)
+
+    async def state(self) -> dict[str, Any]:
+        answer = await self.client.get(
+            f"{self.admin}/eldr/v1/state", headers={"authorization": f"Bearer {TOKEN}"}
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def counter(self, name: str, **labels: str) -> float:
+        return counter(self.app, name, **labels)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.app.addresses[0])
+
+    async def configure(self, **fields: Any) -> None:
+        """Rewrite the worker file and wait until it is in effect."""
+        before = self.app.services.table
+        write_workers(self.workers, list(self.engines.values()), **fields)
+        await until(lambda: self.app.services.table is not before, "the worker file to be read")
+
+    def in_flight(self) -> dict[str, int]:
+        registry = self.app.services.registry
+        return {
+            endpoint.name: endpoint.in_flight
+            for role in ("prefill", "decode")
+            for endpoint in registry.endpoints(role)
+        }
+
+    def idle(self) -> bool:
+        registry = self.app.services.registry
+        return not (any(self.in_flight().values()) or any(registry.counts().values()) or registry.undecided)
+
+    def pulled_once(self) -> None:
+        """No prefill result was sent to two decode engines that may have pulled it."""
+        blocks = [block for engine in self.engines.values() for block in engine.blocks]
+        twice = sorted({block for block in blocks if blocks.count(block) > 1})
+        assert not twice, "a prefill result was used twice"
+
+
+def write_workers(path: Path, running: list[FakeEngine], **fields: Any) -> None:
+    document = {
+        "model": "m",
+        "prefill": [{"name": e.name, "url": e.url} for e in running if e.role == "prefill"],
+        "decode": [{"name": e.name, "url": e.url} for e in running if e.role == "decode"],
+        **fields,
+    }
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(document))
+    temporary.rename(path)
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    """Start routers: ``async with start("p0", "d0") as router``."""
+
+    @contextlib.asynccontextmanager
+    async def run(
+        *names: str, settings: dict[str, Any] | None = None, **fields: Any
+    ) -> AsyncIterator[Router]:
+        async with engines(*names) as made, serving(made, tmp_path, settings, **fields) as router:
+            yield router
+            router.pulled_once()
+
+    return run
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    made: list[FakeEngine], folder: Path, settings: dict[str, Any] | None = None, **fields: Any
+) -> AsyncIterator[Router]:
+    options: dict[str, Any] = {"port": 0, "admin_port": 0, "admin_token": TOKEN, "lame_duck_seconds": 0.0}
+    options |= settings or {}
+    options.setdefault("workers", folder / "workers.yaml")
+    write_workers(options["workers"], made, **fields)
+    app = App(Settings(**options))
+    async with httpx.AsyncClient(timeout=DEADLINE) as client:
+        await app.start()
+        try:
+            router = Router(app, {engine.name: engine for engine in made}, options["workers"], client)
+            await until(app.is_ready, "the router to be ready")
+            yield router
+            await until(router.idle, f"in-flight counts to return to zero: {app.services.registry!r}")
+        finally:
+            await app.stop()

@@ -1,0 +1,414 @@
+"""Centroid sets, readiness, the admin port, peers, telemetry, drain: inside one event loop."""
+
+import asyncio
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from eldr import centroids, contract
+from eldr.centroids import CentroidSet
+from eldr.siglog import FrameReader
+from eldr.wire import ExpertCounts, encode_counts
+from eldr_router.app import App
+from eldr_router.control import Control, MissingError
+from eldr_router.routing import Intent, SetRef
+from eldr_router.settings import Settings
+from tests.fakes.engines import engines, slow
+from tests.router.conftest import TOKEN, serving, until
+
+AUTH = {"authorization": f"Bearer {TOKEN}"}
+
+
+def make_set(k: int = 2, model: str = "m", seed: int = 0) -> CentroidSet:
+    centers = np.random.default_rng(seed).random((k, 8)).astype(np.float32)
+    centers[:, :k] += 3 * np.eye(k, dtype=np.float32)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    return CentroidSet(
+        model=model,
+        n_layers=2,
+        n_experts=4,
+        top_k=2,
+        kept=(0, 1),
+        weighting="counts",
+        weights=np.ones((2, 4), dtype=np.float32),
+        centers=centers,
+        samples=10,
+        created=1.0,
+        rho=0.5,
+    )
+
+
+def ref(data: bytes, fit: str, k: int = 2) -> SetRef:
+    return SetRef(fit, centroids.digest(data), k)
+
+
+def signature(*values: int) -> dict:
+    counts = np.array(values, dtype=np.uint16).reshape(2, 4)
+    return encode_counts(ExpertCounts(counts, top_k=2, tokens=int(counts.sum()) // 4, exact=True))
+
+
+class Store:
+    """Where sets come from."""
+
+    def __init__(self):
+        self.data: dict[str, bytes] = {}
+        self.asked: list[str] = []
+
+    async def fetch(self, wanted: SetRef) -> bytes:
+        self.asked.append(wanted.fit)
+        if wanted.fit not in self.data:
+            raise MissingError(f"shard of {wanted.fit}: 404: not found")
+        return self.data[wanted.fit]
+
+
+@pytest.fixture
+async def control(tmp_path):
+    app = App(Settings(workers=tmp_path / "none"))
+    task = asyncio.ensure_future(app.control.run())
+    app.control.set_endpoints("decode", [])
+    yield app.control
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await app.stop()
+
+
+async def test_two_phases(control: Control):
+    store, services = Store(), control._services
+    first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
+    store.data = {"a": first, "b": second}
+    control.set_intent(Intent(model="m", epoch=1, active=ref(first, "a")), store.fetch)
+    await until(lambda: services.table.epoch == 1, "the first set to be active")
+    assert services.table.active.fit == "a"
+    before = services.table
+    control.set_intent(
+        Intent(model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")), store.fetch
+    )
+    await until(lambda: control.staged, "the staged set to be loaded")
+    assert control.staged.fit == "b"
+    assert services.table.centroids is before.centroids, "staging changes nothing"
+    assert services.table.policy.tau == 0.5, "settings do not wait for sets"
+    control.set_intent(Intent(model="m", epoch=2, active=ref(second, "b")), store.fetch)
+    await until(lambda: services.table.epoch == 2, "the switch")
+    assert services.table.active.fit == "b"
+    assert store.asked == ["a", "b"], "an activation loads nothing again"
+    assert before.active.fit == "a", "a request under way keeps its table"
+    control.set_intent(Intent(model="m", epoch=3), store.fetch)
+    await until(lambda: services.table.epoch == 3, "no centroids")
+    assert services.table.policy_in_effect == "JSQ"
+
+
+def damaged(data: bytes) -> bytes:
+    return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+
+
+GOOD = centroids.dump(make_set())
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted", "reason"),
+    [
+        (GOOD[:-100], ref(GOOD[:-100], "x"), "truncated"),
+        (damaged(GOOD), ref(damaged(GOOD), "x"), "digest"),
+        (damaged(GOOD), ref(GOOD, "x"), "digest"),
+        (GOOD, ref(GOOD, "x", k=3), "2 centroids"),
+        (centroids.dump(make_set(model="other")), ref(centroids.dump(make_set(model="other")), "x"), "other"),
+        (
+            GOOD.replace(b'"version":1', b'"version":2'),
+            ref(GOOD.replace(b'"version":1', b'"version":2'), "x"),
+            "upgrade",
+        ),
+        (b"nonsense", ref(b"nonsense", "x"), "not a centroid file"),
+    ],
+)
+async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, data, wanted, reason):
+    store, services = Store(), control._services
+    old = centroids.dump(make_set(seed=9))
+    store.data = {"old": old, "x": data}
+    control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old")), store.fetch)
+    await until(lambda: services.table.epoch == 4, "the old set")
+    control.set_intent(Intent(model="m", epoch=4, active=ref(old, "old"), staged=wanted), store.fetch)
+    await until(lambda: control.refused, "the refusal")
+    ((refused, why),) = control.refused
+    assert refused == wanted
+    assert reason in why
+    assert control.staged is None
+    control.set_intent(Intent(model="m", epoch=5, active=wanted), store.fetch)
+    await until(lambda: services.table.intent.epoch == 5, "the settings of the new epoch")
+    assert (services.table.epoch, services.table.active.fit) == (4, "old")
+    assert control.settled, "a refused set must not hold the router back"
+    control.set_intent(Intent(model="m", epoch=6, active=ref(old, "old")), store.fetch)
+    await until(lambda: not control.refused, "the refusal to be forgotten")
+
+
+async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(control: Control, monkeypatch):
+    from eldr_router import control as module
+
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.02)
+    store = Store()
+    control.set_intent(Intent(model="m", epoch=1, active=ref(GOOD, "late")), store.fetch)
+    await until(lambda: len(store.asked) > 2, "several tries")
+    assert not control.refused, "a fresh Role takes a moment"
+    assert not control.settled
+    monkeypatch.setattr(module, "_MISSING_SECONDS", 0.0)
+    assert "404" in control.refused[0][1]
+    assert control.settled
+    store.data["late"] = GOOD
+    await until(lambda: control._services.table.epoch == 1, "the set to be loaded at last")
+    assert not control.refused
+
+
+async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
+    app = App(Settings(workers=tmp_path / "none", ready_seconds=0.3))
+    try:
+        assert not app.is_ready()
+        app.control.set_endpoints("decode", [])
+        app.control.set_intent(Intent(model="m", active=ref(GOOD, "a")), Store().fetch)
+        assert not app.is_ready(), "the set is neither loaded nor refused"
+        await until(app.is_ready, "time to be up")
+        app.draining = True
+        assert not app.is_ready()
+    finally:
+        await app.stop()
+
+
+async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_path):
+    file = tmp_path / "c.eldr"
+    file.write_bytes(GOOD)
+    async with start("p0", "d0", "d1", settings={"centroids": file}) as router:
+        state = await router.state()
+        assert (state["policy"], state["epoch"], state["active"]["fit"]) == ("ELDR", 1, "c")
+        for values, name in (((9, 0, 0, 0, 0, 0, 0, 0), "d0"), ((0, 9, 0, 0, 0, 0, 0, 0), "d1")) * 3:
+            router["p0"].eldr = signature(*values)
+            assert (await router.post()).headers["x-eldr-decode"] == name
+        assert router.counter("placements", policy="ELDR", reason="similarity") == 6
+        file.write_bytes(GOOD[:-5])
+        await until(lambda: router.app.control.refused, "the broken file to be refused")
+        assert (await router.state())["epoch"] == 1
+        file.write_bytes(centroids.dump(make_set(seed=5)))
+        await until(lambda: router.app.services.table.epoch == 3, "the new set")
+        assert (await router.state())["refused"] == []
+
+
+async def test_the_admin_port_is_guarded(start):
+    async with start("p0", "d0") as router:
+        get = router.client.get
+        for path in (contract.PATH_STATE, contract.PATH_COUNTS, contract.PATH_SIGLOG, "/nothing"):
+            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
+                assert (await get(router.admin + path, headers=headers)).status_code == 401
+            assert (await get(router.url + path, headers=AUTH)).status_code == 404, "never on the client port"
+        assert (await get(router.admin + "/nothing", headers=AUTH)).status_code == 404
+        assert (await router.client.post(router.admin + contract.PATH_STATE, headers=AUTH)).status_code == 405
+        counts = (await get(router.admin + contract.PATH_COUNTS, headers=AUTH)).json()
+        assert counts == {"v": 1, "router": router.app.services.router, "seq": 1, "in_flight": {"d0": 0}}
+        await router.post()
+        text = (await get(router.admin + contract.PATH_METRICS)).text
+        assert 'eldr_router_requests_total{outcome="ok"} 1.0' in text
+        assert 'eldr_router_in_flight{endpoint="d0",role="decode"} 0.0' in text
+
+
+async def test_series_of_engines_that_went_are_removed(start):
+    async with start("p0", "d0", "d1") as router:
+        for _ in range(2):
+            await router.post()
+        gone = router.engines.pop("d1")
+        await router.configure()
+        text = router.app.services.metrics.exposition().decode()
+        assert 'placed_total{endpoint="d0"}' in text
+        assert '"d1"' not in text
+        router.engines["d1"] = gone
+
+
+async def test_state_follows_the_contract(start):
+    async with start("p0", "d0") as router:
+        state = await router.state()
+        assert set(state) == {
+            *(
+                "v",
+                "router",
+                "epoch",
+                "policy",
+                "ready",
+                "draining",
+                "active",
+                "staged",
+                "refused",
+                "samples",
+            ),
+            *("prefill", "decode", "counters", "problem"),
+        }
+        assert set(state["decode"][0]) == {"name", "url", "slot", "healthy", "in_flight", "total"}
+        assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}
+
+
+async def test_two_routers_share_their_counts(tmp_path):
+    async with engines("p0", "d0", "d1") as made:
+        folders = [tmp_path / "a", tmp_path / "b"]
+        for folder in folders:
+            folder.mkdir()
+        async with serving(made, folders[0]) as first:
+            peer = {"peers": (first.admin,)}
+            async with serving(made, folders[1], peer) as second:
+                release = asyncio.Event()
+                for engine in made[1:]:
+                    engine.script.append(slow(release))
+                busy = asyncio.ensure_future(first.post(stream=True))
+                await until(lambda: sum(first.in_flight().values()) == 1, "a stream at the first router")
+                name = next(name for name, count in first.in_flight().items() if count)
+                registry = second.app.services.registry
+                decode = registry.endpoints("decode")
+                await until(lambda: sum(registry.totals(decode)) == 1, "the second one to hear of it")
+                assert registry.counts() == {"d0": 0, "d1": 0}
+                for engine in made[1:]:
+                    if engine.name != name:
+                        engine.script.clear()
+                for _ in range(4):
+                    assert (await second.post()).headers["x-eldr-decode"] != name
+                release.set()
+                await busy
+                await until(lambda: sum(registry.totals(decode)) == 0, "the end of it to be heard of")
+
+
+async def test_counts_of_a_router_that_died_age_out(tmp_path):
+    async with engines("p0", "d0") as made, serving(made, tmp_path) as router:
+        registry = router.app.services.registry
+        registry.set_peer("dead", {"d0": 7})
+        assert registry.totals(registry.endpoints("decode")) == [7]
+        await until(lambda: registry.totals(registry.endpoints("decode")) == [0], "its counts to age")
+
+
+async def records(router):
+    reader, found = FrameReader(), []
+    async with router.client.stream("GET", router.admin + contract.PATH_SIGLOG, headers=AUTH) as got:
+        assert got.status_code == 200
+        async for data in got.aiter_bytes():
+            found += reader.feed(data)
+    assert reader.damaged is None
+    return found
+
+
+async def test_sampled_requests_are_logged_with_their_activations(start, tmp_path):
+    async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}, model="m") as router:
+        router["p0"].eldr = signature(1, 2, 3, 4, 0, 0, 0, 10)
+        router["d0"].activations = []
+        begun = time.time()
+        assert (await router.post()).status_code == 200
+        assert (await router.post(headers={contract.HEADER_LOG: "off"})).status_code == 200
+        served = router["d0"].requests[0]
+        assert contract.HEADER_LOG not in router["d0"].requests[1].headers
+        decoded = signature(5, 0, 0, 0, 0, 0, 0, 5)
+        router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **decoded})
+        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **decoded})
+        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
+        (record,) = await records(router)
+        assert record.request_id == contract.base_id(served.id)
+        assert record.prefill_counts().tolist() == [[1, 2, 3, 4], [0, 0, 0, 10]]
+        assert record.decode_counts().tolist() == [[5, 0, 0, 0], [0, 0, 0, 5]]
+        assert (record.worker, record.slot, record.policy, record.model) == ("d0", 0, "JSQ", "m")
+        assert record.exact
+        assert begun - 1 <= record.time <= time.time()
+        assert 0 < record.prefill_seconds <= record.first_byte_seconds <= record.total_seconds
+        assert (await router.state())["samples"] == 1
+        assert router.counter("log_records", decode="joined") == 1
+        assert not any(b"hello" in path.read_bytes() for path in (tmp_path / "log").iterdir()), (
+            "never prompt text"
+        )
+
+
+@pytest.mark.parametrize("supported", [True, False])
+async def test_a_record_is_written_though_activations_never_come(start, tmp_path, supported):
+    settings = {"log_dir": tmp_path / "log", "join_seconds": 0.1}
+    async with start("p0", "d0", settings=settings) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["d0"].activations = [] if supported else None
+        await router.post()
+        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
+        (record,) = await records(router)
+        assert record.decode is None
+        assert router.counter("log_records", decode="missing") == 1
+
+
+async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, monkeypatch):
+    from eldr_router import telemetry
+
+    monkeypatch.setattr(telemetry, "_MAX_PENDING", 3)
+    settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
+    async with start("p0", "d0", settings=settings) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["d0"].activations = []
+        for _ in range(8):
+            await router.post()
+        await until(lambda: router.app.services.telemetry.pending == 3, "the oldest to be given up")
+        await until(lambda: router.app.services.telemetry.samples == 5, "the oldest to be written")
+    from eldr.siglog import read
+
+    assert len(list(read(tmp_path / "log"))) == 8
+
+
+async def test_the_sample_rate_is_honoured(start, tmp_path):
+    async with start(
+        "p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}, sample_rate=0.5
+    ) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        for _ in range(40):
+            await router.post()
+        ids = {contract.base_id(seen.id) for seen in router["d0"].requests}
+        expected = {name for name in ids if contract.is_sampled(name, 0.5)}
+        assert 0 < len(expected) < 40
+        await until(lambda: router.app.services.telemetry.samples >= len(expected), "the records")
+        assert {record.request_id for record in await records(router)} == expected
+
+
+async def test_a_log_that_cannot_be_written_costs_no_request(start, tmp_path, monkeypatch, caplog):
+    async with start("p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(router.app.services.telemetry._log, "append", full)
+        assert (await router.post()).status_code == 200
+        await until(lambda: "No space left" in caplog.text, "the failure to be logged")
+        assert (await router.post()).status_code == 200
+
+
+async def test_drain_finishes_streams_and_refuses_newcomers(start):
+    async with start("p0", "d0", settings={"drain_seconds": 60.0}) as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        streaming = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router.in_flight()["d0"], "the stream to start")
+        idle = await router.connect()
+        await until(lambda: len(router.app.clients.clients) == 2, "an idle connection")
+        drain = asyncio.ensure_future(router.app.drain())
+        assert await asyncio.wait_for(idle[0].read(), 30) == b"", "idle connections are closed"
+        idle[1].close()
+        assert (await router.state())["draining"] is True
+        async with httpx.AsyncClient() as other:
+            with pytest.raises(httpx.ConnectError):
+                await other.get(f"{router.url}/ready")
+        assert not drain.done()
+        release.set()
+        assert (await streaming).text.endswith("[DONE]\n\n")
+        await asyncio.wait_for(drain, 30)
+
+
+async def test_drain_says_goodbye_before_it_closes(start):
+    async with start("p0", "d0", settings={"lame_duck_seconds": 1.0}) as router:
+        drain = asyncio.ensure_future(router.app.drain())
+        await asyncio.sleep(0)
+        assert (await router.client.get(f"{router.url}/ready")).status_code == 503
+        assert (await router.post()).status_code == 200, "requests already on their way are served"
+        await asyncio.wait_for(drain, 30)
+
+
+async def test_drain_has_an_end(start):
+    async with start("p0", "d0", settings={"drain_seconds": 0.2}) as router:
+        router["d0"].script.append(slow(asyncio.Event()))
+        task = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router.in_flight()["d0"], "the stream to start")
+        await asyncio.wait_for(router.app.drain(), 30)
+        assert router.app.clients.busy == 1
+        router.app.clients.abort()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,390 @@
+"""What engines and clients do wrong, and that a prefill result is never used twice."""
+
+import asyncio
+import json
+import time
+
+import httpx
+import pytest
+
+from eldr_router.routing import Table
+from tests.fakes.engines import (
+    TOKENS,
+    answer,
+    close,
+    dies_after,
+    error_event,
+    hang,
+    pieces,
+    reset,
+    slow,
+    token_event,
+)
+from tests.router.conftest import until
+
+QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
+CLIENT_ERROR = {
+    "error": {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
+}
+
+
+async def test_a_refused_decode_connection_passes_the_same_result_on(start):
+    async with start("p0", "d0", "d1", "d2") as router:
+        await router["d0"].refuse()
+        await router["d1"].refuse()
+        for _ in range(6):
+            got = await router.post(stream=True)
+            assert got.status_code == 200
+            assert got.headers["x-eldr-decode"] == "d2"
+        assert len(router["p0"].requests) == 6, "no prompt was prefilled again"
+        assert router.counter("retries", leg="decode", cause="refused") >= 1
+        state = await router.state()
+        assert [e["healthy"] for e in state["decode"]] == [False, False, True]
+
+
+async def test_an_ejected_engine_comes_back(start):
+    async with start("p0", "d0", "d1") as router:
+        await router["d0"].refuse()
+        while not router.counter("retries", leg="decode", cause="refused"):
+            assert (await router.post()).status_code == 200
+        await router["d0"].start()
+        served = set()
+        end = time.monotonic() + 30
+        while served != {"d0", "d1"}:
+            assert time.monotonic() < end
+            served.add((await router.post()).headers["x-eldr-decode"])
+            await asyncio.sleep(0.01)
+
+
+async def test_all_decode_engines_refuse(start):
+    async with start("p0", "d0", "d1") as router:
+        await router["d0"].refuse()
+        await router["d1"].refuse()
+        got = await router.post()
+        assert got.status_code == 502
+        assert "no decode engine accepts connections" in got.json()["error"]["message"]
+        assert len(router["p0"].requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (reset, "reset"),
+        (close, "reset"),
+        (answer(500, {"error": {"message": "x", "code": 500}}), "status"),
+        (answer(503, {}), "status"),
+        (hang, "timeout"),
+        (pieces(b"nonsense\r\n\r\n"), "protocol"),
+        (pieces(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n"), "protocol"),
+    ],
+)
+async def test_a_failed_decode_is_prefilled_again(start, fault, cause, stream):
+    async with start("p0", "d0", "d1", settings=QUICK) as router:
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(fault)
+        got = await router.post(stream=stream)
+        assert got.status_code == 200
+        assert all(token in got.text for token in TOKENS)
+        assert router.counter("retries", leg="decode", cause=cause) == 2
+        assert len(router["p0"].requests) == 3
+        assert len(router["d0"].requests) + len(router["d1"].requests) == 3
+        router.pulled_once()
+
+
+async def test_an_error_event_before_the_first_token_is_retried_unseen(start):
+    async with start("p0", "d0", "d1") as router:
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(error_event)
+        got = await router.post(stream=True)
+        assert got.status_code == 200
+        assert "error" not in got.text
+        assert got.text.endswith("data: [DONE]\n\n")
+        assert router.counter("retries", leg="decode", cause="error_event") >= 1
+
+
+async def test_an_error_event_that_blames_the_client_is_passed_on(start):
+    async with start("p0", "d0") as router:
+
+        async def refuse(exchange):
+            await exchange.stream_head()
+            await exchange.event(json.dumps(CLIENT_ERROR))
+            await exchange.stream_end()
+
+        router["d0"].script.append(refuse)
+        got = await router.post(stream=True)
+        assert "prompt too long" in got.text
+        assert len(router["d0"].requests) == 1
+
+
+@pytest.mark.parametrize("leg", ["p0", "d0"])
+@pytest.mark.parametrize("status", [400, 404, 422])
+async def test_client_errors_pass_unchanged_and_are_not_retried(start, leg, status):
+    async with start("p0", "d0") as router:
+        router[leg].script.append(answer(status, CLIENT_ERROR, "x-engine: 1\r\n"))
+        got = await router.post(headers={"x-request-id": "mine"})
+        assert (got.status_code, got.json()) == (status, CLIENT_ERROR)
+        assert got.headers["x-engine"] == "1"
+        assert got.headers["x-request-id"] == "mine"
+        assert len(router["p0"].requests) == 1
+        assert len(router["d0"].requests) == (leg == "d0")
+        assert router.counter("requests", outcome="engine_error") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (reset, "reset"),
+        (answer(500, {}), "status"),
+        (hang, "timeout"),
+        (answer(200, []), "protocol"),
+        (pieces(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnot"), "protocol"),
+        (pieces(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nnot", close=True), "reset"),
+    ],
+)
+async def test_a_failed_prefill_goes_to_another_engine(start, fault, cause):
+    async with start("p0", "p1", "d0", settings=QUICK) as router:
+        router["p0"].script.append(fault)
+        router["p1"].script.append(fault)
+        got = await router.post()
+        assert got.status_code == 200
+        assert router.counter("retries", leg="prefill", cause=cause) == 2
+        counts = sorted(len(router[name].requests) for name in ("p0", "p1"))
+        assert counts == [1, 2], "the second attempt went to the other engine"
+        assert len(router["d0"].requests) == 1
+
+
+async def test_a_refused_prefill_connection_goes_to_another_engine(start):
+    async with start("p0", "p1", "d0") as router:
+        await router["p0"].refuse()
+        for i in range(8):
+            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
+        assert len(router["p1"].requests) == 8
+
+
+async def test_when_every_prefill_engine_refuses_decode_engines_do_it_all(start):
+    async with start("p0", "d0") as router:
+        await router["p0"].refuse()
+        assert (await router.post()).status_code == 200
+        assert router.counter("whole", reason="prefill_refused") == 1
+        assert "kv_transfer_params" not in router["d0"].requests[0].body
+
+
+@pytest.mark.parametrize("leg", ["p0", "d0"])
+async def test_attempts_are_bounded(start, leg):
+    async with start("p0", "d0") as router:
+        router[leg].script.extend([reset] * 9)
+        got = await router.post(stream=True)
+        assert got.status_code == 502
+        assert "3 attempts" in got.json()["error"]["message"]
+        assert len(router[leg].requests) == 3
+        router[leg].script.clear()
+
+
+async def test_a_connection_reset_after_reuse_is_not_taken_for_a_refusal(start):
+    """The engine may have pulled the blocks before it reset the pooled connection."""
+    async with start("p0", "d0", "d1") as router:
+        while not (router["d0"].requests and router["d1"].requests):
+            await router.post()
+        await until(lambda: len(router.app.services.pool) == 3, "connections to be pooled")
+        before = len(router["p0"].requests)
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(reset)
+        assert (await router.post()).status_code == 200
+        assert router.counter("retries", leg="decode", cause="stale") >= 1
+        assert len(router["p0"].requests) >= before + 2
+        assert router["d0"].accepted + router["d1"].accepted >= 3
+
+
+async def test_a_result_near_the_end_of_its_lease_is_thrown_away(start, monkeypatch):
+    async with start("p0", "d0") as router:
+        monkeypatch.setattr(Table, "usable_seconds", property(lambda self: -1.0))
+        got = await router.post()
+        assert got.status_code == 502
+        assert router.counter("expired_results") == 3
+        assert not router["d0"].requests, "an old result was sent to a decode engine"
+        monkeypatch.undo()
+        assert (await router.post()).status_code == 200
+
+
+async def test_usable_seconds():
+    from eldr_router.routing import Intent, make_table
+
+    def usable(lease):
+        table = make_table(Intent(lease_seconds=lease), epoch=0, active=None, centroids=None)
+        return table.usable_seconds
+
+    assert usable(300.0) == pytest.approx(270.0)
+    assert usable(5.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("torn", [b"", b'40\r\ndata: {"choices"', b"4", b"4\r\nabcd", b"a\r\ndata: x\n\n\r"])
+async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens, torn):
+    async with start("p0", "d0", "d1") as router:
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(dies_after(tokens, torn))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+            lines = []
+            async for line in got.aiter_lines():  # a torn chunked body would raise here
+                if line:
+                    lines.append(line)
+                if line and len(lines) == tokens:
+                    for engine in (router["d0"], router["d1"]):
+                        engine.release.set()
+        assert lines[:tokens] == [f"data: {token_event(text)}" for text in TOKENS[:tokens]]
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "upstream_failed"
+        assert "[DONE]" not in "".join(lines)
+        assert len(lines) == tokens + 1
+        assert len(router["p0"].requests) == 1, "nothing is retried after the first byte"
+        assert router.counter("requests", outcome="broken_stream") == 1
+        for engine in (router["d0"], router["d1"]):
+            engine.script.clear()
+        assert (await router.post()).status_code == 200
+
+
+async def test_death_inside_a_body_of_known_length_cuts_the_client(start):
+    async with start("p0", "d0") as router:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+        router["d0"].script.append(pieces(head, b'{"half":', close=True))
+        with pytest.raises(httpx.RemoteProtocolError):
+            await router.post()
+        assert router.counter("requests", outcome="broken_stream") == 1
+
+
+async def test_a_silent_stream_is_ended(start):
+    async with start("p0", "d0", settings=QUICK) as router:
+
+        async def stalls(exchange):
+            await exchange.stream_head()
+            await exchange.event(token_event(TOKENS[0]))
+            await hang(exchange)
+
+        router["d0"].script.append(stalls)
+        got = await router.post(stream=True)
+        assert "no progress" in got.text
+        await until(lambda: not router["d0"].hanging, "the engine's request to be aborted")
+
+
+@pytest.mark.parametrize("leg", ["p0", "d0"])
+async def test_a_client_that_leaves_aborts_the_leg_in_progress(start, leg):
+    async with start("p0", "d0") as router:
+        router[leg].script.append(hang)
+        task = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router[leg].hanging, "the request to reach the engine")
+        assert router.in_flight()[leg] == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: not router[leg].hanging, "the engine's request to be aborted")
+        await until(router.idle, "the lease to return")
+        assert router.counter("requests", outcome="disconnected") == 1
+        assert (await router.post()).status_code == 200
+
+
+async def test_a_client_that_leaves_mid_stream_aborts_the_engine(start):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+            assert TOKENS[0] in await anext(got.aiter_text())
+        await until(lambda: not router["d0"].connections, "the engine's connection to be closed")
+        await until(router.idle, "the lease to return")
+
+
+async def test_back_pressure_reaches_the_engine_and_lets_go(start):
+    """A client that does not read must stop the engine, not fill the router's memory."""
+    chunk = b"data: " + b"x" * 65536 + b"\n\n"
+    total, sent = 400, 0
+
+    async def flood(exchange):
+        nonlocal sent
+        await exchange.stream_head()
+        for _ in range(total):
+            await exchange.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            sent += 1
+        await exchange.send(b"0\r\n\r\n")
+
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(flood)
+        body = b'{"model":"m","prompt":"x","stream":true}'
+        reader, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+        async def stuck():
+            before = -1
+            while before != sent or not sent:
+                before = sent
+                await asyncio.sleep(0.3)
+
+        await asyncio.wait_for(stuck(), 30)
+        assert sent < total, "the engine was never stopped"
+        (connection,) = (c for c in router.app.services.pool._all if c.paused)
+        assert connection.address[1] == router["d0"].port
+        writer.transport.resume_reading()
+        got = 0
+        await reader.readuntil(b"\r\n\r\n")
+        while size := int(await reader.readline(), 16):
+            await reader.readexactly(size + 2)
+            got += size
+        assert got == total * len(chunk)
+        writer.close()
+
+
+async def test_a_client_that_never_reads_is_cut(start):
+    async def flood(exchange):
+        await exchange.stream_head()
+        while True:
+            await exchange.event("x" * 65536)
+
+    async with start("p0", "d0", settings=QUICK) as router:
+        router["d0"].script.append(flood)
+        body = b'{"model":"m","prompt":"x","stream":true}'
+        _, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
+        await until(router.idle, "the lease to return")
+        writer.transport.abort()
+
+
+async def test_engines_that_fail_at_random_never_leak_a_lease_or_reuse_a_result(start):
+    """A soak: every fault at once, many clients, some of whom leave."""
+    import random
+
+    rng = random.Random(7)
+    faults = [reset, close, error_event, answer(500, {}), dies_after(1), hang, pieces(b"HTTP/1.1 200")]
+    async with start("p0", "p1", "d0", "d1", "d2", settings=QUICK) as router:
+        for engine in router.engines.values():
+            engine.release.set()
+            engine.script.extend(rng.choice([*faults, *[None] * 7]) or _behave for _ in range(60))
+
+        async def one(i: int) -> str:
+            try:
+                got = await asyncio.wait_for(
+                    router.post(prompt=f"{i}", stream=i % 3 > 0), 0.4 if i % 7 == 0 else 60
+                )
+            except TimeoutError:
+                return "left"
+            except httpx.RemoteProtocolError:
+                return "cut"
+            if got.status_code == 200 and "[DONE]" in got.text:
+                assert [
+                    json.loads(line[6:]) for line in got.text.split("\n") if line.startswith("data: {")
+                ] == [json.loads(token_event(text)) for text in TOKENS]
+            return str(got.status_code)
+
+        outcomes = await asyncio.gather(*(one(i) for i in range(120)))
+        assert outcomes.count("200") > 60
+        await until(router.idle, "every lease to return")
+        router.pulled_once()
+        for engine in router.engines.values():
+            engine.script.clear()
+
+
+async def _behave(exchange):
+    from tests.fakes.engines import decode, prefill
+
+    await (prefill if exchange.engine.role == "prefill" else decode)(exchange)

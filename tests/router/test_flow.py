@@ -1,0 +1,386 @@
+"""A request's way over real sockets, without faults."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from eldr import contract
+from tests.fakes.engines import TOKENS, answer, pieces, slow
+from tests.router.conftest import until
+
+
+async def test_two_legs_follow_the_protocol(start):
+    async with start("p0", "d0") as router:
+        got = await router.post(
+            prompt="Grüße",
+            stream=False,
+            max_tokens=7,
+            min_tokens=3,
+            logprobs=2,
+            temperature=0.5,
+            headers={"x-request-id": "mine", "authorization": "Bearer k", "x-custom": "1"},
+        )
+        assert got.status_code == 200
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+        assert got.headers["x-request-id"] == "mine"
+        assert got.headers["x-eldr-decode"] == "d0"
+        (first,), (second,) = router["p0"].requests, router["d0"].requests
+        assert first.path == second.path == "/v1/completions"
+        assert first.body == {
+            "model": "m",
+            "prompt": "Grüße",
+            "stream": False,
+            "max_tokens": 1,
+            "min_tokens": 1,
+            "n": 1,
+            "temperature": 0.5,
+            "kv_transfer_params": {
+                "do_remote_decode": True,
+                "do_remote_prefill": False,
+                "remote_engine_id": None,
+                "remote_block_ids": None,
+                "remote_host": None,
+                "remote_port": None,
+            },
+        }
+        sent = second.body
+        assert sent.pop("kv_transfer_params")["do_remote_prefill"] is True
+        assert sent == {
+            "model": "m",
+            "prompt": "Grüße",
+            "stream": False,
+            "max_tokens": 7,
+            "min_tokens": 3,
+            "logprobs": 2,
+            "temperature": 0.5,
+        }
+        base = f"eldr-{router.app.services.router}-1"
+        assert [first.id, second.id] == [f"{base}-1", f"{base}-2"]
+        assert contract.base_id(second.id) == base
+        for seen, name in ((first, "p0"), (second, "d0")):
+            assert seen.headers["authorization"] == "Bearer k"
+            assert seen.headers["x-custom"] == "1"
+            assert seen.headers["host"] == f"127.0.0.1:{router[name].port}"
+        assert router.counter("requests", outcome="ok") == 1
+
+
+async def test_chat_gets_both_token_limits_and_ids_are_ours_without_the_clients(start):
+    async with start("p0", "d0") as router:
+        got = await router.post(
+            "/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9
+        )
+        assert got.headers["x-request-id"] == f"eldr-{router.app.services.router}-1"
+        body = router["p0"].requests[0].body
+        assert (body["max_tokens"], body["max_completion_tokens"]) == (1, 1)
+        assert router["d0"].requests[0].body["max_completion_tokens"] == 9
+
+
+async def test_expert_counts_never_reach_a_decode_engine(start):
+    async with start("p0", "d0") as router:
+        router["p0"].eldr = {"v": 1, "secret": "counts"}
+        await router.post()
+        params = router["d0"].requests[0].body["kv_transfer_params"]
+        assert "eldr" not in params
+        assert params["remote_engine_id"] == "p0"
+        assert router.counter("placements", reason="no_centroids") == 1
+
+
+async def test_a_stream_arrives_as_the_engine_sends_it(start):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+            lines = got.aiter_lines()
+            assert TOKENS[0] in await anext(lines)  # the rest is not even produced yet
+            assert router.in_flight() == {"p0": 0, "d0": 1}
+            release.set()
+            rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert len(rest) == len(TOKENS)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize(
+    ("name", "parts", "close"),
+    [
+        (
+            "chunks cut anywhere",
+            (b"3\r", b"\nab", b"c\r\n1", b"0;x=y\r\n0123456789", b"abcdef\r", b"\n0\r\n\r\n"),
+            False,
+        ),
+        ("trailers", (b"3\r\nabc\r\n0\r\nx-t: 1\r\n", b"\r\n"), False),
+        ("closed", (b"abc", b"def"), True),
+        ("length", (b"abc", b"def"), False),
+    ],
+)
+async def test_framings(start, version, name, parts, close):
+    head = {
+        "closed": b"",
+        "length": b"content-length: 6\r\n",
+    }.get(name, b"transfer-encoding: chunked\r\n")
+    wanted = {"chunks cut anywhere": b"abc0123456789abcdef", "trailers": b"abc"}.get(name, b"abcdef")
+    async with start("p0", "d0") as router:
+        early = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+        start_line = early + b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n" + head + b"\r\n"
+        router["d0"].script.append(pieces(start_line[:30], start_line[30:], *parts, close=close))
+        reader, writer = await router.connect()
+        body = b'{"model":"m","prompt":"x"}'
+        writer.write(
+            b"POST /v1/completions HTTP/%b\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+            % (version.encode(), len(body), body)
+        )
+        got = await reader.readuntil(b"\r\n\r\n")
+        assert got.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"early" not in got.lower()
+        if version == "1.1" and not close:
+            assert b"connection: close" not in got
+            raw = await reader.readexactly(6) if name == "length" else await reader.readuntil(b"0\r\n")
+            if name == "length":
+                assert raw == wanted
+            else:
+                assert b"transfer-encoding: chunked" in got
+                assert raw == b"".join(parts)[: len(raw)]  # spliced, byte for byte
+                await reader.readuntil(b"\r\n\r\n") if name == "trailers" else await reader.readexactly(2)
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        else:
+            assert b"connection: close" in got
+            assert b"transfer-encoding" not in got
+            assert await reader.read() == wanted
+        writer.close()
+        await until(lambda: not router.app.clients.clients, "the connection to close")
+
+
+async def test_statuses_without_a_body(start):
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(pieces(b"HTTP/1.1 204 No Content\r\n\r\n"))
+        assert (await router.post()).status_code == 204
+        assert (await router.post()).status_code == 200
+
+
+async def test_connections_to_engines_are_reused(start):
+    async with start("p0", "d0") as router:
+        for _ in range(5):
+            assert (await router.post()).status_code == 200
+            await until(lambda: len(router.app.services.pool) == 2, "the connections to be pooled")
+        assert router["p0"].accepted == router["d0"].accepted == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [[1, 2], [3]]}, "prompt"),
+        ({"n": 2}, "n"),
+        ({"best_of": 3}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ],
+)
+async def test_what_cannot_be_split_goes_whole_to_one_decode_engine(start, fields, reason):
+    async with start("p0", "d0", "d1") as router:
+        assert (await router.post(**fields)).status_code == 200
+        assert not router["p0"].requests
+        (seen,) = router["d0"].requests + router["d1"].requests
+        assert seen.body == {"model": "m", "prompt": "hello", **fields}
+        assert router.counter("whole", reason=reason) == 1
+        assert router.counter("placements", policy="JSQ", reason="whole") == 1
+
+
+async def test_without_prefill_engines_decode_engines_do_it_all(start):
+    async with start("d0") as router:
+        assert (await router.post()).status_code == 200
+        assert "kv_transfer_params" not in router["d0"].requests[0].body
+        assert router.counter("whole", reason="no_prefill") == 1
+
+
+async def test_without_decode_engines_503(start):
+    async with start("p0") as router:
+        got = await router.post(headers={"x-request-id": "mine"})
+        assert got.status_code == 503
+        assert got.headers["retry-after"]
+        assert got.headers["x-request-id"] == "mine"
+        assert got.json()["error"]["code"] == "no_decode"
+        assert not router["p0"].requests
+
+
+async def test_a_prefill_without_blocks_is_decoded_from_the_prompt(start):
+    async with start("p0", "d0") as router:
+        router["p0"].script.append(answer(200, {"choices": [], "kv_transfer_params": None}))
+        assert (await router.post()).status_code == 200
+        assert "kv_transfer_params" not in router["d0"].requests[0].body
+        assert router.counter("whole", reason="no_kv") == 1
+
+
+async def test_full_decode_engines_give_429_before_any_prefill(start):
+    async with start("p0", "d0", "d1", max_in_flight=1) as router:
+        release = asyncio.Event()
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(slow(release))
+        running = [asyncio.ensure_future(router.post(stream=True)) for _ in range(2)]
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 1, "d1": 1}, "both engines to be busy")
+        refused = await router.post()
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len(router["p0"].requests) == 2
+        release.set()
+        assert {(await task).status_code for task in running} == {200}
+        assert (await router.post()).status_code == 200
+
+
+async def test_a_burst_does_not_overrun_the_limit(start):
+    """Requests that are still in prefill hold their place, so that none comes back with blocks and finds no engine."""
+    async with start("p0", "d0", "d1", max_in_flight=3) as router:
+        release = asyncio.Event()
+        for engine in (router["d0"], router["d1"]):
+            engine.script.extend(slow(release) for _ in range(3))
+        tasks = [asyncio.ensure_future(router.post(stream=True)) for _ in range(10)]
+        await until(lambda: sum(task.done() for task in tasks) == 4, "the surplus to be refused")
+        assert {task.result().status_code for task in tasks if task.done()} == {429}
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 3, "d1": 3}, "engines to be full")
+        release.set()
+        assert sorted([(await task).status_code for task in tasks]) == [200] * 6 + [429] * 4
+        assert len(router["p0"].requests) == 6
+
+
+async def test_models_health_and_unknown_paths(start):
+    async with start("p0", "d0") as router:
+        get = router.client.get
+        assert (await get(f"{router.url}/v1/models")).json()["data"][0]["id"] == "m"
+        assert (await get(f"{router.url}/health")).status_code == 200
+        assert (await get(f"{router.url}/ready")).json() == {"ready": True}
+        head = await router.client.head(f"{router.url}/health")
+        assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "15")
+        for method, path, status in (
+            ("GET", "/nothing", 404),
+            ("GET", "/v1/completions", 405),
+            ("POST", "/health", 405),
+            ("POST", "/inference/v1/abort_requests", 404),
+        ):
+            got = await router.client.request(method, router.url + path)
+            assert got.status_code == status
+            assert got.json()["error"]["message"]
+        await router["p0"].refuse()
+        assert (await get(f"{router.url}/v1/models")).json()["data"][0]["id"] == "m"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}',
+        '{"prompt":"x","kv\\u005ftransfer_params":{}}',
+        '{"kv_transfer_params":null,"prompt":"x"}',
+        '{"\\u006b\\u0076_transfer_params":{"a":1},"kv_transfer_params":{},"prompt":"x"}',
+        '{"prompt":"x","vllm_xargs":{"kv_transfer_params":"x"}}',
+        "[]",
+        "nonsense",
+        '{"prompt":"x"} trailing',
+        "",
+    ],
+)
+async def test_bodies_that_are_refused(start, text):
+    async with start("p0", "d0") as router:
+        got = await router.client.post(f"{router.url}/v1/completions", content=text)
+        assert got.status_code == 400
+        assert got.json()["error"]["message"]
+        assert not router["p0"].seen
+        assert not router["d0"].seen
+
+
+async def test_a_nested_name_is_no_reason_to_refuse(start):
+    async with start("p0", "d0") as router:
+        assert (await router.post(metadata={"kv_transfer_params": 1})).status_code == 200
+
+
+async def test_prefill_follows_the_prompts_text(start):
+    async with start("p0", "p1", "p2", "d0") as router:
+        shared = "You are a helpful assistant. " * 60
+        for i in range(6):
+            fields = {"temperature": i / 10, "user": str(i), "stream": False}
+            assert (await router.post(prompt=shared + str(i), **fields)).status_code == 200
+        assert sorted(len(router[name].requests) for name in ("p0", "p1", "p2")) == [0, 0, 6]
+
+
+async def test_load_is_spread_when_nothing_distinguishes_requests(start):
+    async with start("p0", "d0", "d1", "d2") as router:
+        release = asyncio.Event()
+        for name in ("d0", "d1", "d2"):
+            router[name].script.extend(slow(release) for _ in range(4))
+        tasks = [asyncio.ensure_future(router.post(stream=True)) for _ in range(12)]
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 4, "d1": 4, "d2": 4}, "an even spread")
+        release.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
+    async with start("p0", "d0", "d1") as router:
+        removed = router.engines.pop("d1")
+        await router.configure(policy="RoundRobin")
+        assert [e["name"] for e in (await router.state())["decode"]] == ["d0"]
+        assert (await router.state())["policy"] == "RoundRobin"
+        router.workers.write_text("policy: Nonsense")
+
+        def problem():
+            return router.app.control.problem
+
+        await until(problem, "the broken file to be noticed")
+        state = await router.state()
+        assert "Nonsense" in state["problem"]
+        assert [e["name"] for e in state["decode"]] == ["d0"]
+        assert (await router.post()).status_code == 200
+        router.engines["d1"] = removed
+        await router.configure()
+        assert problem() is None
+
+
+async def test_an_engine_that_goes_keeps_its_streams(start):
+    async with start("p0", "d0", "d1") as router:
+        release = asyncio.Event()
+        for name in ("d0", "d1"):
+            router[name].script.append(slow(release))
+        task = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: sum(router.in_flight().values()) == 1, "the stream to start")
+        busy = next(name for name, count in router.in_flight().items() if count)
+        gone = router.engines.pop(busy)
+        await router.configure()
+        assert [e["name"] for e in (await router.state())["decode"]] != ["d0", "d1"]
+        assert router.app.services.registry.counts()[busy] == 1  # other routers still need to know
+        other = {"d0": "d1", "d1": "d0"}[busy]
+        router[other].script.clear()
+        for _ in range(3):
+            assert (await router.post()).headers["x-eldr-decode"] == other
+        release.set()
+        got = await task
+        assert got.text.endswith("data: [DONE]\n\n")
+        router.engines[busy] = gone
+
+
+async def test_responses_keep_the_engines_headers_but_not_hop_by_hop_ones(start):
+    async with start("p0", "d0") as router:
+        extra = "x-engine: 1\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\nconnection: keep-alive, x-hop\r\n"
+        router["d0"].script.append(answer(200, {"ok": True}, extra + "x-request-id: engines\r\n"))
+        got = await router.post()
+        assert got.headers["x-engine"] == "1"
+        assert "keep-alive" not in got.headers
+        assert "x-hop" not in got.headers
+        assert got.headers.get_list("x-request-id") == [f"eldr-{router.app.services.router}-1"]
+
+
+async def test_many_clients_at_once(start):
+    async with start("p0", "p1", "d0", "d1", "d2") as router:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+
+            async def one(i: int) -> None:
+                body = {"model": "m", "prompt": f"prompt {i}", "stream": i % 2 == 0}
+                got = await client.post(f"{router.url}/v1/completions", json=body)
+                assert got.status_code == 200
+                text = got.text if i % 2 == 0 else json.dumps(got.json())
+                assert all(token in text for token in TOKENS)
+
+            await asyncio.gather(*(one(i) for i in range(200)))
+        assert router.counter("requests", outcome="ok") == 200

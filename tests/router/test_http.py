@@ -1,0 +1,192 @@
+"""The client port's HTTP, on raw sockets."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.fakes.engines import slow
+from tests.router.conftest import DEADLINE, until
+
+BODY = b'{"model":"m","prompt":"x"}'
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def post(body=BODY, *headers):
+    lines = [b"POST /v1/completions HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+async def response(reader):
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+    first, *lines = head.decode().split("\r\n")[:-2]
+    headers = dict(line.split(": ", 1) for line in lines)
+    body = await asyncio.wait_for(reader.readexactly(int(headers.get("content-length", 0))), DEADLINE)
+    return int(first.split(" ")[1]), headers, body
+
+
+async def test_a_pipeline_is_answered_in_order(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(post() + HEALTH + post(b"{") + HEALTH)
+        answers = [await response(reader) for _ in range(4)]
+        assert [status for status, _, _ in answers] == [200, 200, 400, 200]
+        assert b"choices" in answers[0][2]
+        assert answers[1][2] == b'{"status":"ok"}'
+        writer.close()
+
+
+@pytest.mark.parametrize("split", [1, 7, 100])
+async def test_a_pipeline_in_pieces_while_a_request_runs(start, split):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        reader, writer = await router.connect()
+        writer.write(post(b'{"model":"m","prompt":"x","stream":true}'))
+        await reader.readuntil(b"\r\n\r\n")
+        data = HEALTH * 3
+        for at in range(0, len(data), split):
+            writer.write(data[at : at + split])
+            await asyncio.sleep(0)
+        release.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        assert [(await response(reader))[0] for _ in range(3)] == [200] * 3
+        writer.close()
+
+
+async def test_a_large_pipeline_is_held_back_and_then_served(start):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        reader, writer = await router.connect()
+        writer.write(post(b'{"model":"m","prompt":"x","stream":true}'))
+        await reader.readuntil(b"\r\n\r\n")
+        count = 4000
+        writer.write(HEALTH * count)
+        (client,) = router.app.clients.clients
+        await until(lambda: len(client._backlog) > 65536, "the backlog to fill")
+        release.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        for _ in range(count):
+            assert (await response(reader))[0] == 200
+        writer.close()
+
+
+async def test_expect_100_continue(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        request = post(BODY, b"expect: 100-continue")
+        head, body = request[: -len(BODY)], request[-len(BODY) :]
+        for _ in range(2):
+            writer.write(head)
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(body)
+            assert (await response(reader))[0] == 200
+        assert "expect" not in router["d0"].requests[0].headers
+        writer.close()
+
+
+async def test_expect_waits_for_the_response_before_it(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(post() + post(BODY, b"expect: 100-continue")[: -len(BODY)])
+        assert (await response(reader))[0] == 200
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(BODY)
+        assert (await response(reader))[0] == 200
+        writer.close()
+
+
+async def test_chunked_request_bodies(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        for byte in BODY:
+            writer.write(b"1\r\n%c\r\n" % byte)
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+        assert (await response(reader))[0] == 200
+        seen = router["d0"].requests[0]
+        assert "transfer-encoding" not in seen.headers
+        assert seen.body["prompt"] == "x"
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"nonsense\r\n\r\n", 400, "invalid_http"),
+        (b"POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 400, "invalid_http"),
+        (b"POST / HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n", 413, "body_too_large"),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n", 431, "head_too_large"),
+    ],
+)
+async def test_refusals_close_the_connection_after_the_answer(start, request_bytes, status, code):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(HEALTH + request_bytes + b"x" * 1000)
+        assert (await response(reader))[0] == 200
+        got, headers, body = await response(reader)
+        assert (got, headers["connection"]) == (status, "close")
+        assert json.loads(body)["error"]["code"] == code
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: not router.app.clients.clients, "the connection to close")
+
+
+async def test_a_large_upload_gets_its_413(start):
+    """The answer must not be destroyed by a reset because of bytes that nobody reads."""
+    async with start("p0", "d0", settings={"max_body": 1000}) as router:
+        reader, writer = await router.connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(50):
+            writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+            await asyncio.sleep(0)
+        assert (await response(reader))[0] == 413
+        writer.transport.abort()
+
+
+async def test_connection_close_is_honoured(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(post(BODY, b"connection: close") + HEALTH)
+        status, headers, _ = await response(reader)
+        assert (status, headers["connection"]) == (200, "close")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_half_closed_client_is_gone(start):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        reader, writer = await router.connect()
+        writer.write(post())
+        await until(lambda: router["d0"].requests, "the request to arrive")
+        writer.write_eof()
+        await until(router.idle, "the lease to return")
+        await reader.read()
+        writer.close()
+
+
+async def test_slow_and_idle_clients_are_closed(start, monkeypatch):
+    from eldr_router import client
+
+    monkeypatch.setattr(client, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(client, "_RECEIVE_SECONDS", 0.0)
+    async with start("p0", "d0") as router:
+        for beginning in (b"", b"GET / HTTP/1.1\r\nho"):
+            reader, writer = await router.connect()
+            writer.write(beginning)
+            assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
+            writer.close()
+
+
+async def test_a_bug_in_a_handler_is_a_500_and_not_a_hang(start, monkeypatch, caplog):
+    async with start("p0", "d0") as router:
+        monkeypatch.setattr(router.app.services.placer, "place", lambda *_: 1 / 0)
+        got = await router.post()
+        assert got.status_code == 500
+        assert got.json()["error"]["code"] == "internal"
+        assert "ZeroDivisionError" in caplog.text
+        assert router.counter("requests", outcome="internal") == 1

@@ -1,0 +1,264 @@
+"""Prefill affinity, the registry, placement: decisions without I/O."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.centroids import CentroidSet
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr.wire import ExpertCounts, encode_counts
+from eldr_router import affinity
+from eldr_router.errors import RouterError
+from eldr_router.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
+from eldr_router.registry import EndpointSpec, Lease, Registry
+from eldr_router.routing import EMPTY, Intent, make_table
+
+NAMES = [f"prefill-{i}" for i in range(8)]
+SEEDS = [affinity.seed(name) for name in NAMES]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@given(st.binary(min_size=1), st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 9))
+def test_affinity_is_bounded(prefix, loads, turn):
+    at = affinity.choose(prefix, SEEDS[: len(loads)], loads, turn)
+    assert loads[at] + 1 <= math.ceil(1.25 * (sum(loads) + 1) / len(loads))
+    assert at == affinity.choose(prefix, SEEDS[: len(loads)], loads, turn + 1)
+
+
+def test_affinity_spreads_and_moves_little():
+    prefixes = [f"prompt {i}".encode() for i in range(4000)]
+    idle = [0] * 8
+    # at zero load the bound admits everybody
+    chosen = [affinity.choose(prefix, SEEDS, idle, 0) for prefix in prefixes]
+    shares = Counter(chosen)
+    assert min(shares.values()) > 400
+    assert max(shares.values()) < 600
+    fewer = [affinity.choose(prefix, SEEDS[:7], idle[:7], 0) for prefix in prefixes]
+    moved = sum(a != b for a, b in zip(chosen, fewer, strict=True))
+    assert moved == shares[7], "only the prompts of the engine that went move"
+
+
+def test_no_prefix_goes_to_the_least_loaded_in_turn():
+    assert affinity.choose(b"", SEEDS[:3], [2, 1, 3], 0) == 1
+    assert {affinity.choose(b"", SEEDS[:3], [1, 1, 1], turn) for turn in range(3)} == {0, 1, 2}
+
+
+def decode(n: int, slots=None) -> list[EndpointSpec]:
+    return [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i if slots is None else slots[i]) for i in range(n)]
+
+
+def test_leases_and_replacement():
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(2))
+    first, second = registry.endpoints(ROLE_DECODE)
+    lease = Lease(first)
+    assert registry.totals([first, second]) == [1, 0]
+    registry.replace(ROLE_DECODE, decode(3)[1:])
+    assert registry.endpoints(ROLE_DECODE)[0] is second, "an engine that stays keeps its load"
+    assert registry.counts() == {"d0": 1, "d1": 0, "d2": 0}
+    lease.release()
+    lease.release()
+    assert first.in_flight == 0
+    assert registry.counts() == {"d1": 0, "d2": 0}
+    with pytest.raises(KeyError), Lease(second):
+        assert second.in_flight == 1
+        raise KeyError
+    assert second.in_flight == 0
+    assert "d1" in repr(registry)
+
+
+def test_ejection_backs_off_and_fails_open():
+    clock = Clock()
+    registry = Registry(clock)
+    registry.replace(ROLE_DECODE, decode(2))
+    first, second = registry.endpoints(ROLE_DECODE)
+    waits = []
+    for _ in range(7):
+        first.refused(clock.now)
+        first.refused(clock.now)  # a second one on its way does not double the wait
+        assert registry.usable(ROLE_DECODE) == [second]
+        start = clock.now
+        while not registry.is_healthy(first):
+            clock.now += 0.5
+        waits.append(clock.now - start)
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    first.refused(clock.now)
+    second.refused(clock.now)
+    assert registry.usable(ROLE_DECODE) == [first, second], "better a doubtful engine than none"
+    assert registry.usable(ROLE_DECODE, {first}) == [second]
+    first.accepted()
+    assert registry.usable(ROLE_DECODE) == [first]
+
+
+def test_peers_count_until_they_age():
+    clock = Clock()
+    registry = Registry(clock)
+    registry.replace(ROLE_DECODE, decode(2))
+    endpoints = registry.endpoints(ROLE_DECODE)
+    registry.set_peer("a", {"d0": 3, "other": 9})
+    clock.now += 1.5
+    registry.set_peer("b", {"d1": 1})
+    assert registry.totals(endpoints) == [3, 1]
+    clock.now += 1.0
+    assert registry.totals(endpoints) == [0, 1]
+    registry.set_peer("b", {"d1": 5})
+    assert registry.totals(endpoints) == [0, 5]
+    assert registry.counts() == {"d0": 0, "d1": 0}, "own requests only: counts of counts would never end"
+
+
+def test_admission_counts_requests_without_an_engine():
+    registry = Registry(Clock())
+    with pytest.raises(RouterError) as none:
+        registry.admit(1)
+    assert none.value.status == 503
+    registry.replace(ROLE_DECODE, decode(2))
+    with registry.admit(1) as first, registry.admit(1):
+        with pytest.raises(RouterError) as full:
+            registry.admit(1)
+        assert (full.value.status, full.value.retry_after) == (429, 1)
+        first.settle()
+        lease = Lease(registry.endpoints(ROLE_DECODE)[0])
+        with pytest.raises(RouterError):
+            registry.admit(1)
+        lease.release()
+        first.reopen()
+        first.reopen()
+        assert registry.undecided == 2
+    assert registry.undecided == 0
+
+
+def unit(rows):
+    rows = np.asarray(rows, dtype=np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def centroid_set(centers) -> CentroidSet:
+    return CentroidSet(
+        model="m",
+        n_layers=1,
+        n_experts=4,
+        top_k=1,
+        kept=(0,),
+        weighting="counts",
+        weights=np.ones((1, 4), dtype=np.float32),
+        centers=unit(centers),
+        samples=1,
+        created=0.0,
+    )
+
+
+def counts(*values) -> Signature:
+    array = np.array([values], dtype=np.uint16)
+    return Signature(ExpertCounts(array, top_k=1, tokens=int(array.sum()), exact=True))
+
+
+def placer(specs):
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, specs)
+    return registry, Placer(registry, np.random.default_rng(0))
+
+
+def table(centers=None, **fields):
+    centroids = None if centers is None else centroid_set(centers)
+    return make_table(Intent(**fields), epoch=1, active=None, centroids=centroids)
+
+
+EYE = np.eye(4)
+
+
+def test_similar_requests_meet():
+    registry, place = placer(decode(4))
+    placements = [place.place(table(EYE), counts(0, 0, 9, 1)) for _ in range(3)]
+    assert {p.endpoint.name for p in placements} == {"d2"}
+    assert [p.in_flight for p in placements] == [0, 1, 2]
+    assert placements[0].reason == "similarity"
+    assert placements[0].policy == "ELDR"
+    assert placements[0].candidates == 1
+    assert placements[0].similarity == pytest.approx(9 / math.sqrt(82))
+    assert registry.counts()["d2"] == 3
+
+
+@pytest.mark.parametrize(
+    ("signature", "centers", "reason"),
+    [
+        (NO_SIGNATURE, EYE, "no_signature"),
+        (counts(0, 0, 0, 0), EYE, "zero_vector"),
+        (counts(1, 2, 3), EYE, "wrong_shape"),
+        (read_signature({"v": 99}), EYE, "wire_error"),
+        (read_signature(None), EYE, "no_signature"),
+        (counts(1, 0, 0, 0), None, "no_centroids"),
+        (WHOLE, EYE, "whole"),
+    ],
+)
+def test_failing_soft_to_the_shortest_queue(signature, centers, reason):
+    _, place = placer(decode(4))
+    placements = [place.place(table(centers), signature) for _ in range(8)]
+    assert {(p.policy, p.reason, p.similarity, p.candidates) for p in placements} == {
+        ("JSQ", reason, None, 4)
+    }
+    assert sorted(Counter(p.endpoint.name for p in placements).values()) == [2, 2, 2, 2]
+
+
+def test_another_policy_needs_no_reason_to_fail():
+    _, place = placer(decode(4))
+    got = place.place(table(EYE, policy="RoundRobin"), counts(1, 0, 0, 0))
+    assert (got.policy, got.reason) == ("RoundRobin", "policy")
+
+
+def test_fewer_centroids_than_engines():
+    """An engine without a centroid is always a candidate: it gets what the matching one has no time for."""
+    _, place = placer(decode(3))
+    names = Counter(place.place(table(EYE[:2]), counts(9, 0, 0, 0)).endpoint.name for _ in range(6))
+    assert names == {"d0": 3, "d2": 3}
+
+
+def test_more_centroids_than_engines():
+    _, place = placer(decode(2))
+    assert place.place(table(EYE), counts(0, 9, 0, 0)).endpoint.name == "d1"
+    assert place.place(table(EYE), counts(0, 0, 0, 9)).candidates == 2  # its engine does not exist
+
+
+def test_slots_not_positions_decide():
+    _, place = placer(decode(3, slots=[2, -1, 0]))
+    got = place.place(table(EYE), counts(0, 0, 9, 0))
+    assert (got.endpoint.name, got.candidates) in (("d0", 2), ("d1", 2))
+
+
+def test_full_engines_are_no_candidates():
+    _, place = placer(decode(2))
+    limited = table(EYE, max_in_flight=2)
+    names = [place.place(limited, counts(9, 0, 0, 0)).endpoint.name for _ in range(4)]
+    assert names == ["d0", "d0", "d1", "d1"]
+    with pytest.raises(RouterError) as full:
+        place.place(limited, counts(9, 0, 0, 0))
+    assert full.value.status == 429
+    with pytest.raises(RouterError) as none:
+        placer([])[1].place(EMPTY, NO_SIGNATURE)
+    assert none.value.status == 503
+
+
+def test_signatures_from_the_wire():
+    value = ExpertCounts(np.arange(4, dtype=np.uint16).reshape(1, 4), top_k=1, tokens=6, exact=True)
+    assert (read_signature(encode_counts(value)).counts.counts == value.counts).all()
+
+
+def test_two_prefill_engines_take_turns_although_decode_chooses_too():
+    registry = Registry(Clock())
+    turns = [(registry.turn(ROLE_PREFILL) % 2, registry.turn(ROLE_DECODE) % 2) for _ in range(4)]
+    assert turns == [(1, 1), (0, 0), (1, 1), (0, 0)]
+
+
+def test_authorities():
+    assert EndpointSpec(ROLE_DECODE, "d", "::1", 5).authority == "[::1]:5"
+    assert EndpointSpec(ROLE_DECODE, "d", "10.0.0.1", 5).authority == "10.0.0.1:5"

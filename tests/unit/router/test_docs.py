@@ -1,0 +1,35 @@
+"""Users find every option, metric and state field in the reference."""
+
+import time
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from eldr_router.cli import command
+from eldr_router.metrics import Metrics
+from eldr_router.placement import REASONS
+from eldr_router.registry import EndpointSpec, Registry
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+
+
+def test_options():
+    text = (REFERENCE / "router.md").read_text()
+    for option in command.params:
+        assert f"`{option.opts[0]}`" in text, option.opts[0]
+        assert option.help, option.opts[0]
+
+
+def test_metrics():
+    registry = Registry(time.monotonic)
+    registry.replace("decode", [EndpointSpec("decode", "d", "h", 1, 0)])
+    families = text_string_to_metric_families(Metrics(registry).exposition().decode())
+    text = (REFERENCE / "metrics.md").read_text()
+    found = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in families
+        if not family.name.endswith("_created")
+    }
+    documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert found == documented
+    assert all(f"`{reason}`" in text for reason in REASONS)

@@ -1,0 +1,191 @@
+"""Routing documents, worker files, pods, settings."""
+
+import copy
+import json
+
+import pytest
+
+from eldr import contract
+from eldr_router.peers import parse_counts
+from eldr_router.registry import EndpointSpec
+from eldr_router.routing import Intent, RoutingError, SetRef, make_table, parse
+from eldr_router.settings import Settings, SettingsError, parse_url
+from eldr_router.sources.file import parse_workers
+from eldr_router.sources.pods import engines, peers
+
+SET = {"fit": "f", "digest": "sha256:0", "k": 4, "shards": [{"name": "s", "sha256": "00"}]}
+DOCUMENT = {
+    "version": 1,
+    "model": "m",
+    "epoch": 3,
+    "policy": "ELDR",
+    "tau": 0.2,
+    "min_candidates": 2,
+    "max_in_flight": 8,
+    "sample_rate": 0.5,
+    "lease_seconds": 60,
+    "slots": 4,
+    "active": SET,
+    "staged": None,
+}
+
+
+def test_a_routing_document():
+    intent = parse(DOCUMENT)
+    assert intent == Intent(
+        "m", 3, "ELDR", 0.2, 2, 8, 0.5, 60.0, SetRef("f", "sha256:0", 4, (("s", "00"),)), None
+    )
+    table = make_table(intent, epoch=0, active=None, centroids=None)
+    assert table.policy_in_effect == "JSQ", "ELDR without centroids"
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"version": 2}, "version"),
+        ({"policy": "Best"}, "policy"),
+        ({"tau": 3}, "tau"),
+        ({"tau": True}, "tau"),
+        ({"tau": float("nan")}, "tau"),
+        ({"min_candidates": 0}, "min_candidates"),
+        ({"min_candidates": 1.5}, "min_candidates"),
+        ({"max_in_flight": "8"}, "max_in_flight"),
+        ({"sample_rate": 1.1}, "sample_rate"),
+        ({"lease_seconds": 1}, "lease_seconds"),
+        ({"epoch": -1}, "epoch"),
+        ({"model": 1}, "model"),
+        ({"active": []}, "active"),
+        ({"active": {**SET, "digest": ""}}, "active.digest"),
+        ({"staged": {**SET, "k": 0}}, "k"),
+        ({"staged": {**SET, "shards": []}}, "staged.shards"),
+        ({"staged": {**SET, "shards": [{"name": "x"}]}}, "staged.shards"),
+    ],
+)
+def test_documents_that_are_refused(change, names):
+    with pytest.raises(RoutingError, match=names):
+        parse({**DOCUMENT, **change})
+
+
+def test_not_an_object():
+    with pytest.raises(RoutingError):
+        parse([])
+
+
+def test_a_worker_file():
+    intent, prefill, decode = parse_workers(
+        """
+        model: m
+        tau: 0.3
+        prefill: [{name: p, url: "http://10.0.0.1:8100"}]
+        decode:
+          - {name: a, url: http://h}
+          - {name: b, url: "http://h:1/", slot: 7}
+        """
+    )
+    assert (intent.model, intent.tau, intent.max_in_flight) == ("m", 0.3, 256)
+    assert prefill == [EndpointSpec("prefill", "p", "10.0.0.1", 8100, -1)]
+    assert decode == [
+        EndpointSpec("decode", "a", "h", contract.PORT_ENGINE, 0),
+        EndpointSpec("decode", "b", "h", 1, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a: [", "YAML"),
+        ("[]", "mapping"),
+        ("modle: m", "modle"),
+        ("decode: 3", "decode"),
+        ("decode: [3]", r"decode\[0\]"),
+        ("decode: [{name: a, url: 'https://h'}]", "url"),
+        ("decode: [{name: a, url: 'http://h/path'}]", "url"),
+        ("decode: [{name: a, url: 'http://h:99999'}]", "url"),
+        ("decode: [{name: a, url: 'http://h', slot: x}]", "slot"),
+        ("decode: [{name: a, url: 'http://h'}, {name: a, url: 'http://h'}]", "twice"),
+        ("decode: [{name: a, url: 'http://h', slot: 1}, {name: b, url: 'http://h', slot: 1}]", "twice"),
+        ('decode: [{name: "a\\r\\nb", url: "http://h"}]', "printable"),
+        ("policy: x", "policy"),
+    ],
+)
+def test_worker_files_that_are_refused(text, names):
+    with pytest.raises(RoutingError, match=names):
+        parse_workers(text)
+
+
+def pod(name="d-0", role="decode", index="0", ready=True, ip="10.0.0.1", **metadata):
+    labels = {contract.LABEL_ROLE: role, contract.LABEL_DEPLOYMENT: "x"}
+    if index is not None:
+        labels[contract.LABEL_STATEFULSET_INDEX] = index
+    return {
+        "metadata": {"name": name, "labels": labels, **metadata},
+        "status": {
+            "podIP": ip,
+            "containerStatuses": [{"name": "engine", "ready": ready, "state": {"running": {}}}],
+        },
+    }
+
+
+def test_engines_from_pods():
+    assert engines([pod()]) == [EndpointSpec("decode", "d-0", "10.0.0.1", contract.PORT_ENGINE, 0)]
+    assert engines([pod(role="prefill", index=None)])[0].slot == -1
+    assert [e.slot for e in engines([pod("d-10", index="10"), pod("d-2", index="2")])] == [2, 10]
+    assert engines([pod(ready=False)]) == []
+    assert engines([pod(ip="")]) == []
+    assert engines([pod(deletionTimestamp="2026-01-01T00:00:00Z")]) == []
+    assert engines([pod(role="router")]) == []
+    assert engines([{"metadata": {"name": "x"}}]) == []
+
+
+def test_an_engine_is_ready_though_its_pod_is_not():
+    sidecar = pod(role="prefill", index=None)
+    sidecar["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    sidecar["status"]["initContainerStatuses"] = [
+        {"name": "router", "ready": False, "state": {"running": {}}}
+    ]
+    assert len(engines([sidecar])) == 1
+
+
+def test_peers_from_pods():
+    router = pod("p-0", "prefill", None, ip="10.0.0.2")
+    router["metadata"]["labels"][contract.LABEL_ROUTER] = "true"
+    router["status"]["initContainerStatuses"] = [{"name": "router", "ready": True, "state": {"running": {}}}]
+    waiting = copy.deepcopy(router)
+    waiting["status"]["podIP"] = "10.0.0.3"
+    waiting["status"]["initContainerStatuses"][0]["state"] = {"waiting": {}}
+    leaving = copy.deepcopy(router)
+    leaving["status"]["podIP"] = "10.0.0.4"
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    pods = [router, waiting, leaving, pod()]
+    assert peers(pods, "") == [("10.0.0.2", contract.PORT_ADMIN), ("10.0.0.4", contract.PORT_ADMIN)]
+    assert peers(pods, "10.0.0.2") == [("10.0.0.4", contract.PORT_ADMIN)]
+
+
+def test_settings(tmp_path):
+    base = {"workers": tmp_path / "w"}
+    assert Settings(**base).admin == "127.0.0.1"
+    with pytest.raises(SettingsError, match="ELDR_ADMIN_TOKEN"):
+        Settings(**base, host="0.0.0.0")
+    with pytest.raises(SettingsError, match="ELDR_ADMIN_TOKEN"):
+        Settings(**base, admin_host="example.com")
+    assert Settings(**base, host="0.0.0.0", admin_host="127.0.0.1").admin == "127.0.0.1"
+    assert Settings(**base, host="0.0.0.0", admin_token="t").admin == "0.0.0.0"
+    assert Settings(**base, host="::1").admin == "::1"
+    assert Settings(**base, host="localhost").admin == "localhost"
+    with pytest.raises(SettingsError, match="--workers"):
+        Settings()
+    with pytest.raises(SettingsError, match="--deployment"):
+        Settings(source="kubernetes", namespace="x")
+    with pytest.raises(SettingsError, match="--peer"):
+        Settings(**base, peers=("nonsense",))
+    assert parse_url("x", "http://[::1]:5") == ("::1", 5)
+
+
+def test_counts_of_other_routers():
+    good = {"v": 1, "router": "ab", "seq": 1, "in_flight": {"d0": 2, "d1": -1}}
+    assert parse_counts(200, json.dumps(good).encode()) == ("ab", {"d0": 2, "d1": 0})
+    for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), (200, {**good, "in_flight": 1})):
+        with pytest.raises(ValueError, match="counts"):
+            parse_counts(status, json.dumps(value).encode())
+    with pytest.raises(ValueError):
+        parse_counts(200, b"{")
