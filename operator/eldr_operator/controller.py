@@ -107,8 +107,8 @@ class Controller:
         except Exception as error:  # a worker must outlive any one resource
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             again = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
-            result = "unavailable" if _is_transient(error) else "error"
-            if result == "unavailable":
+            result = "unavailable" if _is(error, (ApiUnavailableError, TimeoutError)) else "error"
+            if _is(error, (OperatorError, TimeoutError)):
                 logger.warning("%s/%s: %s; again in %.1f s", *key, _text(error), again)
             else:
                 logger.exception("%s/%s: cannot be reconciled; again in %.1f s", *key, again)
@@ -117,10 +117,10 @@ class Controller:
             self.queue.wake(key, again)
 
 
-def _is_transient(error: BaseException) -> bool:
+def _is(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_transient, error.exceptions))
-    return isinstance(error, (ApiUnavailableError, TimeoutError))
+        return all(_is(each, kinds) for each in error.exceptions)
+    return isinstance(error, kinds)
 
 
 def _text(error: BaseException) -> str:

@@ -127,12 +127,14 @@ def _role_condition(name: str, role: Role) -> Condition:
 
 
 def _available(seen: Observed) -> Condition:
-    for name, role in (
-        ("prefill engine", seen.prefill),
-        ("decode engine", seen.decode),
-        ("router", seen.router),
-    ):
-        if role.ready == 0:
+    # Any ready router serves, also one that a change of placement is about to replace.
+    counts = {
+        "prefill engine": seen.prefill.ready,
+        "decode engine": seen.decode.ready,
+        "router": len(seen.routers),
+    }
+    for name, ready in counts.items():
+        if ready == 0:
             reason = "No" + "".join(word.capitalize() for word in name.split())
             return Condition("Available", "False", reason, f"no {name} is ready: requests cannot be served")
     return Condition("Available", "True", "MinimumReplicasAvailable", "requests can be served")

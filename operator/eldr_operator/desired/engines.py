@@ -60,8 +60,10 @@ def decode(cr: EldrDeployment, image: str) -> Object:
 def _template(head: Object, identity: dict[str, str], spec: Object, patch: Object) -> Object:
     pod_labels = head["metadata"]["labels"] | identity
     template = patched({"metadata": {"labels": pod_labels}, "spec": spec}, patch)
-    # A patch may add labels, but never change those that Services, routers and selectors go by.
-    template["metadata"]["labels"] = (template["metadata"].get("labels") or {}) | pod_labels
+    # A patch may add labels, but never those that Services, routers and selectors go by.
+    labels = template["metadata"].get("labels") or {}
+    added = {key: value for key, value in labels.items() if not key.startswith(f"{contract.GROUP}/")}
+    template["metadata"]["labels"] = added | pod_labels
     return template
 
 

@@ -72,12 +72,11 @@ def problems(patch: Object, field: str) -> list[Problem]:
         for key, value in patch.items()
         if key not in {"metadata", "spec"}
     ]
-    for key in ("metadata", "spec"):
-        value = patch.get(key)
-        if value is not None and not isinstance(value, dict):
-            found.append(Problem("InvalidPodTemplate", f"{field}.{key}", value, "write an object"))
-        elif value is not None:
-            found += _list_problems(value, f"{field}.{key}")
+    for key in sorted(patch.keys() & {"metadata", "spec"}):
+        if isinstance(patch[key], dict):
+            found += _list_problems(patch[key], f"{field}.{key}")
+        else:
+            found.append(Problem("InvalidPodTemplate", f"{field}.{key}", patch[key], "write an object"))
     return found
 
 

@@ -1,0 +1,126 @@
+"""The chart: what it renders, and that it installs an operator that works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eldr_kube.binaries import BinariesUnavailableError, clients
+from tests.operator.conftest import CHART
+from tests.operator.world import KIND, simulated
+from tests.support.kube import Kube
+from tests.support.processes import wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def render():
+    try:
+        helm = clients() / "helm"
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no helm here: {error}")
+
+    def run(*options):
+        command = [helm, "template", "eldr", CHART, "--namespace", "eldr-system", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        made = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+        return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in made}
+
+    return run
+
+
+def test_crds_are_those_of_the_source_and_survive_uninstall(render):
+    subprocess.run([sys.executable, ROOT / "hack" / "chart-crds", "--check"], check=True)
+    rendered = {name: made for (kind, name), made in render().items() if kind == "CustomResourceDefinition"}
+    for path in (ROOT / "crds").glob("*.yaml"):
+        source = yaml.safe_load(path.read_text())
+        made = rendered.pop(source["metadata"]["name"])
+        assert made["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert made == source
+    assert rendered == {}
+    assert not [
+        kind for kind, _ in render("--set", "crds.install=false") if kind == "CustomResourceDefinition"
+    ]
+
+
+def test_pod_is_restricted(render):
+    spec = render()["Deployment", "eldr-operator"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "--all-namespaces" in container["args"]
+
+
+def test_watched_namespaces_get_roles_instead_of_a_cluster_role(render):
+    made = render("--set", "watchNamespaces={a,b}")
+    kinds = [kind for kind, _ in made]
+    assert "ClusterRole" not in kinds
+    assert "ClusterRoleBinding" not in kinds
+    (container,) = made["Deployment", "eldr-operator"]["spec"]["template"]["spec"]["containers"]
+    assert [arg for arg in container["args"] if "namespace" in arg] == ["--namespace=a", "--namespace=b"]
+
+
+def test_no_right_that_is_not_needed(render):
+    rules = render()["ClusterRole", "eldr-system-eldr-operator"]["rules"]
+    verbs = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
+    assert verbs["secrets"] == {"get", "create"}
+    assert verbs["pods"] == {"get", "list", "watch"}
+    assert "*" not in str(rules)
+    assert not {"escalate", "bind", "impersonate"} & set().union(*verbs.values())
+    assert not {"nodes", "namespaces", "customresourcedefinitions"} & set(verbs)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--set=replicas=2", "replicas"),
+        ("--set=logLevel=loud", "/logLevel"),
+        ("--set=resyncSeconds=0", "/resyncSeconds"),
+        ("--set=watchNamespaces={Not_A_Namespace}", "/watchNamespaces/0"),
+        ("--set=image.repository=", "/image/repository"),
+        ("--set=metrics.port=0", "/metrics/port"),
+    ],
+)
+def test_wrong_values_are_refused(render, option, message):
+    with pytest.raises(AssertionError, match=message):
+        render(option)
+
+
+def test_every_value_is_described():
+    text = (CHART / "README.md").read_text()
+    for name, value in yaml.safe_load((CHART / "values.yaml").read_text()).items():
+        nested = isinstance(value, dict) and name not in {"resources", "nodeSelector", "affinity"}
+        for leaf in [f"{name}.{key}" for key in value] if nested and value else [name]:
+            assert f"`{leaf}`" in text, leaf
+
+
+@pytest.mark.kube
+def test_installed_by_helm_it_reconciles(cluster, namespace):
+    """In a pod of its own, with its own account; a namespaced installation."""
+    release = ["eldr", str(CHART), "--namespace", namespace, "--set", f"watchNamespaces={{{namespace}}}"]
+    cluster.helm("install", *release, "--wait", "--timeout", "120s")
+    with Kube(cluster, namespace) as kube:
+        kube.create(KIND, {"name": "x"}, spec=simulated(router={"placement": "Deployment"}))
+        wait_for(
+            lambda: kube.condition(KIND, "x", "DecodeReady").get("status") == "True", "decode engines", 90
+        )
+        wait_for(
+            lambda: kube.condition(KIND, "x", "PrefillReady").get("status") == "True", "prefill engines", 90
+        )
+        cluster.helm("uninstall", "eldr", "--namespace", namespace, "--wait")
+        assert kube.get(KIND, "x"), "an uninstalled operator takes nothing with it"
+        kube.delete(KIND, "x")
+        wait_for(lambda: not kube.list("StatefulSet"), "children gone", 60)

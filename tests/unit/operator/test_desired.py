@@ -1,0 +1,259 @@
+"""Spec to manifests. The golden files are rewritten by ``ELDR_GOLDEN=write pytest tests/unit/operator``."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from eldr import contract
+from eldr_operator import desired
+from eldr_operator.desired import fit_job, routing
+from eldr_operator.desired.podpatch import patched
+from eldr_operator.models import EldrDeployment, parse
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+GOLDEN = Path(__file__).parent / "golden"
+IMAGE = "ghcr.io/eldr/eldr:test"
+
+
+@pytest.fixture
+def table(make_set, now):
+    return routing.Table(
+        epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=now
+    )
+
+
+def example(name: str) -> EldrDeployment:
+    manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    manifest["metadata"] |= {
+        "namespace": "ns",
+        "uid": "uid-of-owner",
+        "creationTimestamp": "2026-11-01T00:00:00Z",
+    }
+    return parse(EldrDeployment, manifest)
+
+
+def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
+    return {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, table, IMAGE)}
+
+
+@pytest.mark.parametrize("name", ["simulator", "mi300x"])
+def test_golden(name, table):
+    made = desired.children(example(name), table, IMAGE)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("ELDR_GOLDEN") == "write":
+        text = yaml.dump_all(json.loads(json.dumps(made)), Dumper=yaml.SafeDumper, sort_keys=False, width=110)
+        path.write_text(text)
+    assert list(yaml.safe_load_all(path.read_text())) == json.loads(json.dumps(made))
+
+
+@pytest.mark.parametrize("name", ["simulator", "mi300x"])
+def test_manifests_fit_the_schemas(name, table, make_fit):
+    cr = example(name)
+    for manifest in [
+        *desired.children(cr, table, IMAGE),
+        fit_job.fit_job(cr, make_fit("f", "Pending"), IMAGE),
+    ]:
+        kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
+
+
+def test_every_child_is_owned_and_labelled(make_cr, table):
+    for manifest in desired.children(make_cr(router={"placement": "Deployment"}), table, IMAGE):
+        metadata = manifest["metadata"]
+        assert metadata["ownerReferences"] == [
+            {
+                "apiVersion": "eldr.dev/v1alpha1",
+                "kind": "EldrDeployment",
+                "name": "x",
+                "uid": "cr",
+                "controller": True,
+            }
+        ]
+        assert metadata["namespace"] == "ns"
+        assert metadata["labels"][contract.LABEL_DEPLOYMENT] == "x"
+        assert metadata["labels"][contract.LABEL_MANAGED_BY] == contract.FIELD_MANAGER
+
+
+def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table):
+    made = desired.children(make_cr(), table, IMAGE)
+    kinds = [(m["kind"], m["metadata"]["name"]) for m in made]
+    assert kinds.index(("Role", "x-router")) < kinds.index(("ConfigMap", "x-routing"))
+    rule = made[kinds.index(("Role", "x-router"))]["rules"][1]
+    assert rule["resourceNames"] == ["x-routing", "a-0", "b-0", "c-0"]
+    assert rule["verbs"] == ["get", "watch"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "restarts"),
+    [
+        ({"router": {"tau": 0.5, "policy": "JSQ", "minCandidates": 2, "maxInFlightPerDecode": 1}}, set()),
+        ({"signatures": {"samplePercent": 77}}, set()),
+        ({"refit": {"schedule": "0 3 * * *", "minSamples": 5}}, set()),
+        ({"centroids": {"pin": "f", "ackTimeoutSeconds": 3}}, set()),
+        ({"decode": {"replicas": 9}}, set()),
+        ({"engine": {"type": "Simulator", "leaseSeconds": 60}}, {"x-prefill", "x-decode"}),
+        ({"router": {"drainSeconds": 1}}, {"x-prefill"}),
+    ],
+)
+def test_what_restarts_pods(make_cr, spec, restarts):
+    before, after = by_kind(make_cr()), by_kind(make_cr(**spec))
+    changed = {
+        name
+        for (kind, name), manifest in before.items()
+        if "template" in manifest.get("spec", {})
+        and manifest["spec"]["template"] != after[kind, name]["spec"]["template"]
+    }
+    assert changed == restarts
+
+
+def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
+    live = routing.config_map(make_cr(), table)
+    assert routing.read(live) == table
+    shape = json.loads(live["data"][contract.ROUTING_KEY])
+    assert list(shape) == sorted(
+        [
+            *("version", "model", "epoch", "policy", "tau", "min_candidates", "max_in_flight", "sample_rate"),
+            *("lease_seconds", "slots", "active", "staged"),
+        ]
+    )
+    assert shape["active"] == {
+        "fit": "b",
+        "digest": "sha256:b",
+        "k": 2,
+        "shards": [{"name": "b-0", "sha256": "00"}],
+    }
+
+
+@pytest.mark.parametrize("live", [None, {}, {"data": {}}, {"data": {contract.ROUTING_KEY: "{"}}])
+def test_a_damaged_routing_table_is_an_empty_one(live):
+    assert routing.read(live) == routing.Table()
+
+
+def test_grace_period_is_the_time_both_containers_need(make_cr):
+    cr = make_cr(prefill={"drainSeconds": 20}, router={"drainSeconds": 100}, decode={"drainSeconds": 40})
+    made = by_kind(cr)
+    spec = made["Deployment", "x-prefill"]["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] == 20 + 100 + 15
+    assert "--shutdown-timeout=20" in spec["containers"][0]["args"]
+    decode = made["StatefulSet", "x-decode"]["spec"]["template"]["spec"]
+    assert decode["terminationGracePeriodSeconds"] == 40 + 15
+
+
+def test_accelerators_are_requested_and_limited(make_cr):
+    cr = make_cr(
+        decode={"gpus": 4, "resources": {"requests": {"cpu": "8"}}}, accelerator={"resourceName": "a/b"}
+    )
+    (engine,) = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]["spec"]["containers"]
+    assert engine["resources"] == {"requests": {"cpu": "8", "a/b": "4"}, "limits": {"a/b": "4"}}
+    (engine,) = by_kind(make_cr(decode={"gpus": 0}))["StatefulSet", "x-decode"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert engine["resources"] == {}
+
+
+def test_environment_has_each_name_once_and_users_win(make_cr):
+    engine = {"type": "Simulator", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]}
+    cr = make_cr(engine=engine, decode={"env": [{"name": "A", "value": "2"}]})
+    (container,) = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]["spec"]["containers"]
+    found = {each["name"]: each.get("value") for each in container["env"]}
+    assert found == {"POD_NAME": None, "POD_IP": None, "POD_NAMESPACE": None, "A": "2", "B": "1"}
+
+
+def test_the_admin_token_cannot_be_overridden(make_cr):
+    cr = make_cr(router={"env": [{"name": contract.ENV_ADMIN_TOKEN, "value": "open sesame"}]})
+    (router,) = by_kind(cr)["Deployment", "x-prefill"]["spec"]["template"]["spec"]["initContainers"]
+    assert {"name": contract.ENV_ADMIN_TOKEN, "value": "open sesame"} not in router["env"]
+
+
+def test_fit_job(make_cr, make_fit):
+    cr = make_cr(decode={"replicas": 5}, model={"uri": "m", "name": "served"})
+    job = fit_job.fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--k=5" in args
+    assert "--model=served" in args
+    assert "--lookback-hours=1.5" in args
+    assert job["metadata"]["ownerReferences"][0]["uid"] == "uid-f"
+    pinned = fit_job.fit_job(
+        cr,
+        make_fit("f", "Pending").model_copy(update={"spec": make_fit("f").spec.model_copy(update={"k": 7})}),
+        IMAGE,
+    )
+    assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+TEMPLATE = {
+    "metadata": {"labels": {"a": "1"}},
+    "spec": {
+        "containers": [{"name": "engine", "env": [{"name": "A", "value": "1"}], "args": ["x"]}],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "securityContext": {"runAsUser": 1, "runAsNonRoot": True},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        ({"metadata": {"labels": {"b": "2"}}}, lambda t: t["metadata"]["labels"] == {"a": "1", "b": "2"}),
+        ({"spec": {"nodeSelector": {"n": "1"}}}, lambda t: t["spec"]["nodeSelector"] == {"n": "1"}),
+        (
+            {
+                "spec": {
+                    "containers": [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}]}]
+                }
+            },
+            lambda t: (
+                t["spec"]["containers"]
+                == [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}], "args": ["x"]}]
+            ),
+        ),
+        (
+            {"spec": {"containers": [{"name": "engine", "args": ["y"]}]}},
+            lambda t: t["spec"]["containers"][0]["args"] == ["y"],
+        ),
+        (
+            {"spec": {"containers": [{"name": "extra", "image": None}]}},
+            lambda t: t["spec"]["containers"][1] == {"name": "extra"},
+        ),
+        ({"spec": {"securityContext": None}}, lambda t: "securityContext" not in t["spec"]),
+        (
+            {"spec": {"securityContext": {"runAsUser": None}}},
+            lambda t: t["spec"]["securityContext"] == {"runAsNonRoot": True},
+        ),
+        (
+            {"spec": {"tolerations": [{"key": "k"}]}},
+            lambda t: t["spec"]["tolerations"] == [{"key": "k"}],
+        ),
+        (
+            {"spec": {"volumes": [{"name": "m", "emptyDir": {}}]}},
+            lambda t: [v["name"] for v in t["spec"]["volumes"]] == ["tmp", "m"],
+        ),
+    ],
+)
+def test_pod_patches(patch, expected):
+    before = json.dumps(TEMPLATE)
+    assert expected(patched(TEMPLATE, patch))
+    assert json.dumps(TEMPLATE) == before, "the template is left as it was"
+
+
+def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
+    labels = {contract.LABEL_ROLE: "prefill", contract.LABEL_ROUTER: "true", "team": "a"}
+    cr = make_cr(decode={"podTemplate": {"metadata": {"labels": labels}}})
+    template = by_kind(cr)["StatefulSet", "x-decode"]["spec"]["template"]
+    assert template["metadata"]["labels"][contract.LABEL_ROLE] == "decode"
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert contract.LABEL_ROUTER not in template["metadata"]["labels"], (
+        "it would become a backend of the Service"
+    )
+    nulled = make_cr(decode={"podTemplate": {"metadata": {"labels": None}}})
+    found = by_kind(nulled)["StatefulSet", "x-decode"]["spec"]["template"]["metadata"]["labels"]
+    assert found[contract.LABEL_ROLE] == "decode"
+
+
+def test_time_is_read_back(make_cr):
+    table = routing.Table(epoch=1, activated_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned")
+    assert routing.read(routing.config_map(make_cr(), table)) == table

@@ -1,0 +1,206 @@
+"""Models, validation, queue, controller, reading routers."""
+
+import asyncio
+from collections import Counter
+
+import httpx
+import pytest
+
+from eldr_operator import routers
+from eldr_operator.api import Api, path
+from eldr_operator.controller import Controller
+from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
+from eldr_operator.metrics import Metrics
+from eldr_operator.models import EldrDeployment, parse
+from eldr_operator.observe import RouterPod
+from eldr_operator.queue import WorkQueue
+from eldr_operator.startup import check_resources
+from eldr_operator.validate import problems
+
+
+def test_unreadable_resources_name_field_and_value():
+    metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    spec = {"model": {"uri": "m"}, "engine": {"type": "Simulator"}, "decode": {"replicas": "many"}}
+    with pytest.raises(InvalidResourceError, match=r"spec\.decode\.replicas: 'many': .*valid integer"):
+        parse(EldrDeployment, {"metadata": metadata, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("refit", "expected"),
+    [
+        ({}, []),
+        ({"schedule": "*/5 0-6 * * MON-FRI"}, []),
+        ({"schedule": "@daily"}, ["spec.refit.schedule: '@daily': 1 fields; write five cron fields"]),
+        ({"schedule": "0 0 3 * * *"}, ["6 fields"]),
+        ({"schedule": "60 * * * *"}, ["Bad minute; write five cron fields"]),
+        ({"schedule": "0 0 31 2 *"}, ["spec.refit.schedule: '0 0 31 2 *'"]),
+        (
+            {"timeZone": "Europe/Atlantis"},
+            ["spec.refit.timeZone: 'Europe/Atlantis': unknown time zone; write an IANA"],
+        ),
+        ({"timeZone": "../etc/passwd"}, ["spec.refit.timeZone"]),
+    ],
+)
+def test_schedules(make_cr, refit, expected):
+    found = [str(problem) for problem in problems(make_cr(refit=refit))]
+    assert len(found) == len(expected)
+    assert all(text in problem for text, problem in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ({"spec": {"containers": [{"name": "engine"}]}}, None),
+        ({"status": {}}, "status"),
+        ({"spec": []}, "spec"),
+        ({"metadata": None}, "metadata"),
+        ({"spec": {"containers": {}}}, "spec.containers"),
+        ({"spec": {"containers": [{"image": "i"}]}}, "spec.containers[0]"),
+        ({"spec": {"containers": [{"name": "e", "env": [{"value": "v"}]}]}}, "spec.containers[0].env[0]"),
+        ({"spec": {"volumes": None}}, None),
+    ],
+)
+def test_pod_templates(make_cr, template, field):
+    found = [problem.field for problem in problems(make_cr(prefill={"podTemplate": template}))]
+    assert found == ([f"spec.prefill.podTemplate.{field}"] if field else [])
+
+
+async def test_queue_gives_each_key_once_and_again_after_a_wake_in_between():
+    clock = [0.0]
+    queue = WorkQueue(lambda: clock[0])
+    for _ in range(3):
+        queue.wake(("n", "a"))
+    assert await queue.take() == ("n", "a")
+    queue.wake(("n", "a"))
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    assert not waiting.done(), "a key in work is not given out twice"
+    queue.done(("n", "a"))
+    assert await waiting == ("n", "a")
+    queue.done(("n", "a"))
+    assert repr(queue) == "<WorkQueue due=0 busy=0>"
+
+
+async def test_queue_keeps_the_earlier_time():
+    clock = [0.0]
+    queue = WorkQueue(lambda: clock[0])
+    queue.wake(("n", "late"), 10)
+    queue.wake(("n", "late"), 20)
+    queue.wake(("n", "soon"), 5)
+    clock[0] = 10.0
+    assert [await queue.take(), await queue.take()] == [("n", "soon"), ("n", "late")]
+
+
+class Scripted:
+    """Stands for the reconciler: fails as told, then succeeds."""
+
+    def __init__(self, *failures):
+        self.failures = list(failures)
+        self.calls = Counter()
+        self.done = asyncio.Event()
+
+    async def reconcile(self, namespace, name):
+        self.calls[namespace, name] += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.done.set()
+
+
+class Lists:
+    """Stands for the API: one deployment, one fit of a deployment that does not exist."""
+
+    async def list(self, kind, namespace, **_):
+        metadata = {"namespace": "ns", "name": "x"}
+        return [{"metadata": metadata, "spec": {"deploymentRef": {"name": "missing"}}}]
+
+
+def controller(api, reconciler, **options):
+    settings = {"namespaces": (), "resync_seconds": 60.0, "metrics": Metrics()} | options
+    return Controller(api=api, reconciler=reconciler, **settings)
+
+
+async def test_resync_wakes_deployments_and_orphaned_fits():
+    reconciler = Scripted()
+    made = controller(Lists(), reconciler)
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        while len(reconciler.calls) < 2:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert set(reconciler.calls) == {("ns", "x"), ("ns", "missing")}
+    assert made.staleness() < 0
+
+
+async def test_failures_are_retried_and_counted(caplog):
+    group = ExceptionGroup("g", [ApiUnavailableError("no answer"), TimeoutError()])
+    reconciler, metrics = Scripted(group, RuntimeError("a bug")), Metrics()
+    made = controller(Lists(), reconciler, metrics=metrics)
+    for _ in range(3):
+        await made._one(("ns", "x"))
+    values = [
+        metrics.registry.get_sample_value("eldr_operator_reconcile_total", {"result": result})
+        for result in ("unavailable", "error", "success")
+    ]
+    assert values == [1, 1, 1]
+    assert "no answer; TimeoutError; again in 0.5 s" in caplog.text
+    assert "a bug" in caplog.text
+
+
+async def test_a_stuck_resync_is_noticed():
+    class Silent:
+        async def list(self, *_, **__):
+            raise ApiUnavailableError("no answer")
+
+    clock = [0.0]
+    made = controller(Silent(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
+    assert made.staleness() < 0
+    clock[0] = 31.0
+    assert made.staleness() == pytest.approx(1.0)
+
+
+async def test_routers_that_do_not_answer_are_views_with_a_problem():
+    state = {
+        "policy": "ELDR",
+        "active": {"fit": "f", "digest": "d"},
+        "staged": None,
+        "refused": [],
+        "samples": 7,
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        host = request.url.host
+        if host == "fd00::1":
+            assert request.headers["authorization"] == "Bearer secret"
+            assert request.url.path == "/eldr/v1/state"
+            return httpx.Response(200, json=state)
+        if host == "10.0.0.2":
+            return httpx.Response(401)
+        if host == "10.0.0.3":
+            raise httpx.ConnectError("refused on port 12345")
+        return httpx.Response(200, json={"v": 2})
+
+    pods = [RouterPod(str(n), a, None) for n, a in enumerate(("fd00::1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))]
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        views = await routers.look(client, pods, "secret")
+    assert (views[0].active, views[0].samples, views[0].problem) == ("d", 7, "")
+    assert [view.problem for view in views[1:]] == [
+        "answers 401",
+        "does not answer (ConnectError)",
+        "answers what this operator cannot read; are the versions the same?",
+    ]
+
+
+@pytest.mark.parametrize("served", [["eldrfits"], []])
+async def test_it_refuses_to_start_where_the_resources_are_not_served(served):
+    class Bare(Api):
+        async def request(self, method, url, **_):
+            return {"resources": [{"name": name} for name in served]}
+
+    with pytest.raises(OperatorError, match=r"does not serve eldrdeployments\.eldr\.dev.*; install"):
+        await check_resources(Bare(None))
+
+
+def test_paths():
+    assert path("Pod", "n", "p", "status") == "/api/v1/namespaces/n/pods/p/status"
+    assert path("Job", "n") == "/apis/batch/v1/namespaces/n/jobs"
+    assert path("EldrFit") == "/apis/eldr.dev/v1alpha1/eldrfits"
