@@ -33,7 +33,9 @@ def main(*, out: Path, measure: float, rate: float, speed: float) -> None:
     console.print("starting the control plane (the first time it is built from source: about five minutes)")
     with Cluster() as cluster:
         console.print("helm install eldr charts/eldr")
-        cluster.helm("install", "eldr", str(objects.CHART), "--wait", "--timeout", "120s")
+        cluster.helm(
+            "install", "eldr", str(objects.CHART), "--set", "resyncSeconds=5", "--wait", "--timeout", "120s"
+        )
         demo = Demo(objects.View(cluster), settings, console)
         failure: str | None = None
         try:
