@@ -19,8 +19,8 @@ from tests.support.processes import wait_for
 
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
 NAME = "e2e"
-SPEED = 0.5
-SECONDS = 90.0
+SPEED = 2.0
+SECONDS = 45.0
 
 
 class System:
@@ -50,7 +50,8 @@ class System:
                 and text in found.get("message", "")
             )
 
-        wait_for(met, f"condition {condition} {status} {reason} {text!r}", SECONDS)
+        what = f"condition {condition} {status} {reason} {text!r}"
+        wait_for(met, what, SECONDS, show=lambda: self.cluster.kubectl("get", "eldr,ef", "-o", "yaml"))
 
     def pods(self, role: str) -> list[dict[str, Any]]:
         selector = f"{contract.LABEL_DEPLOYMENT}={NAME},{contract.LABEL_ROLE}={role}"

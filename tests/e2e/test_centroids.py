@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 
 async def send(system: System, count: int) -> None:
-    """Send requests until so many were answered; none may fail."""
+    """Send requests until so many were answered; none may fail. Batches are large enough for locality to pay."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, rate=30.0, tokens=24)
+    load = Load(lambda: routers, NAME, rate=20.0, tokens=60)
     records, _ = traces.load().split()
     load.switch(Workload("traffic", records, logged=True))
     stop = asyncio.Event()
@@ -53,7 +53,12 @@ def active(system: System) -> str | None:
 async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
     await send(system, 250)
     system.apply(fit("first"))
-    wait_for(lambda: system.condition("ef", "first", "Succeeded").get("status") == "True", "the fit", 90)
+    wait_for(
+        lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",
+        "the fit",
+        90,
+        show=lambda: system.condition("ef", "first", "Succeeded"),
+    )
     wait_for(lambda: active(system) == "first", "activation", 60)
     system.wait("CentroidsActive", status="True", reason="Active")
     assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("ELDR", "first")}

@@ -43,7 +43,7 @@ class DemoSettings:
     rate: float = 11.0
     tokens: int = 96
     speed: float = 3.0
-    settle: float = 9.0
+    settle: float = 12.0
     measure: float = 36.0
     samples: int = 240
     prefill: int = 2
