@@ -100,6 +100,10 @@ class Router:
             for endpoint in registry.endpoints(role)
         }
 
+    def decoding(self) -> str | None:
+        """Name of a decode engine that has a request."""
+        return next((name for name, count in self.app.services.registry.counts().items() if count), None)
+
     def idle(self) -> bool:
         registry = self.app.services.registry
         return not (any(self.in_flight().values()) or any(registry.counts().values()) or registry.undecided)

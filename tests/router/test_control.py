@@ -266,8 +266,8 @@ async def test_two_routers_share_their_counts(tmp_path):
                 for engine in made[1:]:
                     engine.script.append(slow(release))
                 busy = asyncio.ensure_future(first.post(stream=True))
-                await until(lambda: sum(first.in_flight().values()) == 1, "a stream at the first router")
-                name = next(name for name, count in first.in_flight().items() if count)
+                await until(first.decoding, "a stream at the first router")
+                name = first.decoding()
                 registry = second.app.services.registry
                 decode = registry.endpoints("decode")
                 await until(lambda: sum(registry.totals(decode)) == 1, "the second one to hear of it")

@@ -343,8 +343,8 @@ async def test_an_engine_that_goes_keeps_its_streams(start):
         for name in ("d0", "d1"):
             router[name].script.append(slow(release))
         task = asyncio.ensure_future(router.post(stream=True))
-        await until(lambda: sum(router.in_flight().values()) == 1, "the stream to start")
-        busy = next(name for name, count in router.in_flight().items() if count)
+        await until(router.decoding, "the stream to start")
+        busy = router.decoding()
         gone = router.engines.pop(busy)
         await router.configure()
         assert [e["name"] for e in (await router.state())["decode"]] != ["d0", "d1"]
