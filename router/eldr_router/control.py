@@ -11,7 +11,7 @@ from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
 from eldr_router.registry import EndpointSpec
-from eldr_router.routing import Intent, SetRef, make_table
+from eldr_router.routing import EMPTY, Intent, SetRef, make_table
 from eldr_router.services import Services
 
 log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ class Control:
 
     @property
     def settled(self) -> bool:
-        """Whether engines are known and the active set was loaded or refused."""
-        if self._intent is None or not self._roles:
+        """Whether engines are known, a table is in effect, and the active set was loaded or refused."""
+        if self._intent is None or not self._roles or self._services.table is EMPTY:
             return False
         active = self._intent.active
         return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)

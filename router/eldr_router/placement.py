@@ -145,6 +145,7 @@ class Placer:
 
 def _per_endpoint(slots: npt.NDArray[np.float32], endpoints: list[Endpoint]) -> npt.NDArray[np.float32]:
     """Return each engine's similarity; NaN, always a candidate, for one without a centroid."""
-    wanted = np.array([endpoint.spec.slot for endpoint in endpoints])
-    known = (wanted >= 0) & (wanted < slots.size)
-    return np.where(known, slots[np.where(known, wanted, 0)], np.float32(np.nan))
+    wanted = [endpoint.spec.slot for endpoint in endpoints]
+    if min(wanted) >= 0 and max(wanted) < slots.size:
+        return slots[wanted]  # the common case: every engine has its centroid
+    return np.array([slots[at] if 0 <= at < slots.size else np.nan for at in wanted], dtype=np.float32)

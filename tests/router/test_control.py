@@ -159,6 +159,18 @@ async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(co
     assert not control.refused
 
 
+async def test_ready_only_with_a_table_in_effect(tmp_path):
+    app = App(Settings(workers=tmp_path / "none"))
+    try:
+        app.control.set_endpoints("decode", [])
+        app.control.set_intent(Intent(model="m"), Store().fetch)
+        assert not app.is_ready(), "the limits of the table are not in effect yet"
+        await app.control._reconcile()
+        assert app.is_ready()
+    finally:
+        await app.stop()
+
+
 async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
     app = App(Settings(workers=tmp_path / "none", ready_seconds=0.3))
     try:

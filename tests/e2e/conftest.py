@@ -1,0 +1,145 @@
+"""The whole system on the embedded cluster: chart, operator, routers and simulated engines as pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from eldr import contract
+from eldr_kube.cluster import Cluster
+from tests.support.processes import wait_for
+
+CHART = Path(__file__).parents[2] / "charts" / "eldr"
+NAME = "e2e"
+SPEED = 0.5
+SECONDS = 90.0
+
+
+class System:
+    """A deployed EldrDeployment, seen from outside."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def get(self, kind: str, name: str = NAME) -> dict[str, Any]:
+        return json.loads(self.cluster.kubectl("get", kind, name, "-o", "json"))
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+
+    def condition(self, kind: str, name: str, condition: str) -> dict[str, Any]:
+        conditions = self.get(kind, name).get("status", {}).get("conditions", [])
+        return next((item for item in conditions if item["type"] == condition), {})
+
+    def wait(
+        self, condition: str, *, status: str | None = None, reason: str | None = None, text: str = ""
+    ) -> None:
+        def met() -> bool:
+            found = self.condition("eldr", NAME, condition)
+            return (
+                (status is None or found.get("status") == status)
+                and (reason is None or found.get("reason") == reason)
+                and text in found.get("message", "")
+            )
+
+        wait_for(met, f"condition {condition} {status} {reason} {text!r}", SECONDS)
+
+    def pods(self, role: str) -> list[dict[str, Any]]:
+        selector = f"{contract.LABEL_DEPLOYMENT}={NAME},{contract.LABEL_ROLE}={role}"
+        items = json.loads(self.cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+        return [
+            pod
+            for pod in items
+            if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
+        ]
+
+    def addresses(self, role: str) -> list[str]:
+        return [pod["status"]["podIP"] for pod in self.pods(role)]
+
+    def routers(self) -> list[str]:
+        return [
+            f"http://{address}:{contract.PORT_ROUTER}" for address in self.addresses(contract.ROLE_PREFILL)
+        ]
+
+    def states(self) -> list[dict[str, Any]]:
+        """The state of every router that answers."""
+        raw = self.cluster.kubectl(
+            "get", "secret", contract.admin_secret_name(NAME), "-o", "jsonpath={.data.token}"
+        )
+        import base64
+
+        headers = {"authorization": f"Bearer {base64.b64decode(raw).decode()}"}
+        states = []
+        for address in self.addresses(contract.ROLE_PREFILL):
+            try:
+                answer = httpx.get(
+                    f"http://{address}:{contract.PORT_ADMIN}{contract.PATH_STATE}", headers=headers
+                )
+            except httpx.TransportError:
+                continue
+            states.append(answer.raise_for_status().json())
+        return states
+
+    def idle(self) -> bool:
+        """Whether all routers agree that nothing is in flight."""
+        states = self.states()
+        return bool(states) and all(
+            engine["in_flight"] == 0 for state in states for engine in (*state["decode"], *state["prefill"])
+        )
+
+    def ready(self) -> bool:
+        return self.condition("eldr", NAME, "Ready").get("status") == "True"
+
+
+def kill(address: str, command: str) -> None:
+    """Kill -9 the program of a pod: the process that listens on its address."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if command in words and address in words and "python" in words[0]:
+            os.kill(int(entry.name), signal.SIGKILL)
+            return
+    raise AssertionError(f"no process {command} at {address}")
+
+
+@pytest.fixture(scope="module")
+def system(cluster: Cluster) -> Iterator[System]:
+    cluster.helm("install", "eldr", str(CHART), "--set", "resyncSeconds=2", "--wait", "--timeout", "120s")
+    system = System(cluster)
+    system.apply(
+        {
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.KIND_DEPLOYMENT,
+            "metadata": {"name": NAME},
+            "spec": {
+                "model": {"uri": "sim://tiny-moe"},
+                "engine": {"type": "Simulator", "args": ["--speed", str(SPEED)]},
+                "prefill": {"replicas": 2},
+                "decode": {"replicas": 3},
+                "signatures": {"samplePercent": 100},
+                "refit": {"minSamples": 1000000},
+            },
+        }
+    )
+    wait_for(system.ready, "EldrDeployment Ready", SECONDS)
+    yield system
+    cluster.kubectl("delete", "eldr", NAME, "--wait=true", "--timeout=60s")
+    selector = f"{contract.LABEL_DEPLOYMENT}={NAME}"
+    wait_for(
+        lambda: not json.loads(cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"],
+        "all pods to be garbage-collected",
+        SECONDS,
+    )
+    cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")

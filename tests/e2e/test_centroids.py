@@ -1,0 +1,144 @@
+"""A fit that really runs, and sets that no router may load."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from eldr import centroids, contract
+from eldr.sim import traces
+from eldr_demo.load import Load, Workload
+from tests.e2e.conftest import NAME, System
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+
+async def send(system: System, count: int) -> None:
+    """Send requests until so many were answered; none may fail."""
+    routers = system.routers()
+    load = Load(lambda: routers, NAME, rate=30.0, tokens=24)
+    records, _ = traces.load().split()
+    load.switch(Workload("traffic", records, logged=True))
+    stop = asyncio.Event()
+    running = asyncio.create_task(load.run(stop))
+    while len(load.outcomes) < count:
+        await asyncio.sleep(0.05)
+    stop.set()
+    await running
+    assert [outcome.error for outcome in load.outcomes if outcome.error] == []
+
+
+def fit(name: str) -> dict:
+    spec = {"deploymentRef": {"name": NAME}}
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND_FIT,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def active(system: System) -> str | None:
+    return (system.get("eldr")["status"].get("centroids", {}).get("active") or {}).get("fit")
+
+
+async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
+    await send(system, 250)
+    system.apply(fit("first"))
+    wait_for(lambda: system.condition("ef", "first", "Succeeded").get("status") == "True", "the fit", 90)
+    wait_for(lambda: active(system) == "first", "activation", 60)
+    system.wait("CentroidsActive", status="True", reason="Active")
+    assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("ELDR", "first")}
+    await send(system, 60)
+
+
+def a_set(**fields: object) -> centroids.CentroidSet:
+    captured = traces.load()
+    centers = captured.prefill_counts[[0, 200, 400]].reshape(3, -1).astype(np.float32)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    made = centroids.CentroidSet(
+        model=NAME, n_layers=4, n_experts=64, top_k=4, kept=(0, 1, 2, 3), weighting="counts",
+        weights=np.ones((4, 64), np.float32), centers=centers, samples=9, created=1.0,
+    )  # fmt: skip
+    return replace(made, **fields)
+
+
+def plant(
+    system: System,
+    name: str,
+    data: bytes,
+    *,
+    k: int = 3,
+    sha256: str | None = None,
+    digest: str | None = None,
+) -> None:
+    """Write what a fit Job would have written, then create its EldrFit: the Job finds the report and leaves it."""
+    sha256 = sha256 or hashlib.sha256(data).hexdigest()
+    digest = digest or centroids.digest(data)
+    shard = contract.shard_name(name, digest, 0)
+    pointer = {"fit": name, "digest": digest, "k": k, "shards": [{"name": shard, "sha256": sha256}]}
+    report = {"version": 1, "verdict": "Accepted", "reason": "Better", "message": "planted", "set": pointer,
+              "samples": 9, "layers_kept": [0, 1, 2, 3], "layers": 4, "experts": 64, "rho": 0.8, "weighting": "counts",
+              "imbalance": 1.0, "cluster_sizes": [3, 3, 3], "reduction": 0.1, "baseline_reduction": None, "seconds": 1.0}  # fmt: skip
+    labels = {contract.LABEL_DEPLOYMENT: NAME, contract.LABEL_FIT: name}
+    maps = [
+        {
+            "metadata": {"name": shard, "labels": labels},
+            "binaryData": {contract.SHARD_KEY: base64.b64encode(data).decode()},
+        },
+        {
+            "metadata": {"name": contract.report_name(name), "labels": labels},
+            "data": {contract.REPORT_KEY: json.dumps(report)},
+        },
+    ]
+    system.apply(
+        *({"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, **m} for m in maps), fit(name)
+    )
+
+
+def truncated() -> dict:
+    return {"data": centroids.dump(a_set())[:-40]}
+
+
+def wrong_digest() -> dict:
+    return {"data": centroids.dump(a_set()), "sha256": "0" * 64}
+
+
+def wrong_k() -> dict:
+    return {"data": centroids.dump(replace(a_set(), centers=a_set().centers[:2]))}
+
+
+def other_model() -> dict:
+    return {"data": centroids.dump(a_set(model="gpt-oss"))}
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (truncated, "truncated"),
+        (wrong_digest, "damaged"),
+        (wrong_k, "holds 2 centroids, the routing table says 3"),
+        (other_model, "fitted for model 'gpt-oss'"),
+    ],
+)
+async def test_a_set_that_must_not_be_used_is_refused_and_the_old_one_serves_on(system: System, make, reason):
+    assert active(system) == "first"
+    name = make.__name__.replace("_", "-")
+    time.sleep(1.1)  # fits are ordered by whole seconds of their finish
+    plant(system, name, **make())
+    try:
+        system.wait("CentroidsActive", reason="Refused", text=reason)
+        assert active(system) == "first"
+        assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("ELDR", "first")}
+        await send(system, 40)
+    finally:
+        system.cluster.kubectl("delete", "ef", name, "--wait=true", "--timeout=60s")
+    system.wait("CentroidsActive", status="True", reason="Active")
