@@ -61,7 +61,7 @@ def command(
     if bool(namespaces) == all_namespaces:
         raise click.UsageError("give either --namespace NAME, once or more, or --all-namespaces")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("aiohttp.access", "httpx", "kopf.objects"):
+    for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settings = Settings(
         namespaces=namespaces,

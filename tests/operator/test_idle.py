@@ -21,23 +21,33 @@ def versions(world) -> dict[str, str]:
     }
 
 
-def passes(operator) -> float:
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in operator.metrics().splitlines()
-        if line.startswith("eldr_operator_reconcile_total{")
-    )
+class Watch:
+    """What the operator has asked for in a namespace since this was made, from the audit log."""
+
+    def __init__(self, operator, world) -> None:
+        self._operator, self._namespace = operator, world.kube.namespace
+        self._mark = operator.audit_size()
+
+    def requests(self) -> list[dict]:
+        entries = self._operator.requests(self._mark)
+        return [entry for entry in entries if entry.get("objectRef", {}).get("namespace") == self._namespace]
+
+    def passes(self) -> int:
+        return sum(entry["requestURI"].endswith("/eldrdeployments/x") for entry in self.requests())
+
+    def wait_for_passes(self, count: int) -> None:
+        wait_for(lambda: self.passes() >= count, f"{count} passes", 90)
 
 
 def settle(operator, world) -> None:
-    """Wait until several passes in a row have written nothing."""
+    """Wait until two passes in a row have written nothing."""
 
-    def quiet() -> bool:
-        before, start = versions(world), passes(operator)
-        wait_for(lambda: passes(operator) >= start + 2, "two passes", 60)
+    def is_quiet() -> bool:
+        before = versions(world)
+        Watch(operator, world).wait_for_passes(3)
         return versions(world) == before
 
-    wait_for(quiet, "a quiet operator", 90)
+    wait_for(is_quiet, "a quiet operator", 90)
 
 
 def test_idle_and_restarted_operator_writes_nothing(operator, world):
@@ -47,18 +57,37 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
     world.until_active("first")
     world.condition("CentroidsActive", reason="Active")
     settle(operator, world)
-    before, start, mark = versions(world), passes(operator), operator.audit_size()
-    wait_for(lambda: passes(operator) >= start + 4, "four more passes", 90)
-    seen = [
-        entry
-        for entry in operator.requests(mark)
-        if entry["objectRef"].get("namespace") == world.kube.namespace
-    ]
-    assert len(seen) > 20, "the audit log shows the operator's reads"
-    assert [entry["requestURI"] for entry in seen if entry["verb"] not in READS] == []
+    before, watch = versions(world), Watch(operator, world)
+    watch.wait_for_passes(5)
+    assert [entry["requestURI"] for entry in watch.requests() if entry["verb"] not in READS] == []
+    assert versions(world) == before
 
     assert operator.stop() == 0
+    watch = Watch(operator, world)
     operator.start()
-    start = passes(operator)
-    wait_for(lambda: passes(operator) >= start + 4, "passes after the restart", 90)
+    watch.wait_for_passes(5)
     assert versions(world) == before
+    assert "Role/x-router" in before
+    applied = {entry["objectRef"]["resource"] for entry in watch.requests() if entry["verb"] == "patch"}
+    assert "roles" in applied, "the audit log shows writes; a restart applies each child once"
+    assert applied.isdisjoint({"eldrdeployments", "eldrfits"})
+
+
+def test_metrics_tell_what_happened(operator, world):
+    world.up()
+    world.fit("first")
+    world.report("first")
+    world.until_active("first")
+    labels = f'{{deployment="x",namespace="{world.kube.namespace}"}}'
+    wait_for(lambda: f"eldr_operator_epoch{labels} 1.0" in operator.metrics(), "epoch", 60, operator.metrics)
+    wait_for(
+        lambda: f"eldr_operator_routers_acked{labels} 1.0" in operator.metrics(), "acks", 60, operator.metrics
+    )
+    page = operator.metrics()
+    for line in (
+        'eldr_operator_fits_total{reason="Accepted"}',
+        'eldr_operator_writes_total{kind="Job",verb="create"}',
+    ):
+        assert line in page
+    world.kube.delete("EldrDeployment", "x")
+    wait_for(lambda: labels not in operator.metrics(), "series gone with the deployment", 60)

@@ -36,6 +36,8 @@ class World:
         self.routers: dict[str, PretendRouter] = {}
 
     def close(self) -> None:
+        if self.kube.find(KIND, self.name):
+            self.kube.delete(KIND, self.name)
         for router in self.routers.values():
             router.close()
 

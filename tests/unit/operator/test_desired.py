@@ -175,7 +175,7 @@ def test_fit_job(make_cr, make_fit):
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--k=5" in args
     assert "--model=served" in args
-    assert "--lookback-hours=1.5" in args
+    assert "--lookback-minutes=90" in args
     assert job["metadata"]["ownerReferences"][0]["uid"] == "uid-f"
     pinned = fit_job.fit_job(
         cr,
