@@ -38,16 +38,16 @@ def api_server() -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of its own in ``cluster``, deleted with all its pods."""
+    """A namespace of its own in ``cluster``; its pods end while the next test runs."""
     name = f"test-{next(_numbers)}"
-    cluster.kubectl("create", "namespace", name)
+    cluster.create_namespace(name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=60s")
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
 def bare_namespace(api_server: Cluster) -> str:
     """A namespace of its own in ``api_server``."""
     name = f"test-{next(_numbers)}"
-    api_server.kubectl("create", "namespace", name)
+    api_server.create_namespace(name)
     return name

@@ -9,39 +9,55 @@ from pathlib import Path
 import click
 
 from eldr_kube.binaries import BinariesUnavailableError, binaries
-from eldr_kube.cluster import Cluster
+from eldr_kube.cluster import Cluster, CommandError
+from eldr_kube.control_plane import ControlPlaneError
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.group(context_settings={"show_default": True})
+@click.group(context_settings={"show_default": True, "auto_envvar_prefix": "ELDR_KUBE"})
 def main() -> None:
-    """Run a real Kubernetes control plane on this machine, with nodes whose pods are local processes."""
+    """Run a real Kubernetes control plane on this machine, with a node whose pods are local processes."""
 
 
 @main.command("binaries")
-def binaries_command() -> None:
-    """Build or fetch the programs once and print their folder."""
+def show_binaries() -> None:
+    """Build or fetch the programs once, and print the folder that holds them."""
     try:
         click.echo(binaries())
     except BinariesUnavailableError as error:
         raise click.ClickException(str(error)) from error
 
 
-@main.command("up")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Nodes to register.")
+@main.command()
 @click.option(
-    "--image-map", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What images mean here."
+    "--nodes", type=click.IntRange(1, 64), default=1, show_envvar=True, help="Nodes with 8 GPUs each."
 )
-def up_command(nodes: int, image_map: Path | None) -> None:
-    """Start a cluster and keep it until ctrl-C."""
+@click.option(
+    "--image-map",
+    type=_FILE,
+    show_envvar=True,
+    help="YAML: image pattern -> entrypoint, path, env, workdir, keep.",
+)
+@click.option("--data", type=_FOLDER, show_envvar=True, help="Folder to keep; without it, a temporary one.")
+@click.option("--audit/--no-audit", default=False, show_envvar=True, help="Whether to write an audit log.")
+def up(*, nodes: int, image_map: Path | None, data: Path | None, audit: bool) -> None:
+    """Start a cluster, print its KUBECONFIG, and stay until ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
     try:
-        with Cluster(nodes=nodes, image_map=image_map) as cluster:
-            click.echo(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.bin}:$PATH")
-            signal.pause()
-    except KeyboardInterrupt:
-        return
-    except BinariesUnavailableError as error:
+        with Cluster(nodes=nodes, image_map=image_map, data=data, audit=audit) as cluster:
+            click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+            click.echo(f'export PATH="{cluster.bin}:$PATH"')
+            click.echo(f"logs: {cluster.data}; ctrl-C ends everything", err=True)
+            sys.stdout.flush()
+            cluster.wait()
+    except (BinariesUnavailableError, ControlPlaneError, CommandError) as error:
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
 
 
 if __name__ == "__main__":

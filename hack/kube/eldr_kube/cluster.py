@@ -17,6 +17,7 @@ from eldr_kube.control_plane import ControlPlane
 from eldr_kube.processes import end, spawn
 
 NODE_SECONDS = 60.0
+ACCOUNT_SECONDS = 60.0
 
 
 class CommandError(Exception):
@@ -91,8 +92,25 @@ class Cluster:
         self.server = self.control_plane.server
         self.token = self.control_plane.token
         self.ca = self.control_plane.ca
+        if self._controllers:
+            self._wait_for_account("default")
         if self._with_agent:
             self.start_agent()
+
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace and wait until pods can be created in it."""
+        self.kubectl("create", "namespace", name)
+        if self._controllers:
+            self._wait_for_account(name)
+
+    def _wait_for_account(self, namespace: str) -> None:
+        """Wait for the ServiceAccount that every pod needs; the controller manager makes it."""
+        command = ("-n", namespace, "get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
+        deadline = time.monotonic() + ACCOUNT_SECONDS
+        while not self.kubectl(*command):
+            if time.monotonic() > deadline:
+                raise CommandError(f"namespace {namespace} has no default ServiceAccount")
+            time.sleep(0.05)
 
     def start_agent(self) -> None:
         """Start the node agent and wait until its nodes are Ready."""
@@ -112,6 +130,25 @@ class Cluster:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                 raise CommandError(f"the node agent is not ready:\n{tail}")
             time.sleep(0.1)
+
+    def wait(self) -> None:
+        """Wait until the agent or a server ends.
+
+        Raises
+        ------
+        CommandError
+            When one does; the message says which.
+        """
+        while True:
+            ended = [name for name, process in self.processes().items() if process.poll() is not None]
+            if ended:
+                raise CommandError(f"{', '.join(ended)} ended; see its log in {self.data}")
+            time.sleep(0.2)
+
+    def processes(self) -> dict[str, subprocess.Popen[bytes]]:
+        """Return the servers and the agent by name."""
+        agent = {"agent": self.agent} if self._with_agent else {}
+        return {**self.control_plane.processes, **agent}
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it prints.

@@ -54,6 +54,8 @@ class ControlPlane:
         Administrator's.
     kubelet_certificate, kubelet_client : Pair
         What a kubelet serves with, and what the API server presents to it.
+    processes : dict of str to Popen
+        The servers by name.
     """
 
     def __init__(self, binaries: Path, data: Path, *, controllers: bool = True, audit: bool = False) -> None:
@@ -62,7 +64,7 @@ class ControlPlane:
         self._controllers = controllers
         self._audit = audit
         self._stack = ExitStack()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         data.mkdir(parents=True, exist_ok=True)
         authority = pki.Authority(data, "ca")
         self._front_proxy = pki.Authority(data, "front-proxy-ca")
@@ -105,7 +107,7 @@ class ControlPlane:
 
     def _run(self, name: str, flags: list[str]) -> None:
         process = spawn([self._binaries / name, *flags], log=self._data / f"{name}.log")
-        self._processes[name] = process
+        self.processes[name] = process
         self._stack.callback(end, process)
 
     def _etcd_flags(self, client: int, peer: int) -> list[str]:
@@ -207,7 +209,7 @@ class ControlPlane:
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.token}"})
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
-            if self._processes[name].poll() is not None:
+            if self.processes[name].poll() is not None:
                 break
             try:
                 with urllib.request.urlopen(request, timeout=5, context=context):

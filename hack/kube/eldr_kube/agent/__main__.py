@@ -30,7 +30,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Nodes to register.")
 @click.option("--image-map", type=_FILE, help="YAML: image pattern -> entrypoint, path, env, workdir.")
 @click.option(
-    "--backoff-seconds", type=click.FloatRange(0.01), default=10.0, help="First restart delay of a container."
+    "--backoff-seconds",
+    type=click.FloatRange(0.01),
+    default=10.0,
+    help="Second restart delay of a container.",
+)
+@click.option(
+    "--isolate/--no-isolate", default=True, help="Whether to use mount and PID namespaces where allowed."
 )
 def main(
     *,
@@ -41,6 +47,7 @@ def main(
     nodes: int,
     image_map: Path | None,
     backoff_seconds: float,
+    isolate: bool,
 ) -> None:
     """Register nodes and run the containers of their pods as local processes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -57,6 +64,7 @@ def main(
         n_nodes=nodes,
         images=images,
         backoff=backoff_seconds,
+        isolate=isolate,
     )
     asyncio.run(_run(settings))
 

@@ -1,27 +1,29 @@
-"""The agent: nodes, and a task for every pod that is bound to one of them."""
+"""The agent: nodes, and everything that is bound to them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import logging
-import random
 import shutil
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from eldr_kube.agent import launch, nodes
+from eldr_kube.agent import nodes
+from eldr_kube.agent.addresses import Addresses
 from eldr_kube.agent.api import Api
 from eldr_kube.agent.container import Container
+from eldr_kube.agent.events import Recorder
 from eldr_kube.agent.images import ImageMap
+from eldr_kube.agent.launch import Isolation, detect
 from eldr_kube.agent.logs import LogServer
-from eldr_kube.agent.pod import Pod
+from eldr_kube.agent.pod import Node, Pod
 
 Object = dict[str, Any]
+OVER = ("Succeeded", "Failed")
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +41,9 @@ class AgentSettings:
     n_nodes : int
     images : ImageMap
     backoff : float
-        First restart delay of a failing container, seconds.
+        Second restart delay of a failing container, seconds.
+    isolate : bool
+        Whether to use namespaces where the machine allows them.
     """
 
     kubeconfig: Path
@@ -49,6 +53,7 @@ class AgentSettings:
     n_nodes: int
     images: ImageMap
     backoff: float
+    isolate: bool = True
 
 
 class Agent:
@@ -61,118 +66,144 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._api = Api(settings.kubeconfig)
-        self._probes = httpx.AsyncClient(verify=False)
+        self._names = frozenset(f"local-{number}" for number in range(settings.n_nodes))
         self._pods: dict[str, Pod] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[str] = set()
-        # Clusters that run side by side share 127.0.0.0/8: each agent takes a /24 by chance.
-        second, third = random.randint(16, 250), random.randint(0, 250)
-        self._addresses = (f"127.{second}.{third}.{n}" for n in itertools.cycle(range(2, 250)))
+        self._ends: dict[str, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until told to stop, then end every pod."""
+        """Serve until told to stop, then end every pod at once."""
         settings = self._settings
         shutil.rmtree(settings.state, ignore_errors=True)
         settings.state.mkdir(parents=True)
-        logs = LogServer(self._find, settings.certificate, settings.key, self._api.ca)
-        names = [f"local-{number}" for number in range(settings.n_nodes)]
-        note = "pods run as local processes"
-        if launch.namespaces() is None:
-            note += "; mount namespaces are forbidden here, so pods with volumes cannot run"
-        tasks: list[asyncio.Task[None]] = []
+        isolation = await detect(settings.state / "trial") if settings.isolate else Isolation()
+        if not isolation.unshare:
+            _log.warning("%s", isolation.note)
+        self._addresses = Addresses()
+        api = Api(settings.kubeconfig)
+        recorder = Recorder(api)
+        # A pod's certificate is its own affair, and the user's proxy has no place between a kubelet and its pods.
+        client = httpx.AsyncClient(verify=False, trust_env=False)
+        self._node = Node(api, settings.images, client, isolation, recorder, settings.backoff)
+        logs = LogServer(self._find, settings.certificate, settings.key, api.ca)
         try:
-            for name in names:
-                await nodes.register(self._api, name, logs.port, note)
-                tasks += [
-                    asyncio.create_task(nodes.heartbeat(self._api, name)),
-                    asyncio.create_task(self._serve(name)),
-                ]
-            await stop.wait()
+            await self._serve(api, logs.port, isolation.note, stop)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(
-                *tasks, *(self._end(uid, grace=0.0) for uid in list(self._pods)), return_exceptions=True
-            )
-            logs.close()
-            await self._probes.aclose()
-            await self._api.close()
+            await self._end_all()
+            await asyncio.to_thread(logs.close)
+            await recorder.close()
+            await client.aclose()
+            await api.close()
+            self._addresses.close()
             shutil.rmtree(settings.state, ignore_errors=True)
 
-    async def _serve(self, node: str) -> None:
-        async for kind, pod in self._api.follow("/api/v1/pods", fieldSelector=f"spec.nodeName={node}"):
-            uid = pod["metadata"]["uid"]
-            if kind == "DELETED":
-                self._background(uid, self._end(uid, grace=0.0))
-            elif pod["metadata"].get("deletionTimestamp"):
-                self._background(uid, self._finish(pod))
-            elif uid not in self._pods and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
-                self._begin(pod)
+    async def _serve(self, api: Api, port: int, note: str, stop: asyncio.Event) -> None:
+        for name in sorted(self._names):
+            await nodes.register(api, name, port, note)
+        tasks = [asyncio.create_task(nodes.heartbeat(api, name)) for name in self._names]
+        tasks += [asyncio.create_task(self._watch_pods(api))]
+        tasks += [asyncio.create_task(self._watch_sources(api, kind)) for kind in ("ConfigMap", "Secret")]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                await task
+        finally:
+            for task in [*tasks, stopped]:
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
 
-    def _begin(self, manifest: Object) -> None:
-        uid = manifest["metadata"]["uid"]
-        pod = Pod(
-            self._api,
-            manifest,
-            address=next(self._addresses),
-            folder=self._settings.state / uid,
-            images=self._settings.images,
-            client=self._probes,
-            backoff=self._settings.backoff,
-        )
-        self._pods[uid] = pod
-        task = asyncio.create_task(pod.run())
-        task.add_done_callback(_show_crash)
-        self._tasks[uid] = task
+    async def _watch_pods(self, api: Api) -> None:
+        # A field selector knows no "or": several nodes share one watch of all bound pods.
+        selector = f"spec.nodeName={next(iter(self._names))}" if len(self._names) == 1 else "spec.nodeName!="
+        async for kind, pods in api.follow("/api/v1/pods", fieldSelector=selector):
+            mine = [pod for pod in pods if pod["spec"].get("nodeName") in self._names]
+            if kind == "SYNC":
+                present = {pod["metadata"]["uid"] for pod in mine}
+                for uid in [uid for uid in self._pods if uid not in present]:
+                    self._forget(uid)
+            for pod in mine:
+                self._see(kind, pod)
 
-    def _background(self, uid: str, work: Any) -> None:
-        if uid in self._ending:
-            work.close()
-            return
-        self._ending.add(uid)
-        task = asyncio.create_task(work)
-        task.add_done_callback(_show_crash)
-        self._tasks[f"{uid} end"] = task
-
-    async def _finish(self, manifest: Object) -> None:
+    def _see(self, kind: str, manifest: Object) -> None:
         uid = manifest["metadata"]["uid"]
         pod = self._pods.get(uid)
-        if pod is None:
-            pod = Pod(
-                self._api,
-                manifest,
-                address="127.0.0.1",
-                folder=self._settings.state / uid,
-                images=self._settings.images,
-                client=self._probes,
-                backoff=self._settings.backoff,
-            )
-        pod.manifest = manifest
-        await self._end(uid, grace=None)
-        await pod.delete()
-        self._ending.discard(uid)
-        self._tasks.pop(f"{uid} end", None)
+        if kind == "DELETED":
+            self._forget(uid)
+        elif manifest["metadata"].get("deletionTimestamp"):
+            if pod is None:
+                pod = self._add(manifest)
+            pod.update(manifest)
+            if uid in self._ends:
+                self._spawn(pod.end())
+            else:
+                self._ends[uid] = self._spawn(self._delete(uid, pod))
+        elif pod is not None:
+            pod.update(manifest)
+        elif manifest.get("status", {}).get("phase") not in OVER:
+            self._add(manifest).begin()
 
-    async def _end(self, uid: str, grace: float | None) -> None:
-        pod = self._pods.pop(uid, None)
-        task = self._tasks.pop(uid, None)
+    def _add(self, manifest: Object) -> Pod:
+        uid = manifest["metadata"]["uid"]
+        pod = Pod(
+            self._node, manifest, address=self._addresses.take(), folder=self._settings.state / "pods" / uid
+        )
+        self._pods[uid] = pod
+        return pod
+
+    async def _delete(self, uid: str, pod: Pod) -> None:
+        await pod.end()
+        await pod.finish()
+        await self._drop(uid, pod)
+
+    def _forget(self, uid: str) -> None:
+        """End a pod that the API server no longer has."""
+        pod = self._pods.get(uid)
         if pod is None:
             return
-        if task is not None:
+        if uid in self._ends:
+            self._spawn(pod.end(0.0))
+        else:
+            self._ends[uid] = self._spawn(self._kill(uid, pod))
+
+    async def _kill(self, uid: str, pod: Pod) -> None:
+        await pod.end(0.0)
+        await self._drop(uid, pod)
+
+    async def _drop(self, uid: str, pod: Pod) -> None:
+        self._pods.pop(uid, None)
+        self._ends.pop(uid, None)
+        self._addresses.give_back(pod.address)
+        await pod.clean()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(_show_crash)
+        return task
+
+    async def _watch_sources(self, api: Api, kind: str) -> None:
+        """Tell pods about changes of what their volumes show; only names travel, contents are read when needed."""
+        async for _, objects in api.follow(f"/api/v1/{kind.lower()}s", metadata_only=True):
+            for item in objects:
+                metadata = item["metadata"]
+                for pod in self._pods.values():
+                    if pod.shows(metadata["namespace"], kind, metadata["name"]):
+                        pod.refresh()
+
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(pod.end(0.0) for pod in self._pods.values()), return_exceptions=True)
+        for task in list(self._ends.values()):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await pod.stop(grace)
+        await asyncio.gather(*self._ends.values(), return_exceptions=True)
 
     def _find(self, namespace: str, name: str, container: str) -> Container | None:
-        for pod in list(self._pods.values()):
-            metadata = pod.manifest["metadata"]
-            if (metadata["namespace"], metadata["name"]) == (namespace, name):
-                return pod.container(container)
-        return None
+        # A pod that ends may still be listed beside its successor of the same name: the younger one is meant.
+        found = [pod for pod in list(self._pods.values()) if pod.named(namespace, name)]
+        return found[-1].container(container) if found else None
 
 
 def _show_crash(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        _log.error("a pod's task failed", exc_info=error)
+        _log.error("a task of a pod failed", exc_info=error)

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+
+from eldr_kube.agent.resources import resource_value
+from eldr_kube.agent.status import HOST_ADDRESS
 
 Object = dict[str, Any]
 Lookup = Callable[[str, str], Awaitable[dict[str, str] | None]]
 """``await lookup("ConfigMap" | "Secret", name)`` returns decoded data, or None where it does not exist."""
 
-_REFERENCE = re.compile(r"\$(\$|\([A-Za-z_.\-][A-Za-z0-9_.\-]*\))")
+_REFERENCE = re.compile(r"\$(\$|\([^)]*\))")
+_NAME = re.compile(r"[ -<>-~]+")
+_HOST_VARIABLES = ("LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MissingSourceError(Exception):
-    """A ConfigMap, Secret or key that a container needs does not exist (yet)."""
+    """Something that a container needs does not exist (yet), or is not known to the agent."""
 
 
-def expand(text: str, variables: dict[str, str]) -> str:
-    """Replace ``$(NAME)``; ``$$`` is a dollar sign, an unknown name stays as it is."""
+def base_environment(path: tuple[str, ...]) -> dict[str, str]:
+    """Return what every container sees: nothing of the agent's own environment that could matter."""
+    kept = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
+    # Not the user's home: a client library would find the user's own kubeconfig there.
+    return {**kept, "PATH": ":".join([*path, _PATH]), "HOME": "/tmp"}
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)``; ``$$`` is a dollar sign, an unknown name stays as it is.
+
+    Examples
+    --------
+    >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
+    '1 $(A) $(B) $A'
+    """
 
     def value(found: re.Match[str]) -> str:
         if found.group(1) == "$":
@@ -45,7 +65,8 @@ def field_value(pod: Object, path: str, address: str) -> str:
         "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
         "status.podIP": address,
         "status.podIPs": address,
-        "status.hostIP": "127.0.0.1",
+        "status.hostIP": HOST_ADDRESS,
+        "status.hostIPs": HOST_ADDRESS,
         "metadata.labels": _lines(metadata.get("labels")),
         "metadata.annotations": _lines(metadata.get("annotations")),
     }
@@ -70,26 +91,27 @@ async def container_env(pod: Object, container: Object, address: str, lookup: Lo
     """
     variables: dict[str, str] = {}
     for source in container.get("envFrom", []):
-        kind, reference = (
-            ("ConfigMap", source["configMapRef"])
-            if "configMapRef" in source
-            else ("Secret", source["secretRef"])
-        )
-        data = await _required(lookup, kind, reference)
-        variables |= {source.get("prefix", "") + key: value for key, value in (data or {}).items()}
+        kind, key = ("ConfigMap", "configMapRef") if "configMapRef" in source else ("Secret", "secretRef")
+        data = await _required(lookup, kind, source[key])
+        named = {source.get("prefix", "") + name: value for name, value in (data or {}).items()}
+        variables |= {name: value for name, value in named.items() if _NAME.fullmatch(name)}
     for item in container.get("env", []):
         if "valueFrom" not in item:
             variables[item["name"]] = expand(item.get("value", ""), variables)
             continue
-        value = await _from_source(pod, item["valueFrom"], address, lookup)
+        value = await _from_source(pod, container, item["valueFrom"], address, lookup)
         if value is not None:
             variables[item["name"]] = value
     return variables
 
 
-async def _from_source(pod: Object, source: Object, address: str, lookup: Lookup) -> str | None:
+async def _from_source(
+    pod: Object, container: Object, source: Object, address: str, lookup: Lookup
+) -> str | None:
     if reference := source.get("fieldRef"):
         return field_value(pod, reference["fieldPath"], address)
+    if reference := source.get("resourceFieldRef"):
+        return resource_value(container, reference)
     for kind, key in (("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")):
         if reference := source.get(key):
             data = await _required(lookup, kind, reference)
@@ -97,7 +119,7 @@ async def _from_source(pod: Object, source: Object, address: str, lookup: Lookup
                 return data[reference["key"]]
             if reference.get("optional"):
                 return None
-            raise MissingSourceError(f"{kind} {reference['name']} has no key {reference['key']!r}")
+            raise MissingSourceError(f"{kind} {reference['name']!r} has no key {reference['key']!r}")
     raise MissingSourceError(f"valueFrom {', '.join(source)} is not known to the node agent")
 
 
@@ -108,7 +130,7 @@ async def _required(lookup: Lookup, kind: str, reference: Object) -> dict[str, s
     return data
 
 
-def arguments(container: Object, entrypoint: tuple[str, ...], variables: dict[str, str]) -> list[str]:
+def arguments(container: Object, entrypoint: tuple[str, ...], variables: Mapping[str, str]) -> list[str]:
     """Return the command line: ``command`` or the image's entry point, then ``args``, expanded."""
-    command = container.get("command") or list(entrypoint)
-    return [expand(part, variables) for part in [*command, *container.get("args", [])]]
+    command = [expand(part, variables) for part in container.get("command") or []]
+    return [*(command or entrypoint), *(expand(part, variables) for part in container.get("args") or [])]

@@ -63,9 +63,9 @@ class ImageMap:
         for pattern, image in self._patterns.items():
             if fnmatchcase(reference, pattern):
                 return image
-        known = ", ".join(self._patterns)
         raise UnknownImageError(
-            f"image {reference!r} means nothing on this machine; the image map knows {known}"
+            f"image {reference!r} means nothing on this machine: add a pattern for it to the image map "
+            f"(--image-map FILE), which knows {', '.join(self._patterns)}"
         )
 
 
@@ -76,7 +76,12 @@ def default_images() -> dict[str, Image]:
     keep = (sys.prefix, sys.base_prefix, checkout)
     own = Image(entrypoint=(f"{folder}/eldr",), path=(folder,), keep=keep)
     host = Image(entrypoint=("sh",), path=(folder,), keep=keep)
-    return {"*/eldr:*": own, "*/eldr@*": own, "*busybox*": host, "*alpine*": host}
+    python = Image(entrypoint=("python3",), path=(folder,), keep=keep)
+    return {
+        **dict.fromkeys(("eldr", "eldr:*", "*/eldr", "*/eldr:*", "*/eldr@*"), own),
+        **dict.fromkeys(("*busybox*", "*alpine*"), host),
+        **dict.fromkeys(("python:*", "*/python:*"), python),
+    }
 
 
 def load_images(path: Path | None) -> ImageMap:

@@ -1,69 +1,89 @@
-"""Starts a container as a process in mount and PID namespaces of its own."""
+"""Starts a container as a process tree that cannot outlive the agent."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import re
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eldr_kube.processes import spawn
-
-_DEVICES = "null zero full random urandom tty"
-
-# Builds a root file system of bind mounts in which every mount point can be made, without a trace outside: a tmpfs
-# that mirrors the host's top folders, and where a mount point lies deeper, mirrors of the folders on its way.
-_SCRIPT = r"""
-set -e
-root=$1; shift
-mirror() {  # mirror HOST_FOLDER TARGET: TARGET becomes a tmpfs whose entries are HOST_FOLDER's
-  mount -t tmpfs -o mode=755 tmpfs "$2"
-  for entry in "$1"/* "$1"/.[!.]*; do
-    name=${entry##*/}
-    if [ -L "$entry" ]; then cp -P "$entry" "$2/$name"
-    elif [ -d "$entry" ]; then mkdir "$2/$name"; mount --rbind "$entry" "$2/$name"
-    elif [ -e "$entry" ]; then : > "$2/$name"; mount --bind "$entry" "$2/$name"
-    fi
-  done
-}
-point() {  # point PATH: make sure that PATH exists below the new root
-  at=; rest=${1#/}
-  while [ -n "$rest" ]; do
-    part=${rest%%/*}; if [ "$part" = "$rest" ]; then rest=; else rest=${rest#*/}; fi
-    if [ ! -e "$root$at/$part" ]; then
-      [ -z "$at" ] || mountpoint -q "$root$at.mirrored" 2>/dev/null || mirror "$at" "$root$at"
-      mkdir -p "$root$1"; return
-    fi
-    at="$at/$part"
-  done
-}
-mirror "" "$root"
-umount -l "$root/dev" 2>/dev/null || true
-mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-for device in @DEVICES@; do : > "$root/dev/$device"; mount --bind "/dev/$device" "$root/dev/$device"; done
-mkdir "$root/dev/shm" "$root/dev/pts"
-mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
-mount --rbind /dev/pts "$root/dev/pts"
-ln -s /proc/self/fd "$root/dev/fd"; ln -s fd/0 "$root/dev/stdin"; ln -s fd/1 "$root/dev/stdout"; ln -s fd/2 "$root/dev/stderr"
-: > "$root/dev/termination-log"; mount --bind "$1" "$root/dev/termination-log"; shift
-while [ "$1" != "--" ]; do
-  source=$1; target=$2; mode=$3; shift 3
-  if [ "$mode" = keep ]; then mkdir -p "$root$target"  # below a volume: nothing to mirror
-  elif [ -d "$source" ]; then point "$target"; else point "${target%/*}"; : >> "$root$target"; fi
-  mount --bind "$source" "$root$target"
-  [ "$mode" = rw ] || mount -o remount,bind,ro "$root$target" 2>/dev/null || true
-done
-shift
-exec chroot "$root" sh -c 'cd "$1" && shift && exec "$@"' sh "$@"
-""".replace("@DEVICES@", _DEVICES)
+_ENTER = Path(__file__).with_name("enter.py")
+_TERMINATION_LOG = "/dev/termination-log"
+# The agent's environment does not reach a container; this is for setpriv and unshare.
+_TOOL_PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class LaunchError(Exception):
-    """A container cannot be started here; the message says what is missing."""
+    """A container cannot be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What this machine allows.
+
+    Attributes
+    ----------
+    unshare : tuple of str
+        Command that makes the namespaces, empty where they are forbidden.
+    user : bool
+        Whether it makes a user namespace too.
+    """
+
+    unshare: tuple[str, ...] = ()
+    user: bool = False
+
+    @property
+    def note(self) -> str:
+        """One sentence for the node's condition."""
+        if self.unshare:
+            return "pods run as local processes in mount and PID namespaces"
+        return (
+            "pods run as plain processes: this machine forbids namespaces, so mount paths are replaced in commands, "
+            "arguments and variables only, and a process that leaves its group may outlive its pod"
+        )
+
+
+def candidates() -> list[Isolation]:
+    """Return what to try on this machine, best first."""
+    if shutil.which("unshare") is None:
+        return []
+    base = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child")
+    mapped = ("--user", "--map-root-user")
+    users = [False, True] if os.getuid() == 0 else [True]
+    # Some container runtimes forbid a fresh /proc and nothing else.
+    return [
+        Isolation((*base, *proc, *(mapped if user else ())), user)
+        for proc in (("--mount-proc",), ())
+        for user in users
+    ]
+
+
+async def detect(scratch: Path) -> Isolation:
+    """Return the best isolation that starts a container with a volume here."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    trial = Launch(
+        command=["/bin/sh", "-c", "test -d /eldr-trial/volume"],
+        env=_TOOL_PATH,
+        workdir="/",
+        mounts=[(scratch, "/eldr-trial/volume", True)],
+        log=scratch / "log",
+        folder=scratch,
+    )
+    for isolation in candidates():
+        try:
+            process = await start(trial, isolation)
+        except LaunchError:
+            continue
+        if await process.wait() == 0:
+            return isolation
+    return Isolation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,112 +93,249 @@ class Launch:
     Attributes
     ----------
     command : list of str
-    env : dict of str to str
+    env : mapping of str to str
         Complete environment.
     workdir : str
     mounts : list of (Path, str, bool)
         Source, target, read-only.
     log : Path
+        Where output goes.
+    folder : Path
+        The container's own, outside of it: root file system, termination message.
+    hostname : str
+    message_path : str
+        Where the container may leave its last words.
     keep : tuple of str
-        Folders that no volume may hide.
-    scratch : Path
-        Empty folder for the root file system and the termination message.
+        Folders that stay visible where a volume covers one of their parents.
     """
 
     command: list[str]
-    env: dict[str, str]
+    env: Mapping[str, str]
     workdir: str
     mounts: list[tuple[Path, str, bool]]
-    keep: tuple[str, ...]
     log: Path
-    scratch: Path
+    folder: Path
+    hostname: str = ""
+    message_path: str = _TERMINATION_LOG
+    keep: tuple[str, ...] = ()
 
     @property
-    def termination_log(self) -> Path:
-        """What the container writes to ``/dev/termination-log``."""
-        return self.scratch / "termination-log"
+    def message(self) -> Path:
+        """File with the container's last words."""
+        return self.folder / "termination-log"
+
+    @property
+    def root(self) -> Path:
+        """Where the root file system is mounted, inside the namespace only."""
+        return self.folder / "root"
 
 
-@cache
-def namespaces() -> tuple[str, ...] | None:
-    """Return the ``unshare`` command that works here, or None where namespaces are forbidden."""
-    if shutil.which("unshare") is None:
-        return None
-    base = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-    options = base if os.getuid() == 0 else (*base, "--user", "--map-root-user")
-    works = subprocess.run(
-        [*options, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False
-    )
-    return options if works.returncode == 0 else None
+class Process:
+    """A container's process.
+
+    Parameters
+    ----------
+    child : asyncio.subprocess.Process
+        What the agent started.
+    first : int
+        The container's first process, as the host numbers it.
+    launch : Launch
+    isolation : Isolation
+    """
+
+    def __init__(
+        self, child: asyncio.subprocess.Process, first: int, launch: Launch, isolation: Isolation
+    ) -> None:
+        self._child = child
+        self._first = first
+        self._isolation = isolation
+        self.launch = launch
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.returncode is None
+
+    async def wait(self) -> int:
+        """Return the exit code; 128 + number after a signal."""
+        code = await self._child.wait()
+        if not self._isolation.unshare:
+            _signal_group(
+                self._child.pid
+            )  # what it left behind; with a PID namespace the kernel has ended it
+        return code if code >= 0 else 128 - code
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the first process, as a container runtime does."""
+        if self.running:
+            _signal(self._first, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, with everything that it has started."""
+        if self.running:
+            _signal_group(self._child.pid)
+
+    async def execute(self, command: Sequence[str], seconds: float) -> tuple[bool, str]:
+        """Run a command inside the container: whether it exited with 0 in time, and what it printed."""
+        inside: list[str] = []
+        if self._isolation.unshare:
+            inside = ["nsenter", f"--target={self._first}", "--mount", "--uts", "--pid", "--root", "--wd"]
+            inside += ["--user", "--preserve-credentials", "--"] if self._isolation.user else ["--"]
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *inside,
+                *command,
+                env=self.launch.env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return False, str(error)
+        try:
+            async with asyncio.timeout(seconds):
+                output, _ = await child.communicate()
+        except TimeoutError:
+            return False, f"command timed out after {seconds:g} s"
+        finally:
+            if child.returncode is None:
+                _signal_group(child.pid)
+                await child.wait()
+        return child.returncode == 0, output.decode(errors="replace").strip()[-1024:]
 
 
-def start(launch: Launch) -> subprocess.Popen[bytes]:
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _signal_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # the group has ended; its number may be another's
+        return
+
+
+async def start(launch: Launch, isolation: Isolation) -> Process:
     """Start a container.
 
     Raises
     ------
     LaunchError
-        If it mounts volumes where mount namespaces are forbidden, or its program does not exist.
+        If its root file system cannot be built or its program cannot be executed.
     """
-    launch.scratch.mkdir(parents=True, exist_ok=True)
-    launch.termination_log.write_bytes(b"")
-    unshare = namespaces()
-    if unshare is None:
-        if launch.mounts:
-            raise LaunchError(
-                "this machine forbids mount namespaces, so volumes cannot be mounted; run as root or allow "
-                "unprivileged user namespaces"
-            )
-        try:
-            return spawn(launch.command, log=launch.log, env=launch.env, cwd=Path(launch.workdir))
-        except OSError as error:
-            raise LaunchError(str(error)) from error
-    root = launch.scratch / "root"
-    root.mkdir(exist_ok=True)
-    mounts: list[str] = []
-    for source, target, read_only in sorted(launch.mounts, key=lambda mount: mount[1]):
-        mounts += [str(source), os.path.realpath(target), "ro" if read_only else "rw"]
-    for folder in sorted({os.path.realpath(folder) for folder in launch.keep}):
-        if any(Path(folder).is_relative_to(os.path.realpath(target)) for _, target, _ in launch.mounts):
-            mounts += [folder, folder, "keep"]
-    script = [
-        "sh",
-        "-c",
-        _SCRIPT,
-        "container",
-        str(root),
-        str(launch.termination_log),
-        *mounts,
-        "--",
-        launch.workdir,
-    ]
-    return spawn([*unshare, *script, *launch.command], log=launch.log, env=launch.env)
-
-
-def terminate(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM to a container's first process, as a container runtime does."""
-    for pid in _first_process(process):
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
-
-
-def inside(process: subprocess.Popen[bytes], command: Iterable[str]) -> list[str]:
-    """Return a command line that runs a command inside a container."""
-    if namespaces() is None:
-        return list(command)
-    (pid,) = _first_process(process) or [process.pid]
-    user = [] if os.getuid() == 0 else ["--user", "--preserve-credentials"]
-    return ["nsenter", "--target", str(pid), "--mount", "--pid", "--root", "--wd", *user, "--", *command]
-
-
-def _first_process(process: subprocess.Popen[bytes]) -> list[int]:
-    """Return the container's first process: the child of ``unshare``, which itself ignores SIGTERM."""
-    if namespaces() is None:
-        return [process.pid]
+    launch.root.mkdir(parents=True, exist_ok=True)
+    launch.message.write_bytes(b"")
+    launch.message.chmod(0o666)
+    ours, theirs = socket.socketpair()
+    with theirs, launch.log.open("ab") as log:
+        child = await asyncio.create_subprocess_exec(
+            *("setpriv", "--pdeathsig", "KILL"),
+            *isolation.unshare,
+            *(sys.executable, "-I", "-S", str(_ENTER), str(theirs.fileno())),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_TOOL_PATH,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
     try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(pid) for pid in children.split()][:1]
+        await _introduce(ours, _specification(launch, isolation))
+        return Process(child, _first_process(child.pid, isolation), launch, isolation)
+    except BaseException:
+        if child.returncode is None:
+            _signal_group(child.pid)
+            await child.wait()
+        raise
+
+
+async def _introduce(connection: socket.socket, specification: bytes) -> None:
+    """Send the specification once the child's life hangs on ours, and wait until its program runs."""
+    loop = asyncio.get_running_loop()
+    with connection:
+        connection.setblocking(False)
+        await _readable(connection)
+        greeting, descriptors, *_ = socket.recv_fds(connection, 1, 1)
+        if not greeting:
+            raise LaunchError("the namespaces were refused; the container's log has the kernel's answer")
+        with socket.socket(fileno=descriptors[0]) as answers:
+            answers.setblocking(False)
+            await loop.sock_sendall(connection, specification)
+            connection.shutdown(socket.SHUT_WR)
+            error = b""
+            while part := await loop.sock_recv(answers, 1 << 16):
+                error += part
+    if error:
+        raise LaunchError(error.decode(errors="replace"))
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(connection, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(connection)
+
+
+def _specification(launch: Launch, isolation: Isolation) -> bytes:
+    mounts = [*launch.mounts, (launch.message, launch.message_path, False)]
+    if not isolation.unshare:
+        launch = substitute(launch, {target: str(source) for source, target, _ in mounts})
+    # The order of depth, so that a volume inside another one is mounted after it.
+    ordered = sorted(mounts, key=lambda mount: mount[1].rstrip("/").count("/"))
+    content = {
+        "root": str(launch.root) if isolation.unshare else None,
+        "keep": launch.keep,
+        "mounts": [(str(source), target, frozen) for source, target, frozen in ordered],
+        "hostname": launch.hostname if isolation.unshare else "",
+        "workdir": launch.workdir,
+        "command": launch.command,
+        "env": dict(launch.env),
+    }
+    return json.dumps(content).encode()
+
+
+def substitute(launch: Launch, paths: Mapping[str, str]) -> Launch:
+    """Replace mount paths in command, variables and working directory, where nothing can be mounted."""
+    longest_first = sorted((target.rstrip("/") for target in paths), key=len, reverse=True)
+    pattern = re.compile(rf"(?<![\w./-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
+    bare = {target.rstrip("/"): source for target, source in paths.items()}
+
+    def put(text: str) -> str:
+        return pattern.sub(lambda found: bare[found.group()], text)
+
+    return replace(
+        launch,
+        command=[put(part) for part in launch.command],
+        env={name: put(value) for name, value in launch.env.items()},
+        workdir=put(launch.workdir),
+    )
+
+
+def _first_process(pid: int, isolation: Isolation) -> int:
+    """Return the container's first process: the child of ``unshare``, which itself only waits."""
+    if not isolation.unshare:
+        return pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended already, or the kernel was built without this file
+        children = _children(pid)
+    return int(children[0]) if children else pid
+
+
+def _children(pid: int) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = entry.read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if parent == str(pid):
+            found.append(entry.parent.name)
+    return found

@@ -1,44 +1,62 @@
-"""A pod's status from the state of its containers. Pure."""
+"""A pod's status from the states of its containers. Pure: the time is an argument."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from eldr_kube.agent.container import Container
+from eldr_kube.agent.state import ContainerState
 
 Object = dict[str, Any]
+HOST_ADDRESS = "127.0.0.1"
 
 
-def is_sidecar(spec: Object) -> bool:
-    """Tell whether an init container is a native sidecar."""
-    return spec.get("restartPolicy") == "Always"
+@dataclass(slots=True)
+class PodState:
+    """A pod's state.
 
-
-def phase(initial: list[Container], main: list[Container], *, initialized: bool) -> str:
-    """Return a pod's phase.
-
-    Parameters
+    Attributes
     ----------
-    initial, main : list of Container
+    initial, main : sequence of ContainerState
+        Init containers with sidecars, and containers.
+    address : str
+    begun : str
+        Timestamp of the pod's start.
     initialized : bool
-        Whether the main containers were started.
+        Whether the main containers may run.
+    ending : bool
+        Whether the pod is being stopped, so that nothing starts again.
+    failure : tuple of (reason, message) or None
+        Why the pod as a whole has failed.
     """
-    if not initialized:
-        failed = [c for c in initial if c.policy == "Never" and c.exit_code not in {None, 0}]
-        return "Failed" if failed else "Pending"
-    codes = [c.exit_code for c in main]
-    over = [
-        c.policy == "Never" or (c.policy == "OnFailure" and code == 0)
-        for c, code in zip(main, codes, strict=True)
-    ]
-    if all(done and code is not None for done, code in zip(over, codes, strict=True)):
-        return "Failed" if any(codes) else "Succeeded"
+
+    initial: Sequence[ContainerState]
+    main: Sequence[ContainerState]
+    address: str
+    begun: str
+    initialized: bool = False
+    ending: bool = False
+    failure: tuple[str, str] | None = None
+
+
+def phase(pod: PodState) -> str:
+    """Return a pod's phase."""
+    processes = [c for c in [*pod.initial, *pod.main] if c.running]
+    if pod.ending and not processes:
+        ended = all(c.final_code == 0 for c in pod.main)
+        return "Succeeded" if pod.initialized and ended and not pod.failure else "Failed"
+    if not pod.initialized:
+        broken = any(c.over and c.exit_code for c in pod.initial)
+        return "Failed" if broken and not processes else "Pending"
+    if all(c.over for c in pod.main) and not processes:
+        return "Failed" if any(c.exit_code for c in pod.main) else "Succeeded"
     return "Running"
 
 
-def container_status(container: Container, *, init: bool) -> Object:
+def container_status(container: ContainerState) -> Object:
     """Return one entry of ``containerStatuses``."""
-    done = init and not is_sidecar(container.spec) and container.exit_code == 0
+    done = container.init and not container.sidecar and container.exit_code == 0
     return {
         "name": container.name,
         "image": container.spec["image"],
@@ -46,55 +64,81 @@ def container_status(container: Container, *, init: bool) -> Object:
         "ready": container.ready or done,
         "started": container.started,
         "restartCount": container.restarts,
-        "state": container.state,
-        "lastState": container.last_state,
+        "state": container.current,
+        "lastState": container.last,
     }
 
 
-def pod_status(
-    initial: list[Container],
-    main: list[Container],
-    *,
-    initialized: bool,
-    address: str,
-    begun: str,
-    now: str,
-    old: Object,
-) -> Object:
-    """Return a pod's status; transition times move only when a condition changes.
+def pod_status(pod: PodState, manifest: Object, now: str) -> Object:
+    """Return what to write into a pod's status; transition times move only when a condition changes.
 
     Parameters
     ----------
-    initial, main : list of Container
-    initialized : bool
-    address : str
-    begun, now : str
-        Timestamps of the pod's start and of this moment.
-    old : dict
-        The status reported last.
+    pod : PodState
+    manifest : dict
+        The pod as the API server has it: old conditions and readiness gates.
+    now : str
+        Timestamp of this moment.
     """
-    serving = [*main, *(c for c in initial if is_sidecar(c.spec))]
-    ready = initialized and all(c.ready for c in serving)
-    truth = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
-    before = {item["type"]: item for item in old.get("conditions", [])}
-    conditions = []
-    for kind, value in truth.items():
-        text = str(value)
-        same = before.get(kind, {}).get("status") == text
-        conditions.append(
-            {
-                "type": kind,
-                "status": text,
-                "lastTransitionTime": before[kind]["lastTransitionTime"] if same else now,
-            }
-        )
+    old = {item["type"]: item for item in manifest.get("status", {}).get("conditions", [])}
+    current = phase(pod)
+    values = {
+        "PodReadyToStartContainers": (True, ""),
+        "Initialized": _initialized(pod, current),
+        "ContainersReady": (containers := _containers_ready(pod, current)),
+        "Ready": _ready(containers, manifest, old),
+        "PodScheduled": (True, ""),
+    }
+    status: Object = {
+        "phase": current,
+        "hostIP": HOST_ADDRESS,
+        "hostIPs": [{"ip": HOST_ADDRESS}],
+        "podIP": pod.address,
+        "podIPs": [{"ip": pod.address}],
+        "startTime": pod.begun,
+        "conditions": [_condition(kind, *value, old.get(kind, {}), now) for kind, value in values.items()],
+        "initContainerStatuses": [container_status(c) for c in pod.initial],
+        "containerStatuses": [container_status(c) for c in pod.main],
+    }
+    if pod.failure:
+        status |= {"reason": pod.failure[0], "message": pod.failure[1]}
+    return status
+
+
+def _initialized(pod: PodState, current: str) -> tuple[bool, str]:
+    if pod.initialized:
+        return True, "PodCompleted" if current == "Succeeded" else ""
+    waiting = [c.name for c in pod.initial if c.exit_code != 0 and not (c.sidecar and c.started)]
+    return False, f"ContainersNotInitialized: containers with incomplete status: [{' '.join(waiting)}]"
+
+
+def _containers_ready(pod: PodState, current: str) -> tuple[bool, str]:
+    if current in {"Succeeded", "Failed"}:
+        return False, "PodCompleted" if current == "Succeeded" else "PodFailed"
+    serving = [c for c in pod.initial if c.sidecar] + list(pod.main)
+    unready = [c.name for c in serving if not c.ready]
+    if unready or not pod.initialized:
+        return False, f"ContainersNotReady: containers with unready status: [{' '.join(unready)}]"
+    return True, ""
+
+
+def _ready(containers: tuple[bool, str], manifest: Object, old: dict[str, Object]) -> tuple[bool, str]:
+    gates = [gate["conditionType"] for gate in manifest.get("spec", {}).get("readinessGates") or []]
+    shut = [gate for gate in gates if old.get(gate, {}).get("status") != "True"]
+    if containers[0] and shut:
+        return False, f"ReadinessGatesNotReady: the status of pod readiness gates {shut} is not True"
+    return containers
+
+
+def _condition(kind: str, value: bool, why: str, old: Object, now: str) -> Object:
+    reason, _, message = why.partition(": ")
+    text = str(value)
+    since = old.get("lastTransitionTime") if old.get("status") == text else None
+    # A strategic merge keeps what is not named: null removes the reason of the condition's former state.
     return {
-        "phase": phase(initial, main, initialized=initialized),
-        "hostIP": "127.0.0.1",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "startTime": begun,
-        "conditions": conditions,
-        "initContainerStatuses": [container_status(c, init=True) for c in initial],
-        "containerStatuses": [container_status(c, init=False) for c in main],
+        "type": kind,
+        "status": text,
+        "reason": reason or None,
+        "message": message or None,
+        "lastTransitionTime": since or now,
     }

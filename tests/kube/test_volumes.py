@@ -1,0 +1,125 @@
+"""Volumes: their content, and that it follows its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.space import STAY, Space, config_map, container, pod
+
+pytestmark = pytest.mark.kube
+
+WATCH = 'last=; while :; do now=$(cat {path}); [ "$now" = "$last" ] || echo seen $now; last=$now; sleep 0.05; done'
+
+
+def test_config_map_updates_reach_running_pods(space: Space):
+    main = container(WATCH.format(path="/etc/eldr/value"))
+    main["volumeMounts"] = [{"name": "config", "mountPath": "/etc/eldr"}]
+    volumes = [{"name": "config", "configMap": {"name": "changing"}}]
+    space.apply(config_map("changing", value="one"), pod("follower", main, volumes=volumes))
+    space.wait_log("follower", "seen one")
+    space.apply(config_map("changing", value="two"))
+    log = space.wait_log("follower", "seen two")
+    # The swap is atomic: no reader ever saw a missing or an empty file.
+    assert log.splitlines() == ["seen one", "seen two"]
+
+
+def test_items_sub_path_secret_and_read_only(space: Space):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "hidden"}}
+    main = container(
+        f"cat /deep/er/renamed /etc/eldr-single.conf /secret/k; touch /deep/er/x || echo refused; "
+        f"ls /deep; echo done; {STAY}"
+    )
+    main["volumeMounts"] = [
+        {"name": "picked", "mountPath": "/deep"},
+        {"name": "whole", "mountPath": "/etc/eldr-single.conf", "subPath": "b"},
+        {"name": "secret", "mountPath": "/secret", "readOnly": True},
+    ]
+    volumes = [
+        {
+            "name": "picked",
+            "configMap": {"name": "two-keys", "items": [{"key": "a", "path": "er/renamed"}]},
+        },
+        {"name": "whole", "configMap": {"name": "two-keys"}},
+        {"name": "secret", "secret": {"secretName": "s"}},
+    ]
+    space.apply(secret, config_map("two-keys", a="A\n", b="B\n"), pod("mounts", main, volumes=volumes))
+    lines = space.wait_log("mounts", "done").splitlines()
+    assert lines[:2] == ["A", "B"]
+    assert lines[2].startswith("hidden")
+    assert "refused" in lines
+    assert lines[-2:] == ["er", "done"]
+
+
+def test_host_is_left_as_it_was(space: Space):
+    main = container(f"echo kept > /eldr-test-volume/deep/file; echo done; {STAY}")
+    main["volumeMounts"] = [{"name": "scratch", "mountPath": "/eldr-test-volume/deep"}]
+    space.apply(pod("tidy", main, volumes=[{"name": "scratch", "emptyDir": {"medium": "Memory"}}]))
+    space.wait_log("tidy", "done")
+    assert not Path("/eldr-test-volume").exists()
+
+
+def test_projected_volume_joins_sources(space: Space):
+    main = container(f"cd /all; cat cm labels; echo; cat name; echo; wc -c < token; echo done; {STAY}")
+    main["volumeMounts"] = [{"name": "all", "mountPath": "/all"}]
+    sources = [
+        {"configMap": {"name": "part", "items": [{"key": "k", "path": "cm"}]}},
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 600, "audience": "eldr"}},
+        {
+            "downwardAPI": {
+                "items": [
+                    {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                    {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+                ]
+            }
+        },
+    ]
+    manifest = pod(
+        "joined", main, labels={"a": "b"}, volumes=[{"name": "all", "projected": {"sources": sources}}]
+    )
+    space.apply(config_map("part", k="from-map\n"), manifest)
+    text = space.wait_log("joined", "done")
+    assert text.startswith("from-map\n")
+    assert 'a="b"' in text
+    assert "joined" in text
+    assert int(text.split()[-2]) > 100
+
+
+def test_service_account_token_has_exactly_its_role(space: Space):
+    ns = space.name
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}}
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}],
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": ns}],
+    }
+    script = """
+import os, pathlib, ssl, urllib.error, urllib.request
+home = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+namespace, token = (home / "namespace").read_text(), (home / "token").read_text()
+context = ssl.create_default_context(cafile=home / "ca.crt")
+for kind in ("configmaps/allowed", "secrets/other"):
+    url = f"{server}/api/v1/namespaces/{namespace}/{kind}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        print(kind, urllib.request.urlopen(request, context=context).status, flush=True)
+    except urllib.error.HTTPError as error:
+        print(kind, error.code, flush=True)
+"""
+    main = {"name": "main", "image": "busybox:1", "command": ["python3", "-c", script]}
+    manifest = pod("reader", main, serviceAccountName="reader", restartPolicy="Never")
+    # The Role comes first, so that the authoriser has seen it when the pod asks.
+    space.apply(account, role, binding, config_map("allowed"))
+    space.apply(manifest)
+    space.wait_log("reader", "secrets/other")
+    assert space.wait_log("reader", "secrets").splitlines() == ["configmaps/allowed 200", "secrets/other 403"]
