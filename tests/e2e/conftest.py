@@ -109,7 +109,8 @@ def kill(address: str, command: str) -> None:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if command in words and address in words and "python" in words[0]:
+        named = any(command in word for word in words) and any(address in word for word in words)
+        if named and "python" in words[0]:
             os.kill(int(entry.name), signal.SIGKILL)
             return
     raise AssertionError(f"no process {command} at {address}")

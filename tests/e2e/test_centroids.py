@@ -85,7 +85,7 @@ def plant(
     sha256: str | None = None,
     digest: str | None = None,
 ) -> None:
-    """Write what a fit Job would have written, then create its EldrFit: the Job finds the report and leaves it."""
+    """Create an EldrFit and write what its Job would have written: the Job finds the report and leaves it."""
     sha256 = sha256 or hashlib.sha256(data).hexdigest()
     digest = digest or centroids.digest(data)
     shard = contract.shard_name(name, digest, 0)
@@ -93,20 +93,19 @@ def plant(
     report = {"version": 1, "verdict": "Accepted", "reason": "Better", "message": "planted", "set": pointer,
               "samples": 9, "layers_kept": [0, 1, 2, 3], "layers": 4, "experts": 64, "rho": 0.8, "weighting": "counts",
               "imbalance": 1.0, "cluster_sizes": [3, 3, 3], "reduction": 0.1, "baseline_reduction": None, "seconds": 1.0}  # fmt: skip
+    system.apply(fit(name))
+    uid = system.get("ef", name)["metadata"]["uid"]
+    owner = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_FIT, "name": name, "uid": uid}
     labels = {contract.LABEL_DEPLOYMENT: NAME, contract.LABEL_FIT: name}
-    maps = [
-        {
-            "metadata": {"name": shard, "labels": labels},
-            "binaryData": {contract.SHARD_KEY: base64.b64encode(data).decode()},
-        },
-        {
-            "metadata": {"name": contract.report_name(name), "labels": labels},
-            "data": {contract.REPORT_KEY: json.dumps(report)},
-        },
-    ]
-    system.apply(
-        *({"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, **m} for m in maps), fit(name)
-    )
+    contents = {
+        shard: {"binaryData": {contract.SHARD_KEY: base64.b64encode(data).decode()}},
+        contract.report_name(name): {"data": {contract.REPORT_KEY: json.dumps(report)}},
+    }
+    for map_name, content in contents.items():
+        metadata = {"name": map_name, "labels": labels, "ownerReferences": [owner]}
+        system.apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, "metadata": metadata, **content}
+        )
 
 
 def truncated() -> dict:
