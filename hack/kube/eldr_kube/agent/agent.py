@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from eldr_kube.agent import nodes
+from eldr_kube.agent import READY_FILE, nodes
 from eldr_kube.agent.addresses import Addresses
 from eldr_kube.agent.api import Api
 from eldr_kube.agent.container import Container
@@ -100,6 +100,7 @@ class Agent:
     async def _serve(self, api: Api, port: int, note: str, stop: asyncio.Event) -> None:
         for name in sorted(self._names):
             await nodes.register(api, name, port, note)
+        (self._settings.state / READY_FILE).touch()
         tasks = [asyncio.create_task(nodes.heartbeat(api, name)) for name in self._names]
         tasks += [asyncio.create_task(self._watch_pods(api))]
         tasks += [asyncio.create_task(self._watch_sources(api, kind)) for kind in ("ConfigMap", "Secret")]

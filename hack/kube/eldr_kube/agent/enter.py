@@ -191,8 +191,9 @@ def run(spec: dict[str, Any]) -> None:
         raise OSError(f"the working directory {spec['workdir']} does not exist")
     os.chdir(spec["workdir"])
     os.umask(_CONTAINER_UMASK)
-    # Python ignores SIGPIPE; programs expect the default.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # Python ignores these; programs expect the default.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(spec["command"][0], spec["command"], spec["env"])
     except OSError as error:

@@ -100,7 +100,7 @@ def load_images(path: Path | None) -> ImageMap:
         if not isinstance(content, dict):
             raise ValueError(f"{path}: expected a mapping of image patterns")
         given = {str(pattern): _image(f"{path}: {pattern}", entry) for pattern, entry in content.items()}
-    return ImageMap({**given, **default_images()})
+    return ImageMap(given | {name: image for name, image in default_images().items() if name not in given})
 
 
 def _image(where: str, entry: Any) -> Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import shutil
@@ -18,6 +19,9 @@ _ENTER = Path(__file__).with_name("enter.py")
 _TERMINATION_LOG = "/dev/termination-log"
 # The agent's environment does not reach a container; this is for setpriv and unshare.
 _TOOL_PATH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+_log = logging.getLogger(__name__)
 
 
 class LaunchError(Exception):
@@ -77,12 +81,15 @@ async def detect(scratch: Path) -> Isolation:
         folder=scratch,
     )
     for isolation in candidates():
+        command = " ".join(isolation.unshare)
         try:
             process = await start(trial, isolation)
-        except LaunchError:
+        except LaunchError as error:
+            _log.info("%s: %s: %s", command, error, trial.log.read_text(errors="replace"))
             continue
-        if await process.wait() == 0:
+        if (code := await process.wait()) == 0:
             return isolation
+        _log.info("%s: exit code %d: %s", command, code, trial.log.read_text(errors="replace"))
     return Isolation()
 
 
@@ -261,7 +268,7 @@ async def _introduce(connection: socket.socket, specification: bytes) -> None:
         await _readable(connection)
         greeting, descriptors, *_ = socket.recv_fds(connection, 1, 1)
         if not greeting:
-            raise LaunchError("the namespaces were refused; the container's log has the kernel's answer")
+            raise LaunchError("its namespaces were refused")
         with socket.socket(fileno=descriptors[0]) as answers:
             answers.setblocking(False)
             await loop.sock_sendall(connection, specification)

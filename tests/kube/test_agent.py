@@ -1,0 +1,233 @@
+"""The agent as a process: several nodes, its death, other users, machines without namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eldr_kube.binaries import BinariesUnavailableError, binaries
+from eldr_kube.cluster import Cluster
+from tests.support.processes import wait_for
+from tests.support.space import STAY, Space, config_map, container, container_status, is_ready, pod
+
+pytestmark = pytest.mark.kube
+
+# setpriv looks its command up with root's rights still; env does so without them.
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env")
+PACKAGE = Path(__file__).parents[2] / "hack" / "kube"
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Cluster]:
+    """A cluster whose agent these tests may kill."""
+    try:
+        binaries()
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no control plane here: {error}")
+    with Cluster(nodes=2, agent_options=("--backoff-seconds", "0.2")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def space(own: Cluster) -> Iterator[Space]:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    own.create_namespace(name)
+    with Space(own, name) as opened:
+        yield opened
+    own.kubectl("delete", "namespace", name, "--wait=false")
+    if own.agent.poll() is None:
+        wait_for(lambda: not opened_pods(own, name), "pods to end", 60)
+
+
+def opened_pods(cluster: Cluster, namespace: str) -> str:
+    return cluster.kubectl("-n", namespace, "get", "pods", "-o", "name")
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of this machine that carry a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def test_pods_spread_over_nodes_with_gpus_and_addresses_of_their_own(space: Space):
+    script = "exec python3 -m http.server --bind $(POD_IP) 8100"
+    env = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    main = container(script, env=env, resources={"limits": {"amd.com/gpu": 8}})
+    main["readinessProbe"] = {"tcpSocket": {"port": 8100}, "periodSeconds": 1}
+    space.apply(pod("one", main), pod("two", main), pod("three", main))
+    wait_for(lambda: sum(is_ready(item) for item in space.pods()) == 2, "two ready pods", 60)
+    placed = [item for item in space.pods() if item["status"].get("podIP")]
+    assert len({item["spec"]["nodeName"] for item in placed}) == 2
+    assert len({item["status"]["podIP"] for item in placed}) == 2
+    (waiting,) = [item for item in space.pods() if not item["spec"].get("nodeName")]
+    assert "Insufficient amd.com/gpu" in json.dumps(waiting["status"])
+
+
+def test_killed_agent_leaves_nothing_and_the_next_one_goes_on(space: Space):
+    mark = uuid.uuid4().hex
+    env = [{"name": "MARK", "value": mark}]
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    # A grandchild in a session of its own is what a death signal alone would miss.
+    main = container(f"setsid sleep 1000 & {STAY}", env=env)
+    main["volumeMounts"] = [{"name": "scratch", "mountPath": "/eldr-scratch"}]
+    once = container(STAY, env=env)
+    space.apply(pod("stays", main, volumes=volumes), pod("once", once, restartPolicy="Never"))
+    space.wait_ready("stays")
+    space.wait_ready("once")
+    wait_for(lambda: len(marked(mark)) >= 3, "the grandchild", 30)
+    cluster = space.cluster
+    port = kubelet_port(space)
+    cluster.agent.send_signal(signal.SIGKILL)
+    cluster.agent.wait()
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+    assert str(cluster.data) not in Path("/proc/self/mountinfo").read_text()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        pass
+    cluster.start_agent()
+    found = space.wait_pod(
+        "stays", lambda p: container_status(p)["restartCount"] == 1 and is_ready(p), "a restart"
+    )
+    assert container_status(found)["lastState"]["terminated"]["exitCode"] == 137
+    space.wait_pod("once", lambda p: p["status"]["phase"] == "Failed", "Failed: it must not run twice")
+    cluster.stop_agent()
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+    assert not (cluster.data / "agent").exists()
+    cluster.start_agent()
+
+
+def kubelet_port(space: Space) -> int:
+    node = space.get("/api/v1/nodes/local-0")
+    assert node is not None
+    return int(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
+
+
+def test_without_namespaces_paths_are_replaced_and_the_node_says_so(space: Space):
+    space.cluster.stop_agent()
+    space.cluster.start_agent("--no-isolate")
+    node = space.get("/api/v1/nodes/local-0")
+    assert node is not None
+    assert "forbids namespaces" in json.dumps(node["status"]["conditions"])
+    mark = uuid.uuid4().hex
+    env = [{"name": "MARK", "value": mark}, {"name": "FILE", "value": "/etc/eldr-config/value"}]
+    main = container(f"cat /etc/eldr-config/value; cat $FILE; echo done; {STAY}", env=env)
+    main["volumeMounts"] = [{"name": "config", "mountPath": "/etc/eldr-config"}]
+    space.apply(
+        config_map("c", value="shown\n"),
+        pod("plain", main, volumes=[{"name": "config", "configMap": {"name": "c"}}]),
+    )
+    assert space.wait_log("plain", "done") == "shown\nshown\ndone\n"
+    space.kubectl("delete", "pod", "plain")
+    assert not marked(mark)
+    space.cluster.stop_agent()
+    space.cluster.start_agent()
+
+
+@pytest.fixture
+def unprivileged(own: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent of the same cluster that runs as nobody."""
+    if os.getuid() != 0:
+        pytest.skip("not root: the other tests have run as an ordinary user already")
+    python, environment = readable_python()
+    own.stop_agent()
+    home = Path(f"/var/tmp/eldr-kube-test-{uuid.uuid4().hex[:8]}")
+    home.mkdir(mode=0o755)
+    try:
+        plane = own.control_plane
+        sources = (plane.ca, plane.kubelet_certificate.certificate, plane.kubelet_certificate.key)
+        ca, certificate, key = (Path(shutil.copy(source, home)) for source in sources)
+        config = json.loads(own.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["certificate-authority"] = str(ca)
+        kubeconfig = home / "kubeconfig"
+        kubeconfig.write_text(json.dumps(config))
+        for path in (home, ca, certificate, key, kubeconfig):
+            os.chown(path, 65534, 65534)
+        command = [*NOBODY, python, "-m", "eldr_kube.agent", "--nodes", "2"]
+        command += ["--kubeconfig", str(kubeconfig), "--state", str(home / "state")]
+        command += ["--certificate", str(certificate), "--key", str(key)]
+        log = tmp_path / "agent.log"
+        with log.open("wb") as output:
+            agent = subprocess.Popen(command, env=environment, cwd="/", stdout=output, stderr=output)
+        try:
+            wait_for(lambda: (home / "state" / "ready").exists() or agent.poll() is not None, "the agent", 60)
+            assert agent.poll() is None, log.read_text()
+            yield agent
+        finally:
+            agent.kill()
+            agent.wait()
+    finally:
+        shutil.rmtree(home)
+        own.start_agent()
+
+
+def readable_python() -> tuple[str, dict[str, str]]:
+    """An interpreter that nobody may run, with this environment's packages."""
+    packages = os.pathsep.join([str(PACKAGE), sysconfig.get_path("purelib")])
+    environment = {"PYTHONPATH": packages, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    version = f"python3.{sys.version_info.minor}"
+    for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        trial = [*NOBODY, python, "-c", "import eldr_kube.agent.agent"]
+        done = subprocess.run(trial, env=environment, cwd="/", capture_output=True, check=False)
+        if done.returncode == 0:
+            return python, environment
+    pytest.skip("no Python here that an ordinary user may run: this environment lies in root's home")
+
+
+def test_ordinary_user_gets_the_same(space: Space, unprivileged: subprocess.Popen[bytes]):
+    node = space.get("/api/v1/nodes/local-0")
+    assert node is not None
+    if "forbids namespaces" in json.dumps(node["status"]["conditions"]):
+        pytest.skip("this machine forbids user namespaces")
+    mark = uuid.uuid4().hex
+    probe = {"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1}
+    script = f"cat /etc/eldr-config/value; setsid sleep 1000 & touch /shared/ready; echo done; {STAY}"
+    main = container(script, env=[{"name": "MARK", "value": mark}], readinessProbe=probe)
+    main["volumeMounts"] = [
+        {"name": "config", "mountPath": "/etc/eldr-config"},
+        {"name": "shared", "mountPath": "/shared"},
+    ]
+    volumes = [{"name": "config", "configMap": {"name": "c"}}, {"name": "shared", "emptyDir": {}}]
+    space.apply(config_map("c", value="shown\n"), pod("rootless", main, volumes=volumes))
+    space.wait_ready("rootless")
+    assert space.wait_log("rootless", "done") == "shown\ndone\n"
+    token = space.kubectl("get", "pod", "rootless", "-o", "jsonpath={.spec.volumes[2].projected}")
+    assert "serviceAccountToken" in token
+    unprivileged.kill()
+    unprivileged.wait()
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+
+
+def test_killed_cluster_leaves_nothing(tmp_path: Path):
+    try:
+        binaries()
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no control plane here: {error}")
+    mark = uuid.uuid4().hex
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        command = [sys.executable, "-m", "eldr_kube", "up", "--data", str(tmp_path / "data")]
+        parent = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "MARK": mark})
+    try:
+        wait_for(lambda: b"KUBECONFIG=" in output.read_bytes() or parent.poll(), "the cluster", 120)
+        assert parent.poll() is None, output.read_text()
+        # The command itself, etcd, three servers, the agent.
+        assert len(marked(mark)) == 6
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not marked(mark), "every process to end with its parent", 30)

@@ -1,0 +1,67 @@
+"""The content of volumes and how it is swapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eldr_kube.agent.environment import MissingSourceError
+from eldr_kube.agent.sources import File, choose, parts, references
+from eldr_kube.agent.volumes import swap
+
+DATA = {"a": b"A", "b": b"B"}
+
+
+def shown(folder: Path) -> dict[str, str]:
+    names = [path for path in folder.iterdir() if not path.name.startswith("..")]
+    return {path.name: path.read_text() for path in names if path.is_file()}
+
+
+def test_swap_replaces_everything_and_leaves_one_version(tmp_path: Path):
+    swap(tmp_path, {"a": File(b"1"), "deep/er": File(b"2", 0o400)})
+    assert shown(tmp_path) == {"a": "1"}
+    assert (tmp_path / "deep/er").stat().st_mode & 0o777 == 0o400
+    swap(tmp_path, {"a": File(b"3"), "c": File(b"4")})
+    assert shown(tmp_path) == {"a": "3", "c": "4"}
+    versions = [path for path in tmp_path.glob("..*") if path.name != "..data"]
+    assert len(versions) == 1
+
+
+def test_open_file_keeps_its_version(tmp_path: Path):
+    swap(tmp_path, {"a": File(b"1")})
+    with (tmp_path / "a").open() as file:
+        swap(tmp_path, {"a": File(b"2")})
+        assert file.read() == "1"
+    assert (tmp_path / "a").read_text() == "2"
+
+
+def test_choice_of_keys():
+    assert choose(DATA, "ConfigMap", {"name": "c"}, 0o644) == {"a": File(b"A"), "b": File(b"B")}
+    items = [{"key": "a", "path": "x/y", "mode": 0o400}]
+    assert choose(DATA, "Secret", {"name": "c", "items": items}, 0o644) == {"x/y": File(b"A", 0o400)}
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted", "message"),
+    [
+        (None, {"name": "c"}, "ConfigMap 'c' not found"),
+        (DATA, {"name": "c", "items": [{"key": "z", "path": "z"}]}, "ConfigMap 'c' has no key 'z'"),
+    ],
+)
+def test_what_is_missing_is_named_unless_optional(data: dict | None, wanted: dict, message: str):
+    with pytest.raises(MissingSourceError, match=message):
+        choose(data, "ConfigMap", wanted, 0o644)
+    assert choose(data, "ConfigMap", {**wanted, "optional": True}, 0o644) == {}
+
+
+def test_references_of_a_pod():
+    volumes = [
+        {"name": "1", "configMap": {"name": "c"}},
+        {"name": "2", "secret": {"secretName": "s", "defaultMode": 0o400}},
+        {"name": "3", "emptyDir": {}},
+        {"name": "4", "projected": {"sources": [{"configMap": {"name": "d"}}, {"secret": {"name": "t"}}]}},
+    ]
+    found = references({"spec": {"volumes": volumes}})
+    assert found == {("ConfigMap", "c"), ("Secret", "s"), ("ConfigMap", "d"), ("Secret", "t")}
+    assert [mode for _, mode in parts(volumes[1])] == [0o400]
