@@ -18,6 +18,7 @@ from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
 
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
+CRDS = [f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS)]
 NAME = "e2e"
 SPEED = 2.0
 SECONDS = 45.0
@@ -145,3 +146,5 @@ def system(cluster: Cluster) -> Iterator[System]:
         SECONDS,
     )
     cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")
+    # The chart keeps its CRDs; another release of this session could not take them over.
+    cluster.kubectl("delete", "crd", *CRDS, "--wait=true", "--timeout=60s")
