@@ -118,3 +118,17 @@ def test_on_failure_restarts_until_it_succeeds(space: Space):
     space.apply(pod("retry", container(script, **SHARED), volumes=VOLUMES, restartPolicy="OnFailure"))
     found = space.wait_pod("retry", lambda p: p["status"]["phase"] == "Succeeded", "Succeeded")
     assert container_status(found)["restartCount"] == 1
+
+
+def test_active_deadline_fails_the_pod(space: Space):
+    space.apply(pod("late", container(STAY), activeDeadlineSeconds=1))
+    found = space.wait_pod("late", lambda p: p["status"]["phase"] == "Failed", "Failed")
+    assert found["status"]["reason"] == "DeadlineExceeded"
+    assert container_status(found)["state"]["terminated"]["exitCode"] == 0
+
+
+def test_startup_probe_that_never_passes_restarts_the_container(space: Space):
+    probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    space.apply(pod("startup", container(STAY, startupProbe=probe)))
+    found = space.wait_pod("startup", lambda p: container_status(p)["restartCount"] >= 1, "a restart")
+    assert not is_ready(found)

@@ -21,7 +21,7 @@ def server(name: str, folder: str, port: int, **more: object) -> dict:
 
 
 def template(app: str, **spec: object) -> dict:
-    body = {"terminationGracePeriodSeconds": 5, **spec}
+    body = {"terminationGracePeriodSeconds": 1, **spec}
     return {"metadata": {"labels": {"app": app}}, "spec": body}
 
 

