@@ -18,8 +18,8 @@ from eldr_demo.load import Load, Workload
 from eldr_demo.report import Phase
 from eldr_demo.telemetry import Sampler
 
-FIRST_MIX = ("en", "zh", "python", "changelog")
-SECOND_MIX = ("fr", "ru", "manual", "legal")
+FIRST_MIX = ("fr", "ru", "manual", "legal")
+SECOND_MIX = ("en", "zh", "python", "changelog")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class DemoSettings:
     speed: float = 3.0
     settle: float = 12.0
     measure: float = 36.0
-    samples: int = 240
+    samples: int = 280
     prefill: int = 2
     decode: int = 4
 
