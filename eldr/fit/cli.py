@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -24,6 +25,25 @@ from eldr.fit.verdict import judge
 MAX_SAMPLES = 4000
 
 
+def _writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that could not be written, before the fit rather than after it."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise click.BadParameter(f"the folder {path.resolve().parent} does not exist", param=parameter)
+    return path
+
+
+def _picture(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in {".png", ".svg"}:
+        raise click.BadParameter(f"{path.name}: expected a name that ends in .png or .svg", param=parameter)
+    return _writable(context, parameter, path)
+
+
+def _finite(_: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value}: expected a finite number", param=parameter)
+    return value
+
+
 @click.group("fit", context_settings={"auto_envvar_prefix": "ELDR_FIT", "show_default": True})
 def command() -> None:
     """Turn a signature log into a centroid set."""
@@ -36,7 +56,11 @@ def command() -> None:
 @click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
 @click.option("--model", required=True, help="Served model name; records of other models are left out.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), default="eldr.centroids", help="Centroid file."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_writable,
+    default="eldr.centroids",
+    help="Centroid file.",
 )
 @click.option(
     "--active",
@@ -44,15 +68,29 @@ def command() -> None:
     help="Set in use: compare, align.",
 )
 @click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the report as PNG or SVG."
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_picture,
+    help="Draw the report as PNG or SVG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--lookback-minutes", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
+@click.option(
+    "--lookback-minutes",
+    type=click.FloatRange(0, min_open=True),
+    callback=_finite,
+    help="Ignore older records.",
+)
 @click.option(
     "--max-samples", type=click.IntRange(2), default=MAX_SAMPLES, help="Records kept, chosen uniformly."
 )
-@click.option("--tau", type=click.FloatRange(0, 2), default=0.1, help="Band that the prediction assumes.")
-@click.option("--seed", type=int, default=1)
+@click.option(
+    "--tau",
+    type=click.FloatRange(0, 2),
+    callback=_finite,
+    default=0.1,
+    help="Band that the prediction assumes.",
+)
+@click.option("--seed", type=click.IntRange(0), default=1)
 def log_command(
     *,
     logs: tuple[Path, ...],
@@ -115,8 +153,13 @@ def _load_active(path: Path | None) -> CentroidSet | None:
 @click.option("--fit-uid", required=True, help="Its uid: owner of what the run writes.")
 @click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
 @click.option("--model", required=True, help="Served model name.")
-@click.option("--lookback-minutes", type=click.FloatRange(0, min_open=True), help="Ignore older records.")
-@click.option("--seed", type=int, default=1)
+@click.option(
+    "--lookback-minutes",
+    type=click.FloatRange(0, min_open=True),
+    callback=_finite,
+    help="Ignore older records.",
+)
+@click.option("--seed", type=click.IntRange(0), default=1)
 def job_command(
     *,
     namespace: str,

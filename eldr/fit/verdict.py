@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from eldr.fit.pipeline import FitResult
 
+MIN_PER_CENTROID = 16
+"""Fitted records per centroid below which a set that cannot be evaluated is not trusted."""
+
 
 class Verdict(NamedTuple):
     """Outcome of a fit, in the words of the report."""
@@ -18,6 +21,11 @@ class Verdict(NamedTuple):
 def judge(result: FitResult) -> Verdict:
     """Accept a set that saves active experts on held-out records: more than the active one, or than JSQ."""
     evaluation = result.evaluation
+    if evaluation is None and result.fitted < MIN_PER_CENTROID * result.centroids.k:
+        least = MIN_PER_CENTROID * result.centroids.k
+        return Verdict(
+            "Rejected", "TooFewSamples", f"{result.fitted} fitted records are no evidence; {least} are needed"
+        )
     if evaluation is None:
         return Verdict(
             "Accepted", "NotEvaluated", "too few held-out records with decode-time activations to compare"

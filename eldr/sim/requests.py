@@ -23,7 +23,7 @@ class _Request(msgspec.Struct, kw_only=True):
     model: str = ""
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
-    n: Positive = 1
+    n: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     kv_transfer_params: dict[str, Any] | None = None
@@ -112,6 +112,8 @@ def _texts(prompt: str | list[Any]) -> list[str]:
         return [prompt]
     if not prompt:
         raise BadRequest("prompt: at least one is needed")
+    if len({type(item) for item in prompt}) > 1:
+        raise BadRequest("prompt: expected one text, texts, token ids or lists of token ids, not a mixture")
     if isinstance(prompt[0], int):
         return [" ".join(str(token) for token in prompt)]
     return [item if isinstance(item, str) else " ".join(str(token) for token in item) for item in prompt]

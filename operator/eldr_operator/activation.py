@@ -154,6 +154,10 @@ def _step(
 def _verdict(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> Verdict:
     active, staged = table.active, table.staged
     serving = "False" if active is None else "True"
+    if complaints := [f"{router.pod.name}: {router.complaint}" for router in routers if router.complaint]:
+        return Verdict(
+            serving, "RouterComplaint", f"the last good table stays in effect; {'; '.join(complaints)}"
+        )
     if cr.spec.router.policy != contract.POLICY_ELDR:
         text = (
             f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR to use them"

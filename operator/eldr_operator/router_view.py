@@ -19,6 +19,8 @@ class RouterView:
     pod : RouterPod
     problem : str
         Why nothing is known; empty if the rest is.
+    complaint : str
+        What the router says it cannot follow, such as a routing table it refuses; empty for nothing.
     policy : str
     active, staged : str
         Digests of the sets it uses and holds ready; empty for none.
@@ -30,6 +32,7 @@ class RouterView:
 
     pod: RouterPod
     problem: str = ""
+    complaint: str = ""
     policy: str = ""
     active: str = ""
     staged: str = ""
@@ -41,6 +44,7 @@ class RouterView:
         """Read ``/eldr/v1/state``, see :data:`eldr.contract.STATE_VERSION`."""
         return cls(
             pod=pod,
+            complaint=str(state.get("problem") or ""),
             policy=str(state["policy"]),
             active=str((state["active"] or {}).get("digest", "")),
             staged=str((state["staged"] or {}).get("digest", "")),

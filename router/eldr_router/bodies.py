@@ -53,7 +53,28 @@ def parse(raw: bytes) -> Body:
             "reserved",
             KV_KEY,
         )
+    _check_overridden(body)
     return body
+
+
+def _check_overridden(body: Body) -> None:
+    """Refuse bad values of the fields that the prefill body overrides.
+
+    The prefill engine never sees them: it would compute the prompt and hold its blocks for a request that the decode
+    engine refuses.
+    """
+    least = 0 if body.get("echo") else 1
+    for name, low in (("max_tokens", least), ("max_completion_tokens", least), ("min_tokens", 0), ("n", 1)):
+        value = body.get(name)
+        if value is not None and (type(value) is not int or value < low):
+            raise bad_request(
+                f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name
+            )
+    for name, kind in (("stream", bool), ("stream_options", dict)):
+        value = body.get(name)
+        if value is not None and not isinstance(value, kind):
+            expected = "true or false" if kind is bool else "an object"
+            raise bad_request(f"{name}: expected {expected}, got {value!r:.40}", "invalid_value", name)
 
 
 def unsplittable(body: Body, path: str) -> str | None:
@@ -88,14 +109,21 @@ def prefill_body(body: Body, path: str) -> bytes:
     if path == CHAT or "max_completion_tokens" in first:
         first["max_completion_tokens"] = 1
     first[KV_KEY] = _REMOTE_DECODE
-    return orjson.dumps(first)
+    return _dump(first)
 
 
 def decode_body(body: Body, kv: dict[str, Any] | None) -> bytes:
     """Return the second leg: the client's body with the prefill's parameters, without the expert counts."""
     if kv is None:
+        return _dump(body)
+    return _dump({**body, KV_KEY: {key: value for key, value in kv.items() if key != ELDR_KEY}})
+
+
+def _dump(body: Body) -> bytes:
+    try:
         return orjson.dumps(body)
-    return orjson.dumps({**body, KV_KEY: {key: value for key, value in kv.items() if key != ELDR_KEY}})
+    except TypeError as error:  # it writes fewer levels than it reads
+        raise bad_request(f"the request body cannot be forwarded: {error}", "invalid_json") from None
 
 
 def prefix(body: Body, path: str) -> bytes:

@@ -85,6 +85,9 @@ class Connection(asyncio.Protocol):
                 self.settle(None)
         except FramingError as error:
             self.settle(BrokenError("protocol", f"the engine broke HTTP: {error}"))
+        except RuntimeError:
+            # uvloop refuses writes to the client's closed transport; that client's flow is about to be cancelled.
+            self.transport.abort()
 
     def eof_received(self) -> None:
         """Let the transport close."""

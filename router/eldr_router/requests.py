@@ -69,12 +69,27 @@ class RequestReader:
             self._head_read += len(data)  # the parser hides a header until it is complete
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "protocol upgrades are not supported", "invalid_http")
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP/1.1: {error}", "invalid_http")
         if self._in_head and self._head_read > MAX_HEAD:
             self._head_too_large()
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Serve the request as if it had not asked for another protocol (RFC 9110, section 7.8).
+
+        The parser skips such a request's body, so its head is parsed again without the wish.
+        """
+        method = self._parser.get_method()
+        if self.deaf or method == b"CONNECT":
+            self._refuse(400, "tunnels are not supported", "invalid_http")
+            return
+        dropped = (b"upgrade", b"connection", b"http2-settings")
+        lines = [b"%b %b HTTP/1.1" % (method, self._url)]
+        lines += [b"%b: %b" % (name, value) for name, value in self._headers if name not in dropped]
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
         if not self.deaf:
@@ -149,7 +164,7 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """Queue a complete request."""
-        if self.deaf:
+        if self.deaf or self._parser.should_upgrade():
             return
         self.receiving = self.continue_due = False
         path, _, query = self._url.decode("latin-1").partition("?")

@@ -115,6 +115,8 @@ def test_prompt_lists_and_n_give_one_choice_each(pair):
         (b"[]", 400, "Expected `object`"),
         (b'{"model": "m"}', 400, "prompt"),
         (b'{"model": "m", "prompt": []}', 400, "prompt"),
+        (b'{"model": "m", "prompt": ["a", 1]}', 400, "not a mixture"),
+        (b'{"model": "m", "prompt": "x", "n": 1000000}', 400, "n`"),
         (b'{"model": "other", "prompt": "x"}', 404, "other"),
         (b'{"model": "m", "prompt": "x", "max_tokens": 0}', 400, "max_tokens"),
         (b'{"model": "m", "prompt": "x", "max_tokens": 9000}', 400, "maximum context length"),

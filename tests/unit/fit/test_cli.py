@@ -43,6 +43,11 @@ def test_log_to_centroids_with_report_and_picture(log, tmp_path):
         (["--k", 4, "--model", "other"], 1, "NoSamples: no usable record in the log (384 other model)"),
         (["--k", 999, "--model", "m"], 1, "NotEnoughSamples"),
         (["--k", 0, "--model", "m"], 2, "--k"),
+        (["--k", 2, "--model", "m", "--seed", -1], 2, "--seed"),
+        (["--k", 2, "--model", "m", "--tau", "nan"], 2, "expected a finite number"),
+        (["--k", 2, "--model", "m", "--lookback-minutes", "nan"], 2, "expected a finite number"),
+        (["--k", 2, "--model", "m", "--picture", "/nosuch/x.png"], 2, "the folder /nosuch does not exist"),
+        (["--k", 2, "--model", "m", "--picture", "x.xyz"], 2, "ends in .png or .svg"),
     ],
 )
 def test_bad_input_is_a_clear_error(log, tmp_path, arguments, status, message):
@@ -50,6 +55,12 @@ def test_bad_input_is_a_clear_error(log, tmp_path, arguments, status, message):
     assert done.exit_code == status
     assert message in done.output
     assert not (tmp_path / "c").exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_fit(log):
+    done = run("log", log, "--k", 2, "--model", "m", "--out", "/nosuch/c")
+    assert done.exit_code == 2
+    assert "the folder /nosuch does not exist" in done.output
 
 
 def test_a_folder_without_a_log_and_a_damaged_active_set(log, tmp_path):

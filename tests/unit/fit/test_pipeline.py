@@ -102,6 +102,8 @@ def test_without_decode_activations_all_layers_count(samples):
     assert got.centroids.rho is None
     assert got.evaluation is None
     assert judge(got).reason == "NotEvaluated"
+    few = fit(blind.take(np.arange(40)), SETTINGS, now=0.0)
+    assert judge(few)[:2] == ("Rejected", "TooFewSamples")
 
 
 def test_zero_signatures_are_left_out(samples):

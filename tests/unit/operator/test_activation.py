@@ -12,12 +12,13 @@ from eldr_operator.router_view import RouterView
 
 @pytest.fixture
 def router(now):
-    def make(name="r0", active="", staged="", refused=(), problem="", age=3600):
+    def make(name="r0", active="", staged="", refused=(), problem="", complaint="", age=3600):
         pod = RouterPod(name, "127.0.0.1", now - timedelta(seconds=age))
         digests = {f"sha256:{fit}": "shape differs" for fit in refused}
         return RouterView(
             pod,
             problem=problem,
+            complaint=complaint,
             policy="ELDR",
             active=active and f"sha256:{active}",
             staged=staged and f"sha256:{staged}",
@@ -41,6 +42,12 @@ def test_nothing_to_activate(make_cr, router, now):
     assert decision.table == Table()
     assert verdict(decision) == ("False", "Bootstrapping")
     assert not decision.is_waiting
+
+
+def test_a_router_that_cannot_follow_the_table_is_named(make_cr, router, now):
+    decision = decide(make_cr(), [], Table(), [router(), router("r1", complaint="policy: unknown")], now)
+    assert verdict(decision) == ("False", "RouterComplaint")
+    assert "r1: policy: unknown" in decision.verdict.message
 
 
 def test_accepted_set_is_staged_first(make_cr, make_fit, make_set, router, now):

@@ -155,3 +155,38 @@ def test_prefixes():
 )
 def test_error_events(data, is_error):
     assert bodies.is_error_event(data) is is_error
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'"max_tokens":-1', b'"max_tokens":0', b'"max_tokens":"7"', b'"max_tokens":{}', b'"max_tokens":true',
+        b'"max_completion_tokens":0', b'"min_tokens":-1', b'"n":0', b'"n":"1"', b'"stream":"yes"', b'"stream_options":[]',
+    ],
+)  # fmt: skip
+def test_what_only_the_decode_engine_would_refuse_is_refused_before_prefill(field):
+    with pytest.raises(RouterError) as caught:
+        bodies.parse(b'{"prompt":"x",' + field + b"}")
+    assert caught.value.status == 400
+    assert field.split(b'"')[1].decode() in str(caught.value)
+
+
+def test_nothing_is_refused_that_engines_take():
+    fields = b'"max_tokens":null,"n":1,"stream":true,"stream_options":{"include_usage":true},"min_tokens":0'
+    assert bodies.parse(b'{"prompt":"x",' + fields + b"}")["n"] == 1
+    assert bodies.parse(b'{"prompt":"x","echo":true,"max_tokens":0}')["max_tokens"] == 0
+
+
+@pytest.mark.parametrize("depth", [100, 260, 1000])
+def test_a_body_too_deep_to_forward_is_the_client_s_mistake(depth):
+    body = bodies.parse(b'{"prompt":"x","z":' + b"[" * depth + b"]" * depth + b"}")
+    if depth < 200:
+        assert bodies.prefill_body(body, bodies.COMPLETIONS)
+        return
+    for write in (
+        lambda: bodies.prefill_body(body, bodies.COMPLETIONS),
+        lambda: bodies.decode_body(body, {}),
+    ):
+        with pytest.raises(RouterError) as caught:
+            write()
+        assert caught.value.status == 400

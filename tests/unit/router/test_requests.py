@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eldr_router.errors import RouterError
-from eldr_router.requests import MAX_HEADERS, Request, RequestReader
+from eldr_router.requests import MAX_HEADERS, RequestReader
 from tests.unit.router.test_framing import cut, cuts, encode
 
 LIMIT = 1000
@@ -56,7 +56,6 @@ def test_pipelines(bodies, sizes, chunked):
         (b"transfer-encoding: chunked\r\n", b"0x3\r\nabc\r\n0\r\n\r\n", b"1.1", 400),
         (b"a: b\nc: d\r\n", b"", b"1.1", 400),
         (b"a: \x00\r\n", b"", b"1.1", 400),
-        (b"connection: upgrade\r\nupgrade: h2c\r\n", b"", b"1.1", 400),
         (b"", b"", b"2.0", 505),
         (b"expect: magic\r\n", b"", b"1.1", 417),
         (b"content-length: 1001\r\n", b"", b"1.1", 413),
@@ -71,7 +70,27 @@ def test_refusals(headers, body, version, status, sizes):
     *before, last = read(post(headers, body, version), sizes)
     assert isinstance(last, RouterError), last
     assert last.status in (status, 400 if status in (505, 431) else status)
-    assert not any(isinstance(item, Request) and item.get(b"upgrade") is None for item in before)
+    assert before == []
+
+
+@given(cuts, st.booleans(), st.booleans())
+def test_a_wish_to_upgrade_is_ignored(sizes, chunked, twice):
+    wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\nx-a: b\r\n"
+    framing = b"transfer-encoding: chunked\r\n" if chunked else b"content-length: 5\r\n"
+    data = post(wish + framing, encode([b"hello"]) if chunked else b"hello")
+    got = read(data * (2 if twice else 1) + post(b"content-length: 1\r\n", b"z"), sizes)
+    assert [item.body for item in got] == [b"hello"] * (2 if twice else 1) + [b"z"]
+    assert (got[0].get(b"x-a"), got[0].get(b"upgrade"), got[0].path, got[0].query) == (
+        b"b",
+        None,
+        "/a",
+        "b=c",
+    )
+
+
+def test_a_tunnel_is_refused_once():
+    (error,) = read(b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n")
+    assert error.status == 400
 
 
 def test_limits_hold_over_many_small_reads():
