@@ -87,7 +87,9 @@ class Reconciler:
         now = self._clock()
         live = await cluster.look(self._api, cr)
         views = await routers.look(self._http, observe.ready_routers(live.pods), live.token)
-        before = routing.read(live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid))
+        history = cr.status.get("history") or [{"epoch": 0}]
+        table = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
+        before = routing.read(table, last_epoch=int(history[-1]["epoch"]))
         decision = activation.decide(cr, all_fits, before, views, now)
         problems = validate.problems(cr)
         secret_problem = await self._children.ensure_secret(cr, live)

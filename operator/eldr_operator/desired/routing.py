@@ -75,8 +75,12 @@ def config_map(cr: EldrDeployment, table: Table) -> Object:
     return head | {"data": {contract.ROUTING_KEY: _json(routing), MEMORY_KEY: _json(memory)}}
 
 
-def read(live: Mapping[str, Any] | None) -> Table:
-    """Return the table of a live ConfigMap; an absent or damaged one is an empty table, written anew."""
+def read(live: Mapping[str, Any] | None, last_epoch: int = 0) -> Table:
+    """Return the table of a live ConfigMap.
+
+    An absent or damaged one is an empty table, written anew; it goes on from ``last_epoch``, because an epoch must
+    never name two tables.
+    """
     try:
         data = (live or {})["data"]
         routing = json.loads(data[contract.ROUTING_KEY])
@@ -91,7 +95,7 @@ def read(live: Mapping[str, Any] | None) -> Table:
             reason=str(memory.get("reason", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        return Table()
+        return Table(epoch=last_epoch)
 
 
 def _load(pointer: Object | None) -> CentroidSet | None:

@@ -131,6 +131,7 @@ def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
 @pytest.mark.parametrize("live", [None, {}, {"data": {}}, {"data": {contract.ROUTING_KEY: "{"}}])
 def test_a_damaged_routing_table_is_an_empty_one(live):
     assert routing.read(live) == routing.Table()
+    assert routing.read(live, last_epoch=7) == routing.Table(epoch=7), "an epoch names one table for ever"
 
 
 def test_grace_period_is_the_time_both_containers_need(make_cr):
