@@ -197,6 +197,15 @@ STATE_VERSION: Final = 1
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 
+SIGNATURE_QUALITIES: Final = ("exact", "inexact", "no_signature", "wire_error")
+"""What prefill answers told of their experts: counts that sum up, counts that do not, none, unreadable ones."""
+
+
+def signature_counter(quality: str) -> str:
+    """Return the name among a router's ``counters`` of the prefill answers of one of :data:`SIGNATURE_QUALITIES`."""
+    return f'eldr_router_signatures_total{{quality="{quality}"}}'
+
+
 # --- environment of our own containers --------------------------------------------------------------------------
 
 ENV_ADMIN_TOKEN: Final = "ELDR_ADMIN_TOKEN"  # noqa: S105 - the name of the variable

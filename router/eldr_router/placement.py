@@ -36,6 +36,13 @@ class Signature:
     counts: ExpertCounts | None = None
     missing: str = "no_signature"
 
+    @property
+    def quality(self) -> str:
+        """What a prefill answer was worth: one of :data:`eldr.contract.SIGNATURE_QUALITIES`."""
+        if self.counts is None:
+            return self.missing
+        return "exact" if self.counts.exact else "inexact"
+
 
 NO_SIGNATURE = Signature()
 WHOLE = Signature(missing="whole")
