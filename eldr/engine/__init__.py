@@ -12,7 +12,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
 ``capture``         how the routing of a forward pass becomes visible
 ``kernels``         the counting itself in torch; ``kernels_triton`` the same for GPUs
 ``ring``            finished requests, from the scheduler's process to the API server's
-``endpoint``        ``/eldr/v1/activations``
+``endpoint``        ``/eldr/v1/activations``; ``records`` makes its pages
 ``metrics``         what Prometheus sees
 ``compatibility``   what would count wrongly, and is refused at start
 ==================  =================================================================================================

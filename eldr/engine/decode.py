@@ -180,6 +180,8 @@ class DecodeScheduler:
         if not isinstance(report, StepReport):
             return
         if report.hidden:
+            for _ in self._ended:
+                self._stats.add_record("unavailable")
             self._ended.clear()
             self._begun.clear()
             return

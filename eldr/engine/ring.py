@@ -107,10 +107,11 @@ class RingReader:
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
             self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        magic, boot, self._slots, self._stride = _HEADER.unpack_from(self._memory)
+        magic, boot, slots, stride = _HEADER.unpack_from(self._memory)
         if magic != _MAGIC:
             raise ValueError(f"{path}: not an ELDR ring")
         self.boot = uuid.UUID(bytes=boot).hex
+        self._slots, self._stride = int(slots), int(stride)
 
     @property
     def written(self) -> int:
