@@ -78,7 +78,7 @@ class Placement:
 
 def read_signature(fields: object) -> Signature:
     """Parse the ``eldr`` object of a prefill response; never raises."""
-    if fields is None:
+    if fields is None or (isinstance(fields, dict) and "unavailable" in fields):
         return NO_SIGNATURE
     try:
         return Signature(decode_counts(fields))
