@@ -102,8 +102,8 @@ def verdict(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Verdict:
 def _remedy(cr: EldrDeployment) -> str:
     if cr.spec.engine.type == "vLLM":
         return (
-            "Look for eldr in the log of a prefill engine (container engine): a vLLM that the plugin does not know, or "
-            f"kernels that hide the routing; {_READ_MORE}"
+            "Look for eldr in the log of a prefill engine (container engine): its plugin was not loaded, or the "
+            f"model's kernels hide the routing; {_READ_MORE}"
         )
     return "Look at the log of a prefill engine (container engine)"
 
