@@ -1,0 +1,129 @@
+"""Write a small random model of one of three families, for exactness tests. Needs torch.
+
+    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4} FOLDER [--seed N]
+
+The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
+far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
+the same token over and over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+TOKENIZER = Path(__file__).parents[1] / "model"
+SHARED: Mapping[str, Any] = {
+    "vocab_size": 4100,  # every id has a text
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "eos_token_id": 4096,
+    "pad_token_id": 4097,
+    "bos_token_id": None,
+    "tie_word_embeddings": True,
+}
+WEIGHTS = 0.08
+"""Standard deviation of matrices."""
+
+
+def qwen3moe() -> Any:
+    """Return full attention, 4 layers of 32 experts, top 4."""
+    return transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(
+            **SHARED,
+            num_hidden_layers=4,
+            head_dim=32,
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            num_experts=32,
+            num_experts_per_tok=4,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            norm_topk_prob=True,
+        )
+    )
+
+
+def gptoss() -> Any:
+    """Return a hybrid: 2 sliding-window and 2 full layers in turn, 16 experts, top 4, biased routers."""
+    return transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
+            **{**SHARED, "tie_word_embeddings": False},
+            num_hidden_layers=4,
+            head_dim=64,
+            intermediate_size=64,
+            num_local_experts=16,
+            num_experts_per_tok=4,
+            sliding_window=64,
+            rope_scaling=None,
+        )
+    )
+
+
+def gemma4() -> Any:
+    """Return a hybrid: 5 sliding-window layers and a full one, a dense network beside 16 experts, top 4."""
+    return transformers.Gemma4ForCausalLM(
+        transformers.Gemma4TextConfig(
+            **SHARED,
+            num_hidden_layers=6,
+            head_dim=64,
+            global_head_dim=64,
+            intermediate_size=128,
+            moe_intermediate_size=64,
+            enable_moe_block=True,
+            num_experts=16,
+            top_k_experts=4,
+            sliding_window=64,
+            hidden_size_per_layer_input=0,
+            vocab_size_per_layer_input=SHARED["vocab_size"],
+        )
+    )
+
+
+FAMILIES: Mapping[str, Callable[[], Any]] = {"qwen3moe": qwen3moe, "gptoss": gptoss, "gemma4": gemma4}
+
+
+def spread(model: Any, generator: torch.Generator) -> None:
+    """Draw all weights anew, wide enough that experts are chosen clearly."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("router.proj.weight"):  # its input has length 1, not sqrt(hidden size)
+                parameter.normal_(0, 4.0, generator=generator)
+            elif name.endswith(("gate.weight", "router.weight", "router.bias")):
+                parameter.normal_(0, 0.5, generator=generator)
+            elif name.endswith(("router.scale", "router.per_expert_scale")):
+                parameter.uniform_(0.5, 1.5, generator=generator)
+            elif parameter.ndim >= 2:
+                parameter.normal_(0, WEIGHTS, generator=generator)
+
+
+def write(family: str, folder: Path, seed: int = 0) -> None:
+    """Write a model directory with the trained model's tokenizer."""
+    torch.manual_seed(seed)
+    model = FAMILIES[family]()
+    spread(model, torch.Generator().manual_seed(seed))
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(TOKENIZER / name, folder / name)
+
+
+def main() -> None:
+    """Write the family that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("family", choices=sorted(FAMILIES))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    write(options.family, options.folder, options.seed)
+
+
+if __name__ == "__main__":
+    main()
