@@ -139,6 +139,29 @@ def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
             assert metric(p, "vllm:request_success_total") == 3, "the prompt was prefilled again"
 
 
+def test_a_chat_whose_pull_fails_never_shows_it(tmp_path):
+    """The engine names the role of a streamed chat before its error; the client sees one answer, not the start of two."""
+    with (
+        engine("prefill", *FAST) as p,
+        engine("decode", *FAST) as d,
+        router(tmp_path, {"p": p.url, "d": d.url}) as r,
+    ):
+        d.process.send_signal(signal.SIGSTOP)
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            url = f"{r.url}/v1/chat/completions"
+            answer = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            wait_for(lambda: r.loads()["d"], "the prefill to be answered")
+            p.process.kill()
+            p.process.wait()
+            d.process.send_signal(signal.SIGCONT)
+            got = answer.result(90).text
+        assert "error" not in got
+        assert got.count('"assistant"') == 1
+        assert got.endswith("data: [DONE]\n\n")
+        assert r.counter("retries", leg="decode", cause="error_event") == 1
+
+
 def test_a_prefill_engine_killed_during_traffic(tmp_path):
     with (
         engine("prefill", *FAST) as p0,
