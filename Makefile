@@ -1,4 +1,4 @@
-.PHONY: help venv check test demo bench kube-up
+.PHONY: help venv check test e2e-vllm demo bench kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -7,6 +7,9 @@ check: ## format, lint, types, import directions, chart
 	@hack/check
 test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
+e2e-vllm: venv ## the router against real vLLM engines on the CPU, about fifteen minutes; skipped where they cannot be installed
+	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
+	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
 demo: venv ## the whole loop on this machine, about six minutes once the control plane is built
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md
