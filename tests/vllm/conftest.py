@@ -18,7 +18,7 @@ from tests.vllm.prompts import ALL, FRESH, Case
 
 ENV = "ELDR_VLLM"
 """Names the environment made by ``hack/vllm/install``."""
-LEASE = 60
+LEASE = 300  # the default of the router and of the operator: on a busy machine a first pull takes long
 SHORT_LEASE = 5
 SETUPS = {
     "plain": Setup(role="plain"),
@@ -34,9 +34,8 @@ SETUPS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get(ENV):
-        items.sort(
-            key=lambda item: item.path.name != "test_outputs.py"
-        )  # the others end engines that it can use
+        # the other tests end engines that these can use
+        items.sort(key=lambda item: item.path.name != "test_outputs.py")
         return
     here = Path(__file__).parent
     for item in items:

@@ -70,7 +70,8 @@ def test_a_client_that_leaves_frees_everything(serve, fleet, correct, fresh):
         d0 = fleet["d0"]
         url = router.url + LONG.path
         with httpx.stream("POST", url, json=LONG.body(stream=True), timeout=SECONDS) as stream:
-            next(line for line in stream.iter_lines() if line)
+            lines = stream.iter_lines()  # a generator that is thrown away closes the stream
+            assert next(lines).startswith("data: ")
             assert router.loads()["d0"] == 1
             assert d0.requests() == 1
         wait_for(lambda: not router.in_flight(), "the router to notice", 60, router.loads)
