@@ -30,6 +30,8 @@ class DemoSettings:
         Engines.
     start_seconds : float
         How long the engines may take to become ready.
+    fit_seconds : float
+        How long a fit may take, with the time until it has its samples.
     """
 
     rate: float
@@ -40,6 +42,7 @@ class DemoSettings:
     prefill: int
     decode: int
     start_seconds: float
+    fit_seconds: float
 
 
 class Engines(Protocol):

@@ -60,7 +60,8 @@ class RealEngines:
             samples=160,
             prefill=1,
             decode=2,
-            start_seconds=420.0,
+            start_seconds=600.0,
+            fit_seconds=420.0,
         )
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._texts = corpus.load()

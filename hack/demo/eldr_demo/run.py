@@ -108,7 +108,7 @@ class Demo:
                 )
             return None
 
-        verdict = await objects.until(finished, f"EldrFit {fit} finished", 120)
+        verdict = await objects.until(finished, f"EldrFit {fit} finished", self.engines.settings.fit_seconds)
         self._say(f"{label}: {verdict['reason']}: {verdict['message']}")
         if verdict["status"] != "True":
             raise RuntimeError(f"EldrFit {fit}: {verdict['reason']}: {verdict['message']}")

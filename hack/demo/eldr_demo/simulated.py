@@ -43,6 +43,7 @@ class SimulatedEngines:
             prefill=2,
             decode=4,
             start_seconds=90.0,
+            fit_seconds=120.0,
         )
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._speed = speed
