@@ -149,7 +149,9 @@ class Load:
                     received += chunk
                 answer = read_stream(response.status_code, bytes(received))
                 error = prompt.verify(answer, self.tokens)
-        except (httpx.HTTPError, NoEndpointError, AnswerError) as problem:
+        except AnswerError as problem:
+            error = str(problem)
+        except (httpx.HTTPError, NoEndpointError) as problem:
             error = f"{type(problem).__name__}: {problem}"
         self.outcomes.append(Outcome(workload.name, started, first, loop.time(), self.tokens, error))
 
