@@ -7,7 +7,7 @@ check: ## format, lint, types, import directions, chart
 	@hack/check
 test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
-demo: venv ## the whole loop on this machine, about six minutes once the control plane is built
+demo: venv ## the whole loop on this machine, about six minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md
 	@.venv/bin/python hack/bench/render.py

@@ -71,7 +71,8 @@ PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished, sampled requests.
 
 Query ``after`` (cursor, default 0), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
-``boot`` (the boot id the cursor belongs to; another one restarts from the oldest record).
+``boot`` (the boot id the cursor belongs to; another one restarts from the oldest record), ``rate`` (only requests
+sampled at this rate, see :func:`is_sampled`; default 1).
 Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
 counts object described at :data:`ELDR_KEY`. Reading is the acknowledgement: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
@@ -80,6 +81,10 @@ METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
 """Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
+METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
+"""Counter per layer on engines: distinct experts used, summed over the steps."""
+METRIC_RECORDS: Final = "eldr_engine_records"
+"""Counter on engines: requests by ``result``: exact, inexact, or unavailable counts."""
 
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_LOG: Final = "x-eldr-log"
@@ -97,7 +102,7 @@ ELDR_KEY: Final = "eldr"
 
 ``counts`` is base64 of L x E little-endian values, layer by layer: how many of the prompt's tokens the gate sent to
 each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
-``kv_transfer_params`` to a decode engine."""
+``kv_transfer_params`` to a decode engine. An engine that cannot see its routing answers ``{"v": 1, "unavailable": reason}``."""
 COUNTS_VERSION: Final = 1
 
 DEFAULT_LEASE_SECONDS: Final = 300.0
@@ -196,6 +201,15 @@ STATE_VERSION: Final = 1
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
+
+SIGNATURE_QUALITIES: Final = ("exact", "inexact", "no_signature", "wire_error")
+"""What prefill answers told of their experts: counts that sum up, counts that do not, none, unreadable ones."""
+
+
+def signature_counter(quality: str) -> str:
+    """Return the name among a router's ``counters`` of the prefill answers of one of :data:`SIGNATURE_QUALITIES`."""
+    return f'eldr_router_signatures_total{{quality="{quality}"}}'
+
 
 # --- environment of our own containers --------------------------------------------------------------------------
 

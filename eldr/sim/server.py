@@ -121,12 +121,14 @@ class EngineApp:
         query = request.query_params
         try:
             after, limit = int(query.get("after", 0)), int(query.get("limit", 64))
+            rate = float(query.get("rate", 1))
         except ValueError:
-            return _error("after, limit: expected integers", "BadRequestError", 400)
-        if after < 0 or not 1 <= limit <= 256:
-            return _error("after: expected >= 0; limit: expected 1..256", "BadRequestError", 400)
+            return _error("after, limit: expected integers; rate: a number", "BadRequestError", 400)
+        if after < 0 or not 1 <= limit <= 256 or not 0 <= rate <= 1:
+            message = "after: expected >= 0; limit: expected 1..256; rate: expected 0..1"
+            return _error(message, "BadRequestError", 400)
         prefix, boot = query.get("prefix", ""), query.get("boot", "")
-        return _json(self._engine.ring.read(after=after, prefix=prefix, limit=limit, boot=boot))
+        return _json(self._engine.ring.read(after=after, prefix=prefix, limit=limit, boot=boot, rate=rate))
 
     async def pull(self, request: Request) -> Response:
         """Stand in for the NIXL side channel: hand over the KV of a finished prefill."""

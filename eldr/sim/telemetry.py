@@ -98,7 +98,7 @@ class ActivationRing:
         self._ring.append((self._next, request_id, counts))
         self._next += 1
 
-    def read(self, *, after: int, prefix: str, limit: int, boot: str) -> dict[str, Any]:
+    def read(self, *, after: int, prefix: str, limit: int, boot: str, rate: float = 1.0) -> dict[str, Any]:
         """Return records from cursor ``after`` on; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
         if boot and boot != self.boot:
             after = 0
@@ -111,7 +111,7 @@ class ActivationRing:
             if len(records) == limit:
                 break
             cursor = number + 1
-            if request_id.startswith(prefix):
+            if request_id.startswith(prefix) and contract.is_sampled(request_id, rate):
                 records.append({"request_id": request_id, **encode_counts(counts)})
         return {
             "v": contract.COUNTS_VERSION,

@@ -15,10 +15,9 @@ from eldr_operator.desired import _meta
 from eldr_operator.desired.routing import Table
 from eldr_operator.errors import ApiError, OwnedElsewhereError, Problem
 from eldr_operator.models import EldrDeployment
+from eldr_operator.validate import blocked_roles
 
 Object = dict[str, Any]
-
-_ROLES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
 
 
 class Children:
@@ -42,8 +41,8 @@ class Children:
     ) -> tuple[bool, list[str]]:
         """Bring all children to their desired state.
 
-        A child that the API server refuses does not keep the others from being written. A workload whose podTemplate
-        has a problem stays as it is.
+        A child that the API server refuses does not keep the others from being written. A workload that
+        is made from a field with a problem stays as it is.
 
         Returns
         -------
@@ -52,11 +51,7 @@ class Children:
         refused : list of str
             Children that could not be written, and why.
         """
-        broken = {
-            role
-            for role in _ROLES
-            if any(problem.field.startswith(f"spec.{role}.podTemplate") for problem in problems)
-        }
+        broken = blocked_roles(problems)
         untouched = {_meta.child_name(cr, role) for role in broken}
         wanted = desired.children(_without_pod_templates(cr, broken), table, self._image)
         refused: list[str] = []

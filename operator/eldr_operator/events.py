@@ -10,6 +10,7 @@ from eldr import contract
 from eldr_operator import clock
 from eldr_operator.fits import SUCCEEDED
 from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.signatures import CONDITION as SIGNATURES
 
 Object = dict[str, Any]
 Status = Mapping[str, Any]
@@ -54,6 +55,8 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
             and was.get("reason") != condition["reason"]
         ):
             found.append(Event("Warning", f"Centroids{condition['reason']}", condition["message"]))
+        elif kind == SIGNATURES and turned and condition["status"] == "False":
+            found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
     return found
 
 

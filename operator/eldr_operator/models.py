@@ -28,12 +28,13 @@ class ModelSpec(_Model):
 class EngineSpec(_Model):
     """``spec.engine``."""
 
-    type: Literal["Simulator"]
+    type: Literal["vLLM", "Simulator"] = "vLLM"
     image: str | None = None
     image_pull_policy: str = "IfNotPresent"
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
     lease_seconds: int = 300
+    model_runner: Literal["V1", "V2"] = "V1"
 
 
 class RoleSpec(_Model):
@@ -109,7 +110,7 @@ class DeploymentSpec(_Model):
     """``spec`` of an EldrDeployment."""
 
     model: ModelSpec
-    engine: EngineSpec
+    engine: EngineSpec = EngineSpec()
     prefill: RoleSpec = RoleSpec()
     decode: DecodeSpec = DecodeSpec()
     accelerator: AcceleratorSpec = AcceleratorSpec()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from eldr import contract
-from eldr_operator import activation, cluster, fits, observe, refit, routers, validate
+from eldr_operator import activation, cluster, fits, observe, refit, routers, signatures, validate
 from eldr_operator.api import Api
 from eldr_operator.apply import Applier
 from eldr_operator.children import Children
@@ -21,6 +21,7 @@ from eldr_operator.desired import _meta, routing
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.recorder import Recorder
+from eldr_operator.router_view import RouterView
 from eldr_operator.runs import Runs
 from eldr_operator.status import Observed, status
 
@@ -54,6 +55,7 @@ class Reconciler:
         self._http = http
         self._metrics = metrics
         self._clock = clock
+        self._windows: dict[tuple[str, str], signatures.Window] = {}
         self._applier = Applier(api, metrics)
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
@@ -106,6 +108,7 @@ class Reconciler:
             **_roles(cr, live),
             routers=views,
             decision=decision,
+            signatures=self._judge_signatures(cr, views, now),
             refit=plan.status,
             problems=problems,
             refused=refused,
@@ -116,6 +119,13 @@ class Reconciler:
         if finished or plan.create:
             return 0.0
         return _next_look(cr, decision, plan, now, is_refused=bool(refused))
+
+    def _judge_signatures(
+        self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime
+    ) -> activation.Verdict:
+        key = (cr.namespace, cr.name)
+        self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
+        return signatures.verdict(cr, answers)
 
     async def _carry_out(self, cr: EldrDeployment, plan: refit.Plan, all_fits: Sequence[EldrFit]) -> None:
         for manifest in plan.create:
@@ -128,6 +138,7 @@ class Reconciler:
     async def _without_deployment(self, namespace: str, name: str, all_fits: Sequence[EldrFit]) -> None:
         self._applier.forget((namespace, name))
         self._metrics.forget(namespace, name)
+        self._windows.pop((namespace, name), None)
         now = self._clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from eldr import contract
 from eldr_operator.models import CentroidSet
 from eldr_operator.observe import RouterPod
 
@@ -28,6 +29,10 @@ class RouterView:
         Digest of a set it cannot load to the reason.
     samples : int
         Records in its log.
+    router : str
+        Its id, new with every start; empty if nothing is known.
+    signatures : mapping of str to int
+        Prefill answers since its start, by one of :data:`eldr.contract.SIGNATURE_QUALITIES`.
     """
 
     pod: RouterPod
@@ -38,6 +43,8 @@ class RouterView:
     staged: str = ""
     refused: Mapping[str, str] | None = None
     samples: int = 0
+    router: str = ""
+    signatures: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:
@@ -50,6 +57,11 @@ class RouterView:
             staged=str((state["staged"] or {}).get("digest", "")),
             refused={entry["digest"]: str(entry["reason"]) for entry in state["refused"]},
             samples=int(state["samples"]),
+            router=str(state["router"]),
+            signatures={
+                quality: int(state["counters"].get(contract.signature_counter(quality), 0))
+                for quality in contract.SIGNATURE_QUALITIES
+            },
         )
 
     def holds(self, wanted: CentroidSet) -> bool:

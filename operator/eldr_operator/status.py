@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eldr_operator import clock
-from eldr_operator.activation import Decision
+from eldr_operator import clock, signatures
+from eldr_operator.activation import Decision, Verdict
 from eldr_operator.conditions import Condition, merged
 from eldr_operator.desired import _meta
 from eldr_operator.errors import Problem
@@ -32,6 +32,8 @@ class Observed:
         Ready routers.
     decision : Decision
         The activation's last step, as it was written.
+    signatures : Verdict
+        Of the condition SignaturesReported.
     refit : dict
         ``status.refit``.
     problems : sequence of Problem
@@ -45,6 +47,7 @@ class Observed:
     router: Role
     routers: Sequence[RouterView]
     decision: Decision
+    signatures: Verdict
     refit: Object
     problems: Sequence[Problem]
     refused: Sequence[str]
@@ -103,12 +106,13 @@ def _conditions(seen: Observed) -> list[Condition]:
         available,
         *roles,
         config,
-        Condition("CentroidsActive", *_verdict(seen.decision)),
+        _judged("CentroidsActive", seen.decision.verdict),
+        _judged(signatures.CONDITION, seen.signatures),
     ]
 
 
-def _verdict(decision: Decision) -> tuple[str, str, str]:
-    return decision.verdict.status, decision.verdict.reason, decision.verdict.message
+def _judged(type_: str, verdict: Verdict) -> Condition:
+    return Condition(type_, verdict.status, verdict.reason, verdict.message)
 
 
 def _all_ready(seen: Observed) -> str:

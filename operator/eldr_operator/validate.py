@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from eldr import contract
+from eldr_operator import arguments
 from eldr_operator.desired import podpatch
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment, RefitSpec
@@ -41,6 +44,17 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     """Return every problem of a resource that the API server could not see."""
     return [
         *schedule_problems(cr.spec.refit),
+        *arguments.problems(cr),
         *podpatch.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
         *podpatch.problems(cr.spec.decode.pod_template, "spec.decode.podTemplate"),
     ]
+
+
+def blocked_roles(found: Iterable[Problem]) -> set[str]:
+    """Return the roles whose workload must stay as it is, because a field that it is made from cannot be used."""
+    fields = [problem.field for problem in found]
+    return {
+        role
+        for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+        if any(field.startswith((f"spec.{role}.", "spec.engine.")) for field in fields)
+    }

@@ -60,6 +60,7 @@ class App:
             router=router,
             wall=time.time,
             join_seconds=settings.join_seconds,
+            sample_rate=lambda: self.services.table.intent.sample_rate,
         )
         placer = Placer(registry, np.random.default_rng())
         self.services = Services(settings, loop, registry, pool, placer, metrics, telemetry, router)

@@ -28,7 +28,7 @@ from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
 from eldr_router.framing import CloseBody
 from eldr_router.head import Headers, ResponseHead
-from eldr_router.placement import WHOLE, Placement, Signature, read_signature
+from eldr_router.placement import NO_SIGNATURE, WHOLE, Placement, Signature, read_signature
 from eldr_router.registry import Admission, Endpoint, Lease
 from eldr_router.relay import Relay
 from eldr_router.requests import Request
@@ -185,8 +185,10 @@ class Flow:
         services.metrics.prefill.observe(self.prefill_seconds)
         kv = fields.get(KV_KEY)
         if not isinstance(kv, dict):
-            return Prefilled(None, Signature(), now)
-        return Prefilled(kv, read_signature(kv.get(ELDR_KEY)), now)
+            kv = None
+        signature = read_signature(kv.get(ELDR_KEY)) if kv is not None else NO_SIGNATURE
+        services.metrics.signatures.labels(signature.quality).inc()
+        return Prefilled(kv, signature, now)
 
     # the second leg
 

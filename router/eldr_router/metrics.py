@@ -53,6 +53,9 @@ class Metrics:
         self.placements = self._counter(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )
+        self.signatures = self._counter(
+            "signatures", "Prefill answers by what they told of their experts.", "quality"
+        )
         self.placed = self._counter("placed", "Requests placed on each decode engine.", "endpoint")
         self.retries = self._counter("retries", "Attempts given up, by leg and cause.", "leg", "cause")
         self.whole = self._counter("whole", "Requests sent whole to a decode engine, by reason.", "reason")

@@ -36,6 +36,13 @@ class Signature:
     counts: ExpertCounts | None = None
     missing: str = "no_signature"
 
+    @property
+    def quality(self) -> str:
+        """What a prefill answer was worth: one of :data:`eldr.contract.SIGNATURE_QUALITIES`."""
+        if self.counts is None:
+            return self.missing
+        return "exact" if self.counts.exact else "inexact"
+
 
 NO_SIGNATURE = Signature()
 WHOLE = Signature(missing="whole")
@@ -71,7 +78,7 @@ class Placement:
 
 def read_signature(fields: object) -> Signature:
     """Parse the ``eldr`` object of a prefill response; never raises."""
-    if fields is None:
+    if fields is None or (isinstance(fields, dict) and "unavailable" in fields):
         return NO_SIGNATURE
     try:
         return Signature(decode_counts(fields))

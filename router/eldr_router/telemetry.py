@@ -73,6 +73,8 @@ class Telemetry:
         Unix time.
     join_seconds : float
         How long to wait for a request's activations.
+    sample_rate : callable
+        Share of requests that are sampled at the moment; engines need not send the others.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Telemetry:
         router: str,
         wall: Callable[[], float],
         join_seconds: float,
+        sample_rate: Callable[[], float],
     ) -> None:
         self._log = signature_log
         self._pool = pool
@@ -93,6 +96,7 @@ class Telemetry:
         self._router = router
         self._wall = wall
         self._join_seconds = join_seconds
+        self._sample_rate = sample_rate
         self._pending: dict[str, Observation] = {}
         self._cursors: dict[Endpoint, _Cursor] = {}
         # one thread writes and reads: a reader never sees half a frame, and a slow disk never stops the event loop
@@ -163,7 +167,13 @@ class Telemetry:
 
     async def _ask(self, endpoint: Endpoint, cursor: _Cursor) -> dict[str, Any] | None:
         query = urlencode(
-            {"after": cursor.after, "prefix": f"eldr-{self._router}-", "limit": _LIMIT, "boot": cursor.boot}
+            {
+                "after": cursor.after,
+                "prefix": f"eldr-{self._router}-",
+                "limit": _LIMIT,
+                "boot": cursor.boot,
+                "rate": self._sample_rate(),
+            }
         )
         spec = endpoint.spec
         request = f"GET {PATH_ACTIVATIONS}?{query} HTTP/1.1\r\nhost: {spec.authority}\r\n\r\n"

@@ -20,7 +20,16 @@ import pytest
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
-from tests.support.space import STAY, Space, config_map, container, container_status, is_ready, pod
+from tests.support.space import (
+    STAY,
+    Space,
+    config_map,
+    container,
+    container_status,
+    engine_like,
+    is_ready,
+    pod,
+)
 
 pytestmark = pytest.mark.kube
 
@@ -132,6 +141,9 @@ def test_without_namespaces_paths_are_replaced_and_the_node_says_so(space: Space
         pod("plain", main, volumes=[{"name": "config", "configMap": {"name": "c"}}]),
     )
     assert space.wait_log("plain", "done") == "shown\nshown\ndone\n"
+    space.apply(engine_like("engine"))
+    assert space.wait_log("engine", "done").startswith("plugin 42 shared 7 ")
+    space.kubectl("delete", "pod", "engine")
     space.kubectl("delete", "pod", "plain")
     assert not marked(mark)
     space.cluster.stop_agent()
@@ -205,6 +217,8 @@ def test_ordinary_user_gets_the_same(space: Space, unprivileged: subprocess.Pope
     space.apply(config_map("c", value="shown\n"), pod("rootless", main, volumes=volumes))
     space.wait_ready("rootless")
     assert space.wait_log("rootless", "done") == "shown\ndone\n"
+    space.apply(engine_like("engine"))
+    assert space.wait_log("engine", "done") == "plugin 42 shared 7 blocks 1\nfrozen\ndone\n"
     token = space.kubectl("get", "pod", "rootless", "-o", "jsonpath={.spec.volumes[2].projected}")
     assert "serviceAccountToken" in token
     unprivileged.kill()

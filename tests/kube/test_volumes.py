@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.space import STAY, Space, config_map, container, pod
+from tests.support.space import STAY, Space, config_map, container, engine_like, pod
 
 pytestmark = pytest.mark.kube
 
@@ -58,6 +58,11 @@ def test_host_is_left_as_it_was(space: Space):
     space.apply(pod("tidy", main, volumes=[{"name": "scratch", "emptyDir": {"medium": "Memory"}}]))
     space.wait_log("tidy", "done")
     assert not Path("/eldr-test-volume").exists()
+
+
+def test_engines_find_their_plugin_and_shared_memory_of_their_own(space: Space):
+    space.apply(engine_like("engine"))
+    assert space.wait_log("engine", "done") == "plugin 42 shared 7 blocks 1\nfrozen\ndone\n"
 
 
 def test_projected_volume_joins_sources(space: Space):

@@ -16,13 +16,15 @@ from tests.support.kube import Kube
 class PretendRouter:
     """Serves ``/eldr/v1/state`` on a loopback address of its own.
 
-    ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log.
+    ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
+    ``signatures`` counts prefill answers by quality.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
         self.kube = kube
         self.deployment = deployment
         self.samples = 0
+        self.signatures: dict[str, int] = {}
         self.refuse: dict[str, str] = {}
         self.is_holding = False
         self._active: dict[str, Any] | None = None
@@ -83,7 +85,10 @@ class PretendRouter:
             "samples": self.samples,
             "prefill": [],
             "decode": [],
-            "counters": {},
+            "counters": {
+                contract.signature_counter(quality): float(count)
+                for quality, count in self.signatures.items()
+            },
         }
 
 

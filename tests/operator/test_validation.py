@@ -34,6 +34,7 @@ def create(kube, name="x", **spec):
         ({"router": {"policy": "Fastest"}}, 'supported values: "ELDR", "JSQ"'),
         ({"router": {"placement": "Daemon"}}, "spec.router.placement"),
         ({"engine": {"type": "TensorRT"}}, "spec.engine.type"),
+        ({"engine": {"modelRunner": "V3"}}, "spec.engine.modelRunner"),
         ({"signatures": {"samplePercent": 101}}, "spec.signatures.samplePercent"),
         ({"engine": {"leaseSeconds": 1}}, "spec.engine.leaseSeconds"),
         ({"refit": {"suspend": "yes"}}, "spec.refit.suspend"),

@@ -123,3 +123,49 @@ def config_map(name: str, **data: str) -> Object:
 
 # A shell that runs as process 1 of a container ignores SIGTERM unless it traps it, here as in a real container.
 STAY = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+
+_ENGINE = """
+import os, signal, sys
+from multiprocessing import shared_memory
+import eldr_probe
+block = shared_memory.SharedMemory(create=True, size=1 << 20)
+block.buf[-1] = 7
+again = shared_memory.SharedMemory(name=block.name)
+print("plugin", eldr_probe.WORD, "shared", again.buf[-1], "blocks", len(os.listdir("/dev/shm")), flush=True)
+try:
+    open(eldr_probe.__file__, "a")
+    print("writable", flush=True)
+except OSError:
+    print("frozen", flush=True)
+again.close()
+block.close()
+block.unlink()
+print("done", flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.pause()
+"""
+
+
+def engine_like(name: str) -> Object:
+    """A pod built as those of vLLM: an init container brings a package, shared memory is a volume."""
+    plugin = {
+        "name": "eldr-plugin",
+        "image": "busybox:1",
+        "command": ["sh", "-c", "echo WORD = 42 > /eldr/plugin/eldr_probe.py"],
+        "volumeMounts": [{"name": "plugin", "mountPath": "/eldr/plugin"}],
+    }
+    main = {
+        "name": "main",
+        "image": "busybox:1",
+        "command": ["python3", "-c", _ENGINE],
+        "env": [{"name": "PYTHONPATH", "value": "/eldr/plugin"}],
+        "volumeMounts": [
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+            {"name": "plugin", "mountPath": "/eldr/plugin", "readOnly": True},
+        ],
+    }
+    volumes = [
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
+        {"name": "plugin", "emptyDir": {}},
+    ]
+    return pod(name, main, initContainers=[plugin], volumes=volumes)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from eldr_kube.agent import READY_FILE
+from eldr_kube.agent.images import Image, dump_images
 from eldr_kube.binaries import Say, binaries, say_on_stderr
 from eldr_kube.control_plane import ControlPlane
 from eldr_kube.processes import end, spawn
@@ -40,6 +42,8 @@ class Cluster:
         Whether the API server writes an audit log.
     image_map : Path, optional
         What images mean here, see :mod:`eldr_kube.agent.images`.
+    images : mapping of str to Image, optional
+        The same from a program, for example :func:`eldr_kube.vllm.vllm_images`; wins over ``image_map``.
     data : Path, optional
         Folder to keep; by default a temporary one.
     agent_options : tuple of str
@@ -54,6 +58,7 @@ class Cluster:
         controllers: bool = True,
         audit: bool = False,
         image_map: Path | None = None,
+        images: Mapping[str, Image] | None = None,
         data: Path | None = None,
         agent_options: tuple[str, ...] = (),
         say: Say = say_on_stderr,
@@ -63,6 +68,7 @@ class Cluster:
         self._controllers = controllers
         self._audit = audit
         self._image_map = image_map
+        self._images = images or {}
         self._given_data = data
         self._agent_options = agent_options
         self._say = say
@@ -128,8 +134,8 @@ class Cluster:
         command = [*wrapper, sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
         command += ["--state", str(state), "--nodes", str(self._nodes)]
         command += ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
-        if self._image_map:
-            command += ["--image-map", str(self._image_map)]
+        for path in self._image_maps():
+            command += ["--image-map", str(path)]
         # Nodes of an agent that was killed look Ready for a while: only the file tells the new one from it.
         ready = state / READY_FILE
         ready.unlink(missing_ok=True)
@@ -142,6 +148,14 @@ class Cluster:
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
                 raise CommandError(f"the node agent is not ready:\n{tail}")
             time.sleep(0.1)
+
+    def _image_maps(self) -> list[Path]:
+        maps = [self._image_map] if self._image_map else []
+        if self._images:
+            own = self.data / "images.yaml"
+            dump_images(self._images, own)
+            maps.insert(0, own)
+        return maps
 
     def _nodes_ready(self) -> bool:
         jsonpath = "{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}"

@@ -1,15 +1,20 @@
-"""Prefill Deployment and decode StatefulSet. Pure."""
+"""Prefill Deployment and decode StatefulSet, whatever the engine. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from eldr import contract
-from eldr_operator.desired import _meta, pods, router
+from eldr_operator.desired import _meta, router, simulator, vllm
 from eldr_operator.desired.podpatch import patched
+from eldr_operator.desired.pods import EnginePod
 from eldr_operator.models import EldrDeployment, RoleSpec
 
 Object = dict[str, Any]
+
+_MAKERS = {"Simulator": simulator.engine_pod, "vLLM": vllm.engine_pod}
+_PROGRESS_MARGIN_SECONDS = 600
+"""On top of an engine's start-up: scheduling and pulling its image; Kubernetes' own deadline of a rollout."""
 
 
 def prefill(cr: EldrDeployment, image: str) -> Object:
@@ -17,7 +22,8 @@ def prefill(cr: EldrDeployment, image: str) -> Object:
     head = _meta.manifest(
         "apps/v1", "Deployment", cr, _meta.child_name(cr, contract.ROLE_PREFILL), contract.ROLE_PREFILL
     )
-    spec = _pod_spec(cr, contract.ROLE_PREFILL, cr.spec.prefill, image)
+    engine = _engine(cr, contract.ROLE_PREFILL, cr.spec.prefill, image)
+    spec = _pod_spec(cr, cr.spec.prefill, engine)
     extra: dict[str, str] = {}
     if cr.spec.router.placement == "Sidecar":
         extra[contract.LABEL_ROUTER] = "true"
@@ -27,24 +33,25 @@ def prefill(cr: EldrDeployment, image: str) -> Object:
         spec |= {
             "serviceAccountName": _meta.child_name(cr, _meta.ROUTER),
             "terminationGracePeriodSeconds": grace,
-            "initContainers": [sidecar],
+            "initContainers": [*engine.init_containers, sidecar],
             "volumes": [*spec["volumes"], *router.volumes()],
         }
     selector = _meta.role_selector(cr, contract.ROLE_PREFILL)
-    return head | {
-        "spec": {
-            "replicas": cr.spec.prefill.replicas,
-            "selector": {"matchLabels": selector},
-            "template": _template(head, selector | extra, spec, cr.spec.prefill.pod_template),
-        }
+    deployment: Object = {
+        "replicas": cr.spec.prefill.replicas,
+        "selector": {"matchLabels": selector},
+        "template": _template(head, selector | extra, spec, cr.spec.prefill.pod_template),
     }
+    if engine.startup_seconds is not None:
+        deployment["progressDeadlineSeconds"] = engine.startup_seconds + _PROGRESS_MARGIN_SECONDS
+    return head | {"spec": deployment}
 
 
 def decode(cr: EldrDeployment, image: str) -> Object:
     """Return the StatefulSet of decode engines, whose ordinals are the slots of centroids."""
     name = _meta.child_name(cr, contract.ROLE_DECODE)
     head = _meta.manifest("apps/v1", "StatefulSet", cr, name, contract.ROLE_DECODE)
-    spec = _pod_spec(cr, contract.ROLE_DECODE, cr.spec.decode, image)
+    spec = _pod_spec(cr, cr.spec.decode, _engine(cr, contract.ROLE_DECODE, cr.spec.decode, image))
     selector = _meta.role_selector(cr, contract.ROLE_DECODE)
     return head | {
         "spec": {
@@ -67,44 +74,19 @@ def _template(head: Object, identity: dict[str, str], spec: Object, patch: Objec
     return template
 
 
-def _pod_spec(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Object:
-    return {
+def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
+    return _MAKERS[cr.spec.engine.type](cr, role, spec, image)
+
+
+def _pod_spec(cr: EldrDeployment, spec: RoleSpec, engine: EnginePod) -> Object:
+    made: Object = {
         "serviceAccountName": _meta.child_name(cr, _meta.ENGINE),
         "automountServiceAccountToken": False,
-        "securityContext": pods.POD_SECURITY,
+        "securityContext": engine.security,
         "terminationGracePeriodSeconds": spec.drain_seconds + router.MARGIN_SECONDS,
-        "containers": [_engine(cr, role, spec, image)],
-        "volumes": [pods.TMP_VOLUME],
+        "containers": [engine.container],
+        "volumes": [*engine.volumes],
     }
-
-
-def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Object:
-    engine = cr.spec.engine
-    accelerators = {cr.spec.accelerator.resource_name: str(spec.gpus)} if spec.gpus else {}
-    return {
-        "name": contract.CONTAINER_ENGINE,
-        "image": engine.image or image,
-        "imagePullPolicy": engine.image_pull_policy,
-        "command": ["eldr"],
-        "args": [
-            "engine-sim",
-            f"--role={role}",
-            f"--host=$({contract.ENV_POD_IP})",
-            f"--port={contract.PORT_ENGINE}",
-            f"--model={cr.served_model}",
-            f"--lease-seconds={engine.lease_seconds}",
-            f"--shutdown-timeout={spec.drain_seconds}",
-            *engine.args,
-            *spec.args,
-        ],
-        "env": pods.environment(engine.env, spec.env),
-        "ports": [{"name": "engine", "containerPort": contract.PORT_ENGINE, "protocol": "TCP"}],
-        "resources": pods.resources(spec.resources, accelerators),
-        "startupProbe": pods.probe(contract.PATH_HEALTH, contract.PORT_ENGINE, period=1, failures=120),
-        "livenessProbe": pods.probe(
-            contract.PATH_HEALTH, contract.PORT_ENGINE, period=10, failures=6, timeout=5
-        ),
-        "readinessProbe": pods.probe(contract.PATH_HEALTH, contract.PORT_ENGINE, period=2, failures=2),
-        "securityContext": pods.CONTAINER_SECURITY,
-        "volumeMounts": [pods.TMP_MOUNT],
-    }
+    if engine.init_containers:
+        made["initContainers"] = [*engine.init_containers]
+    return made

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from eldr import contract
+from eldr_operator.models import EldrDeployment, RoleSpec
 
 Object = dict[str, Any]
 
@@ -23,6 +25,12 @@ CONTAINER_SECURITY: Object = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+UNPRIVILEGED: Object = CONTAINER_SECURITY | {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+}
+"""For our own containers, whatever their pod allows the engine."""
 TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - inside the container, an emptyDir
 TMP_VOLUME: Object = {"name": "tmp", "emptyDir": {}}
 
@@ -31,6 +39,45 @@ _IDENTITY: list[Object] = [
     {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     {"name": contract.ENV_POD_NAMESPACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePod:
+    """What one kind of engine contributes to a pod.
+
+    Parameters
+    ----------
+    container : dict
+        The engine.
+    security : dict
+        The pod's security context.
+    volumes, init_containers : tuple of dict
+    startup_seconds : int or None
+        How long the engine may take to start, where that is longer than Kubernetes expects by itself.
+    """
+
+    container: Object
+    security: Object
+    volumes: tuple[Object, ...]
+    init_containers: tuple[Object, ...] = ()
+    startup_seconds: int | None = None
+
+
+def engine_container(
+    cr: EldrDeployment, spec: RoleSpec, *, image: str, command: list[str], args: list[str], env: list[Object]
+) -> Object:
+    """Return what the engine containers of all kinds share; users' variables win by name."""
+    accelerators = {cr.spec.accelerator.resource_name: str(spec.gpus)} if spec.gpus else {}
+    return {
+        "name": contract.CONTAINER_ENGINE,
+        "image": image,
+        "imagePullPolicy": cr.spec.engine.image_pull_policy,
+        "command": command,
+        "args": args,
+        "env": environment(env, cr.spec.engine.env, spec.env),
+        "ports": [{"name": "engine", "containerPort": contract.PORT_ENGINE, "protocol": "TCP"}],
+        "resources": resources(spec.resources, accelerators),
+    }
 
 
 def environment(*lists: Iterable[Object]) -> list[Object]:

@@ -50,7 +50,7 @@ def container(cr: EldrDeployment, image: str) -> Object:
             contract.PATH_HEALTH, contract.PORT_ROUTER, period=10, failures=3, timeout=5
         ),
         "readinessProbe": pods.probe(contract.PATH_READY, contract.PORT_ROUTER, period=2, failures=2),
-        "securityContext": pods.CONTAINER_SECURITY,
+        "securityContext": pods.UNPRIVILEGED,
         "volumeMounts": [
             {"name": "api-token", "mountPath": _TOKEN_DIR, "readOnly": True},
             {"name": "siglog", "mountPath": LOG_DIR},

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from eldr_kube.agent.addresses import Addresses
-from eldr_kube.agent.images import UnknownImageError, load_images
+from eldr_kube.agent.images import Image, ImageMap, UnknownImageError, dump_images, load_images
 from eldr_kube.agent.launch import Launch, substitute
 from eldr_kube.agent.logs import tail_offset
 from eldr_kube.agent.probes import Health, port_number
 from eldr_kube.agent.resources import quantity, resource_value
 from eldr_kube.agent.restarts import Backoff, restarts_after
+from eldr_kube.vllm import NoEnvironmentError, vllm_images
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,30 @@ def test_image_map_file_wins_over_the_defaults(tmp_path: Path):
     assert images.find("ghcr.io/eldr/eldr:0.1.0").entrypoint[0].endswith("/eldr")
     with pytest.raises(UnknownImageError, match=r"example.com/x:1.*--image-map.*vllm/\*"):
         images.find("example.com/x:1")
+
+
+def test_first_of_several_image_maps_wins(tmp_path: Path):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    own = Image(entrypoint=("a", "b"), path=("/p",), env={"A": "1"}, workdir="/w", keep=("/k",))
+    dump_images({"vllm/*": own, "*": Image()}, first)
+    second.write_text("'vllm/*': {entrypoint: [other]}\n")
+    assert load_images(first, second).find("vllm/vllm-openai:1") == own
+    assert load_images(first, second).find("ghcr.io/eldr/eldr:0.1.0") == Image()
+    assert load_images(second, first).find("vllm/vllm-openai:1").entrypoint == ("other",)
+
+
+def test_vllm_images_run_from_an_environment(tmp_path: Path):
+    with pytest.raises(NoEnvironmentError, match=r"no bin/vllm.*hack/vllm/install"):
+        vllm_images(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vllm").touch()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    images = ImageMap(vllm_images(tmp_path))
+    for reference in ("vllm/vllm-openai-rocm:v0.32.0", "docker.io/vllm/vllm-openai:v0.32.0", "rocm/vllm:1"):
+        image = images.find(reference)
+        assert image.entrypoint == (str(tmp_path / "bin" / "vllm"), "serve")
+        assert image.path == (str(tmp_path / "bin"),)
+        assert str(tmp_path) in image.keep
 
 
 @pytest.mark.parametrize("text", ["[1]", "'a': 3", "'a': {entry: [x]}"])

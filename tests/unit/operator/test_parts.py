@@ -165,6 +165,8 @@ async def test_routers_that_do_not_answer_are_views_with_a_problem():
         "staged": None,
         "refused": [],
         "samples": 7,
+        "router": "0a1b2c3d",
+        "counters": {'eldr_router_signatures_total{quality="exact"}': 5.0},
     }
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -183,6 +185,10 @@ async def test_routers_that_do_not_answer_are_views_with_a_problem():
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         views = await routers.look(client, pods, "secret")
     assert (views[0].active, views[0].samples, views[0].problem) == ("d", 7, "")
+    assert (views[0].router, views[0].signatures["exact"], views[0].signatures["no_signature"]) == (
+        *("0a1b2c3d", 5),
+        0,
+    )
     assert [view.problem for view in views[1:]] == [
         "answers 401",
         "does not answer (ConnectError)",

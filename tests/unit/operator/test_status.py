@@ -4,6 +4,7 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import activation, events
+from eldr_operator.activation import Verdict
 from eldr_operator.desired.routing import Table
 from eldr_operator.errors import Problem
 from eldr_operator.observe import Role, RouterPod, Trouble, ready_routers, role
@@ -23,6 +24,7 @@ def seen(make_cr, now):
         router=READY,
         routers=views,
         decision=decision,
+        signatures=Verdict("True", "Reported", "they do"),
         refit={},
         problems=(),
         refused=(),
@@ -78,6 +80,7 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "RouterReady",
             "ConfigValid",
             "CentroidsActive",
+            "SignaturesReported",
         )
     ]
 
@@ -117,6 +120,9 @@ def test_events_only_for_changes(make_cr, make_set, seen, now):
         "CentroidsActivated",
         "epoch 1: routers use the set of EldrFit f (Accepted)",
     )
+    lost = replace(seen, signatures=Verdict("False", "Missing", "all of them"))
+    (warning,) = events.of_deployment(first, status(make_cr(first), lost, now))
+    assert (warning.type, warning.reason) == ("Warning", "SignaturesMissing")
     down = status(make_cr(second), replace(seen, routers=[], problems=[PROBLEM]), now)
     assert {event.reason for event in events.of_deployment(second, down)} == {"NoRouter", "InvalidSchedule"}
 

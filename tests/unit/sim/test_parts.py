@@ -122,3 +122,4 @@ def test_activation_ring_reads_by_cursor_prefix_and_boot():
     assert [r["request_id"] for r in only["records"]] == ["a-3"]
     assert only["next"] == 5
     assert ring.read(after=99, prefix="", limit=9, boot="another")["lost"] == 2
+    assert ring.read(after=0, prefix="", limit=9, boot="", rate=0.0)["records"] == []

@@ -28,7 +28,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--certificate", type=_FILE, required=True, help="Serves the log endpoint.")
 @click.option("--key", type=_FILE, required=True, help="Of the certificate.")
 @click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Nodes to register.")
-@click.option("--image-map", type=_FILE, help="YAML: image pattern -> entrypoint, path, env, workdir.")
+@click.option(
+    "--image-map",
+    "image_maps",
+    type=_FILE,
+    multiple=True,
+    help="YAML: image pattern -> entrypoint, path, env, workdir, keep. Of several, the first wins.",
+)
 @click.option(
     "--backoff-seconds",
     type=click.FloatRange(0.01),
@@ -45,7 +51,7 @@ def main(
     certificate: Path,
     key: Path,
     nodes: int,
-    image_map: Path | None,
+    image_maps: tuple[Path, ...],
     backoff_seconds: float,
     isolate: bool,
 ) -> None:
@@ -53,7 +59,7 @@ def main(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        images = load_images(image_map)
+        images = load_images(*image_maps)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--image-map") from error
     settings = AgentSettings(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -84,23 +86,34 @@ def default_images() -> dict[str, Image]:
     }
 
 
-def load_images(path: Path | None) -> ImageMap:
-    """Load a map file over the built-in one.
+def load_images(*paths: Path) -> ImageMap:
+    """Load map files over the built-in one; an earlier file wins over a later one.
 
-    The file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ..., keep: [...]}``.
+    A file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ..., keep: [...]}``.
 
     Raises
     ------
     ValueError
-        If the file does not have that shape; the message names the entry.
+        If a file does not have that shape; the message names the entry.
     """
-    given: dict[str, Image] = {}
-    if path is not None:
-        content = yaml.safe_load(path.read_text()) or {}
-        if not isinstance(content, dict):
-            raise ValueError(f"{path}: expected a mapping of image patterns")
-        given = {str(pattern): _image(f"{path}: {pattern}", entry) for pattern, entry in content.items()}
-    return ImageMap(given | {name: image for name, image in default_images().items() if name not in given})
+    patterns: dict[str, Image] = {}
+    for entries in (*map(_read, paths), default_images()):
+        # Dictionaries keep the order in which keys came, and that is the order of precedence.
+        patterns |= {pattern: image for pattern, image in entries.items() if pattern not in patterns}
+    return ImageMap(patterns)
+
+
+def dump_images(images: Mapping[str, Image], path: Path) -> None:
+    """Write a map file."""
+    content = {pattern: json.loads(json.dumps(asdict(image))) for pattern, image in images.items()}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def _read(path: Path) -> dict[str, Image]:
+    content = yaml.safe_load(path.read_text()) or {}
+    if isinstance(content, dict):
+        return {str(pattern): _image(f"{path}: {pattern}", entry) for pattern, entry in content.items()}
+    raise ValueError(f"{path}: expected a mapping of image patterns")
 
 
 def _image(where: str, entry: Any) -> Image:

@@ -1,0 +1,63 @@
+"""What would make an engine count wrongly. Refused when it starts, with the reason and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SUPPORTED_VLLM = ("0.32.",)
+"""Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
+
+MAX_BLOCK_SIZE = 255
+"""Tokens that a cell of the block table, a uint8, can count."""
+
+
+class UnsupportedEngineError(ValueError):
+    """The configuration of an engine would give wrong counts."""
+
+
+def problems(config: Any, block_size: int, version: str, *, prefill: bool) -> list[str]:
+    """Return what is wrong with an engine's configuration, empty if nothing is.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    block_size : int
+        Tokens per KV block of the full-attention group.
+    version : str
+        vLLM's version.
+    prefill : bool
+        Whether the engine produces KV.
+    """
+    found = []
+    if not version.startswith(SUPPORTED_VLLM):
+        known = ", ".join(f"{prefix}x" for prefix in SUPPORTED_VLLM)
+        found.append(f"vLLM {version}: this plug-in was tested with {known}; use such an image")
+    if not config.model_config.get_num_experts():
+        found.append(f"model {config.model_config.model}: it has no experts to count; serve it without ELDR")
+    parallel = config.parallel_config
+    for field in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        size = getattr(parallel, field, 1)
+        if size > 1:
+            found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
+    if getattr(parallel, "enable_dbo", False):
+        found.append("enable_dbo: micro-batches hide which token goes where; leave it off")
+    if config.speculative_config is not None:
+        role = "rejected draft tokens would count as prompt" if prefill else "rejected drafts would count"
+        found.append(f"speculative_config: {role}; leave it off")
+    if prefill and block_size > MAX_BLOCK_SIZE:
+        found.append(
+            f"block_size={block_size}: a cell counts to {MAX_BLOCK_SIZE}; set --block-size to 128 or less"
+        )
+    return found
+
+
+def check(config: Any, block_size: int, version: str, *, prefill: bool) -> None:
+    """Raise if :func:`problems` finds any.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        With every problem, so that one restart mends them all.
+    """
+    if found := problems(config, block_size, version, prefill=prefill):
+        raise UnsupportedEngineError("ELDR cannot count on this engine: " + "; ".join(found))

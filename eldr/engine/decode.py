@@ -1,0 +1,218 @@
+"""Decode engines: what every finished request activated, and the union of experts of every step.
+
+Counts are kept per request, not per KV block: pulled blocks never pass a forward pass here, and cached ones hold other
+requests' counts. :mod:`eldr.engine.tracking` says which positions count.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.logger import init_logger
+
+from eldr.engine import metrics
+from eldr.engine.backend import kernels_for
+from eldr.engine.cache import CacheGroup
+from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.kernels import RequestRows
+from eldr.engine.messages import DecodeOrders, StepReport
+from eldr.engine.prefill import scheduled
+from eldr.engine.ring import RingWriter, path_of
+from eldr.engine.tracking import Ended, Plan, Tracker
+from eldr.wire import ExpertCounts, encode_counts
+
+logger = init_logger("vllm.eldr")
+
+DEFAULT_RECORDS = 1024
+
+
+def n_rows(config: Any) -> int:
+    """Return how many requests can be counted at once: running ones, and preempted ones that keep their row."""
+    return 2 * int(config.scheduler_config.max_num_seqs)
+
+
+class DecodeWorker:
+    """Worker half.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    n_blocks : int
+        KV blocks of the engine.
+    reports : bool
+        Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+    """
+
+    def __init__(self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool) -> None:
+        self._slots = StepSlots(group.layer_name)
+        self._step: int | None = None
+        self._released: dict[str, Any] = {}
+        self._hidden = ""
+        self._rows: RequestRows | None = None
+        try:
+            self._capture = RoutingCapture(config)
+        except HiddenRoutingError as error:
+            self._hidden = str(error)
+            logger.warning("ELDR: serving without activations: %s", error)
+            return
+        if reports:
+            experts = config.model_config.get_num_experts()
+            self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
+            self._kernels = kernels_for(self._capture.device)
+
+    def begin(self, orders: DecodeOrders) -> None:
+        """Begin a step, before its forward pass."""
+        self._step = orders.step
+        self._slots.bind()
+        if self._rows is not None and orders.plan:
+            self._released |= _apply(orders.plan, self._rows)
+
+    def load(self, attention_metadata: Any) -> None:
+        """Take what a full-graph step offers instead of a forward context."""
+        self._slots.load(attention_metadata)
+
+    def finish(self) -> StepReport | None:
+        """Count the step, after its forward pass."""
+        slots, step = self._slots.take(), self._step
+        if self._hidden:
+            return StepReport({}, hidden=self._hidden)
+        if self._rows is None:
+            return None
+        union = None
+        if slots is not None and step is not None:
+            union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
+        if union is None and not self._released:
+            return None
+        released, self._released = self._released, {}
+        return StepReport(released, step, union)
+
+
+def _empty_rows(
+    rows: int, n_blocks: int, capture: RoutingCapture, experts: int, block_size: int
+) -> RequestRows:
+    shape, device = (rows + 1, capture.n_layers, experts), capture.device
+    counts = torch.zeros(shape, dtype=torch.int32, device=device)
+    size = counts.numel() * counts.element_size() / 2**20
+    logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size)
+    return RequestRows(
+        counts,
+        row_of_block=torch.full((n_blocks + 1,), rows, dtype=torch.int64, device=device),
+        first_offset=torch.zeros(n_blocks + 1, dtype=torch.int64, device=device),
+        block_size=block_size,
+    )
+
+
+def _apply(plan: Plan, rows: RequestRows) -> dict[str, torch.Tensor]:
+    """Change the tables, and return the counts of the requests that ended."""
+    device, released = rows.counts.device, {}
+    for request, row in plan.release:
+        released[request] = rows.counts[row].clone()
+        rows.counts[row].zero_()
+    if plan.unmap:
+        rows.row_of_block[torch.tensor(plan.unmap, device=device)] = rows.counts.shape[0] - 1
+    if plan.map:
+        changes = torch.tensor(plan.map, dtype=torch.int64, device=device)
+        rows.row_of_block[changes[:, 0]] = changes[:, 1]
+        rows.first_offset[changes[:, 0]] = changes[:, 2]
+    return released
+
+
+class DecodeScheduler:
+    """Scheduler half.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    records : int
+        Finished requests that wait for a reader.
+    """
+
+    def __init__(self, config: Any, group: CacheGroup, records: int) -> None:
+        model = config.model_config
+        self._top_k = model.get_num_experts_per_tok()
+        self._group = group
+        self._tracker = Tracker(n_rows(config), group.block_size)
+        self._ended: dict[str, Ended] = {}
+        self._steps = 0
+        self._begun: dict[int, tuple[float, int]] = {}  # step -> when it was scheduled, its requests
+        self._last_update = 0.0
+        self._stats = metrics.EngineStats()
+        cells = model.get_total_num_hidden_layers() * model.get_num_experts()
+        base64_of_uint16 = -(-cells * 2 // 3) * 4
+        self._ring = RingWriter(path_of(config.instance_id), records, base64_of_uint16 + 1024)
+
+    def add(self, request: Any) -> None:
+        """Follow a request."""
+        self._tracker.add(request.request_id, request.num_prompt_tokens)
+
+    def orders(self, output: Any) -> DecodeOrders:
+        """Return what the worker must change before a step."""
+
+        def blocks_of(request: str) -> list[int]:
+            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            return blocks
+
+        plan = self._tracker.step(scheduled(output), output.preempted_req_ids or (), blocks_of)
+        if not output.total_num_scheduled_tokens:
+            return DecodeOrders(plan)
+        self._steps += 1
+        self._begun[self._steps] = time.perf_counter(), len(output.num_scheduled_tokens)
+        return DecodeOrders(plan, self._steps)
+
+    def end(self, request: Any) -> None:
+        """Keep a request until the worker reports its counts, with the next step."""
+        ended = self._tracker.end(request.request_id)
+        if ended is None or not ended.tokens:
+            return
+        if ended.row is None:
+            self._stats.add_record("unavailable")
+        else:
+            self._ended[request.request_id] = ended
+
+    def update(self, report: Any) -> None:
+        """Take the worker's report of a step."""
+        if not isinstance(report, StepReport):
+            return
+        if report.hidden:
+            for _ in self._ended:
+                self._stats.add_record("unavailable")
+            self._ended.clear()
+            self._begun.clear()
+            return
+        counts, union = report.arrived()
+        for request, value in counts.items():
+            if (ended := self._ended.pop(request, None)) is not None:
+                self._publish(request, value, ended)
+        if union is not None and report.step is not None:
+            self._measure(report.step, union)
+
+    def _measure(self, step: int, union: np.ndarray) -> None:
+        now = time.perf_counter()
+        begun, requests = self._begun.pop(step)
+        # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
+        self._stats.add_step(union, requests, now - max(begun, self._last_update))
+        self._last_update = now
+
+    def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
+        exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())
+        kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32
+        record = {
+            "request_id": request,
+            **encode_counts(ExpertCounts(counts.astype(kind), self._top_k, ended.tokens, exact)),
+        }
+        written = self._ring.write(json.dumps(record, separators=(",", ":")).encode())
+        self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call."""
+        return self._stats.take()
+
+    def close(self) -> None:
+        """Remove the ring."""
+        self._ring.close()

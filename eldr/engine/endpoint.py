@@ -1,0 +1,56 @@
+"""``/eldr/v1/activations`` on the engine's API server: finished requests, by cursor."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from eldr import contract
+from eldr.engine.records import page
+from eldr.engine.ring import RingReader, path_of
+
+_STATE = "eldr_activations"
+
+
+class ActivationsEndpoint:
+    """An endpoint plug-in of vLLM; see ``vllm/plugins/endpoint_plugins/interface.py`` there."""
+
+    name = "eldr"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add the path."""
+        router = APIRouter()
+        router.add_api_route(contract.PATH_ACTIVATIONS, activations, methods=["GET"])
+        app.include_router(router)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        """Open the ring of this server's engine; a prefill engine has none."""
+        del args
+        ring = None
+        if engine_client is not None:
+            try:
+                ring = RingReader(path_of(engine_client.vllm_config.instance_id))
+            except FileNotFoundError:
+                ring = None
+        setattr(state, _STATE, ring)
+
+
+def activations(
+    request: Request,
+    *,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=256)] = 64,
+    prefix: str = "",
+    boot: str = "",
+    rate: Annotated[float, Query(ge=0, le=1)] = 1.0,
+) -> Response:
+    """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
+    ring: RingReader | None = getattr(request.app.state, _STATE, None)
+    if ring is None:
+        message = "this engine keeps no activations: it is not a decode engine with ELDR's connector"
+        error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
+        return JSONResponse({"error": error}, 404)
+    return JSONResponse(page(ring, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))

@@ -1,0 +1,119 @@
+"""The counting kernels in plain torch: the reference, and what CPUs run.
+
+Shapes: T tokens of a step, L mixture-of-experts layers, K experts per token, E experts per layer. Every function has
+static shapes for a given T and never waits for the device. Slots are vLLM's: block * block size + offset, or -1 for
+padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
+    """Add a step's routing to the counts of the KV blocks its tokens lie in.
+
+    A token at offset 0 means that its block is (re)used, and clears it first: so a freed block needs no event.
+
+    Parameters
+    ----------
+    table : Tensor of uint8, shape (n_blocks + 1, L, E)
+        Counts, changed in place; the last row takes padding.
+    expert_ids : Tensor of int32, shape (T, L, K)
+        Each token's experts.
+    slots : Tensor of int, shape (T,)
+        Slot of each token.
+    block_size : int
+        Tokens per block, at most 255.
+    """
+    spare, layers, experts = table.shape[0] - 1, table.shape[1], table.shape[2]
+    slots = slots.to(torch.int64)
+    real = slots >= 0
+    blocks = torch.where(real, slots // block_size, spare)
+    table.index_fill_(0, torch.where(real & (slots % block_size == 0), blocks, spare), 0)
+    cells = (blocks * (layers * experts))[:, None, None] + _layer_cells(expert_ids, experts)
+    ones = torch.ones((), dtype=table.dtype, device=table.device).expand(cells.numel())
+    table.view(-1).index_add_(0, cells.view(-1), ones)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """Counts per request, and how a token's slot tells its request.
+
+    Attributes
+    ----------
+    counts : Tensor of int32, shape (n_rows + 1, L, E)
+        The last row takes what is not counted.
+    row_of_block : Tensor of int64, shape (n_blocks + 1,)
+        Row of the request that generates into a block, else ``n_rows``.
+    first_offset : Tensor of int64, shape (n_blocks + 1,)
+        First offset of a block that counts: the prompt may end in the middle of it.
+    block_size : int
+        Tokens per block.
+    """
+
+    counts: torch.Tensor
+    row_of_block: torch.Tensor
+    first_offset: torch.Tensor
+    block_size: int
+
+
+def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> None:
+    """Add a step's routing to the counts of the requests whose tokens it generates.
+
+    Parameters
+    ----------
+    rows : RequestRows
+        Its counts are changed in place.
+    expert_ids : Tensor of int32, shape (T, L, K)
+        Each token's experts.
+    slots : Tensor of int, shape (T,)
+        Slot of each token.
+    """
+    counts = rows.counts
+    spare, layers, experts = counts.shape[0] - 1, counts.shape[1], counts.shape[2]
+    slots = slots.to(torch.int64)
+    real = slots >= 0
+    blocks = torch.where(real, slots // rows.block_size, rows.row_of_block.shape[0] - 1)
+    counted = real & (slots % rows.block_size >= rows.first_offset[blocks])
+    row = torch.where(counted, rows.row_of_block[blocks], spare)
+    cells = (row * (layers * experts))[:, None, None] + _layer_cells(expert_ids, experts)
+    ones = torch.ones((), dtype=counts.dtype, device=counts.device).expand(cells.numel())
+    counts.view(-1).index_add_(0, cells.view(-1), ones)
+
+
+def active_experts(expert_ids: torch.Tensor, slots: torch.Tensor, n_experts: int) -> torch.Tensor:
+    """Count the distinct experts that a step used.
+
+    Parameters
+    ----------
+    expert_ids : Tensor of int32, shape (T, L, K)
+        Each token's experts.
+    slots : Tensor of int, shape (T,)
+        Slot of each token; negative ones are padding.
+    n_experts : int
+        E.
+
+    Returns
+    -------
+    Tensor of int32, shape (L,)
+    """
+    layers = expert_ids.shape[1]
+    spare = layers * n_experts
+    used = torch.zeros(spare + 1, dtype=torch.int32, device=expert_ids.device)
+    cells = torch.where((slots >= 0)[:, None, None], _layer_cells(expert_ids, n_experts), spare)
+    used.index_fill_(0, cells.view(-1), 1)
+    return used[:spare].view(layers, n_experts).sum(1, dtype=torch.int32)
+
+
+def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Do :func:`count_requests`, and return :func:`active_experts`."""
+    count_requests(rows, expert_ids, slots)
+    return active_experts(expert_ids, slots, rows.counts.shape[2])
+
+
+def _layer_cells(expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
+    base = torch.arange(expert_ids.shape[1], device=expert_ids.device) * n_experts
+    return base[None, :, None] + expert_ids

@@ -1,0 +1,136 @@
+"""What Prometheus sees of the plug-in, by vLLM's own way for KV connectors.
+
+The scheduler half collects, vLLM carries the numbers to the API server with its other statistics, and there they are
+observed under the labels that vLLM's metrics have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from eldr import contract
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_BATCH = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+RESULTS = ("exact", "inexact", "unavailable")
+
+
+class EngineStats(KVConnectorStats):
+    """Steps and records since the last report."""
+
+    data: dict[str, Any]
+
+    def __init__(self, data: dict[str, Any] | None = None) -> None:
+        super().__init__(data or {})
+        if not self.data:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.data = {"active": [], "batch": [], "seconds": [], "records": {}}
+
+    def add_step(self, union: np.ndarray, requests: int, seconds: float) -> None:
+        """Add a step: active experts per layer, its requests, its duration."""
+        self.data["active"].append([int(n) for n in union])
+        self.data["batch"].append(requests)
+        self.data["seconds"].append(seconds)
+
+    def add_record(self, result: str) -> None:
+        """Count a request by whether its counts are exact, inexact or unavailable."""
+        self.data["records"][result] = self.data["records"].get(result, 0) + 1
+
+    def take(self) -> EngineStats | None:
+        """Return what was collected and begin anew; None if there is nothing."""
+        if self.is_empty():
+            return None
+        taken = EngineStats(self.data)
+        self.reset()
+        return taken
+
+    def is_empty(self) -> bool:
+        """Tell whether there is anything to report."""
+        return not self.data["seconds"] and not self.data["records"]
+
+    def aggregate(self, other: KVConnectorStats) -> EngineStats:
+        """Add another report."""
+        for key in ("active", "batch", "seconds"):
+            self.data[key] += other.data[key]
+        for result, count in other.data["records"].items():
+            self.data["records"][result] = self.data["records"].get(result, 0) + count
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        """Return what vLLM's periodic log line shows."""
+        summary: dict[str, int | float] = {
+            f"ELDR {key} records": n for key, n in self.data["records"].items()
+        }
+        if self.data["seconds"]:
+            summary |= {
+                "ELDR steps": len(self.data["seconds"]),
+                "ELDR mean active experts": round(float(np.mean(self.data["active"])), 2),
+                "ELDR mean batch": round(float(np.mean(self.data["batch"])), 2),
+            }
+        return summary
+
+
+class EnginePromMetrics(KVConnectorPromMetrics):
+    """Prometheus metrics of the plug-in.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    metric_types, label_names, label_values
+        As vLLM passes them; see ``KVConnectorPromMetrics``.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        metric_types: dict[Any, Any],
+        label_names: list[str],
+        label_values: dict[int, list[object]],
+    ) -> None:
+        super().__init__(config, metric_types, label_names, label_values)
+        experts = max(1, config.model_config.get_num_experts())
+        share = sorted({experts * n / 16 for n in range(1, 17)})
+        # the label `layer` would multiply the histogram: per layer there is a plain sum, to be divided by _count
+        self._active = self._histogram(
+            contract.METRIC_ACTIVE_EXPERTS, "Distinct experts used by a step, mean over the layers.", share
+        )
+        self._batch = self._histogram(contract.METRIC_BATCH_SIZE, "Requests in a step.", _BATCH)
+        self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
+        self._layers = self._counter_cls(
+            name=contract.METRIC_LAYER_ACTIVE_EXPERTS,
+            documentation="Distinct experts used per layer, summed over the steps.",
+            labelnames=[*label_names, "layer"],
+        )
+        self._records = self._counter_cls(
+            name=contract.METRIC_RECORDS,
+            documentation="Requests whose counts are exact, inexact, or unavailable.",
+            labelnames=[*label_names, "result"],
+        )
+        for values in label_values.values():
+            for result in RESULTS:
+                self._records.labels(*values, result)
+
+    def _histogram(self, name: str, text: str, buckets: Any) -> dict[int, Any]:
+        metric = self._histogram_cls(
+            name=name, documentation=text, buckets=list(buckets), labelnames=self._labelnames
+        )
+        return {index: metric.labels(*values) for index, values in self.per_engine_labelvalues.items()}
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Observe one report."""
+        data, values = transfer_stats_data, self.per_engine_labelvalues[engine_idx]
+        for union, batch, seconds in zip(data["active"], data["batch"], data["seconds"], strict=True):
+            self._active[engine_idx].observe(sum(union) / len(union))
+            self._batch[engine_idx].observe(batch)
+            self._seconds[engine_idx].observe(seconds)
+        if data["active"]:
+            for layer, total in enumerate(np.sum(data["active"], axis=0)):
+                self._layers.labels(*values, str(layer)).inc(int(total))
+        for result, count in data["records"].items():
+            self._records.labels(*values, result).inc(count)

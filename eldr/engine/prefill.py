@@ -1,0 +1,191 @@
+"""Prefill engines: record every prompt token's experts per KV block, sum a prompt's blocks, pop the sum into the answer.
+
+References
+----------
+.. [1] ELDR, arXiv 2607.00466: prompt signatures are top-k counts; they survive prefix caching if kept per KV block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+
+from eldr.engine import metrics
+from eldr.engine.backend import kernels_for
+from eldr.engine.cache import CacheGroup
+from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.messages import PrefillOrders, StepReport
+from eldr.wire import ExpertCounts, encode_counts
+
+logger = init_logger("vllm.eldr")
+
+
+class PrefillWorker:
+    """Worker half.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    n_blocks : int
+        KV blocks of the engine.
+    reports : bool
+        Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+    """
+
+    def __init__(self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool) -> None:
+        self._slots = StepSlots(group.layer_name)
+        self._block_size = group.block_size
+        self._orders = PrefillOrders()
+        self._hidden = ""
+        self._table: torch.Tensor | None = None
+        try:
+            self._capture = RoutingCapture(config)
+        except HiddenRoutingError as error:
+            self._hidden = str(error)
+            logger.warning("ELDR: serving without signatures: %s", error)
+            return
+        if reports:
+            shape = (n_blocks + 1, self._capture.n_layers, config.model_config.get_num_experts())
+            self._table = torch.zeros(shape, dtype=torch.uint8, device=self._capture.device)
+            self._kernels = kernels_for(self._capture.device)
+            logger.info(
+                "ELDR: signatures of %d layers x %d experts, %.1f MiB",
+                *shape[1:],
+                self._table.numel() / 2**20,
+            )
+
+    def begin(self, orders: PrefillOrders) -> None:
+        """Begin a step, before its forward pass."""
+        self._orders = orders
+        self._slots.bind()
+
+    def load(self, attention_metadata: Any) -> None:
+        """Take what a full-graph step offers instead of a forward context."""
+        self._slots.load(attention_metadata)
+
+    def finish(self) -> StepReport | None:
+        """Count the step, after its forward pass, and sum the prompts that ended with it."""
+        slots, orders = self._slots.take(), self._orders
+        if self._hidden:
+            return StepReport({}, hidden=self._hidden)
+        if self._table is None:
+            return None
+        if slots is not None:
+            self._kernels.count_blocks(
+                self._table, self._capture.expert_ids(slots.shape[0]), slots, self._block_size
+            )
+        if not orders.finishing:
+            return None
+        return StepReport({request: self._sum(blocks) for request, blocks in orders.finishing.items()})
+
+    def _sum(self, blocks: list[int]) -> torch.Tensor:
+        assert self._table is not None  # noqa: S101 - finish() looked
+        rows = torch.tensor(blocks, dtype=torch.int64, device=self._table.device)
+        return self._table.index_select(0, rows).sum(0, dtype=torch.int32)
+
+
+class PrefillScheduler:
+    """Scheduler half.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    """
+
+    def __init__(self, config: Any, group: CacheGroup) -> None:
+        self._top_k = config.model_config.get_num_experts_per_tok()
+        self._group = group
+        self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
+        self._ready: dict[str, dict[str, Any]] = {}
+        self._handed_out: dict[str, dict[str, Any]] = {}
+        self._hidden = ""
+        self._stats = metrics.EngineStats()
+
+    def add(self, request: Any) -> None:
+        """Follow a request whose KV another engine will pull."""
+        if (request.kv_transfer_params or {}).get("do_remote_decode"):
+            self._waiting[request.request_id] = request.num_prompt_tokens
+
+    def orders(self, output: Any) -> PrefillOrders:
+        """Return which prompts are complete with this step."""
+        orders = PrefillOrders()
+        for request, computed, tokens in scheduled(output) if self._waiting else ():
+            prompt = self._waiting.get(request)
+            if prompt is None or not computed < prompt <= computed + tokens:
+                continue
+            n_blocks = -(-prompt // self._group.block_size)
+            blocks = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            orders.finishing[request] = list(blocks[:n_blocks])
+        return orders
+
+    def end(self, request: Any) -> dict[str, Any] | None:
+        """Return what goes into ``kv_transfer_params``.
+
+        vLLM asks before it hands over the step's report, but sends the answer after that: the object is filled in
+        between, by :meth:`update`.
+        """
+        name = request.request_id
+        if name not in self._waiting:
+            return None
+        if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):
+            del self._waiting[name]
+            self._ready.pop(name, None)
+            return None
+        value = self._ready.pop(name, None)
+        if value is None:
+            value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
+        else:
+            del self._waiting[name]
+        return {"eldr": value}
+
+    def update(self, report: Any) -> None:
+        """Take the worker's report of a step."""
+        if isinstance(report, StepReport):
+            self._hidden = report.hidden
+            for request, counts in report.arrived()[0].items():
+                self._pop(request, counts)
+        for request, value in self._handed_out.items():
+            self._waiting.pop(request, None)
+            if "counts" not in value:
+                self._stats.add_record("unavailable")
+        self._handed_out.clear()
+
+    def _pop(self, request: str, counts: np.ndarray) -> None:
+        tokens = self._waiting.get(request)
+        if tokens is None:
+            return  # aborted meanwhile
+        exact = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        self._stats.add_record("exact" if exact else "inexact")
+        kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
+        value = encode_counts(ExpertCounts(counts.astype(kind), self._top_k, tokens, exact))
+        target = self._handed_out.get(request)
+        if target is None:
+            self._ready[request] = value
+        else:
+            target.clear()
+            target.update(value)
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call."""
+        return self._stats.take()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def scheduled(output: Any) -> list[tuple[str, int, int]]:
+    """Return id, tokens computed before and tokens in the step of every scheduled request."""
+    computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return [(request, computed[request], tokens) for request, tokens in output.num_scheduled_tokens.items()]
+
+
+def _unavailable(reason: str) -> dict[str, Any]:
+    return {"v": 1, "unavailable": reason}

@@ -1,0 +1,52 @@
+"""Activation records as readers see them: pages by cursor, see :data:`eldr.contract.PATH_ACTIVATIONS`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from eldr import contract
+from eldr.engine.ring import RingReader
+
+
+def page(
+    ring: RingReader, *, after: int, limit: int, prefix: str = "", boot: str = "", rate: float = 1.0
+) -> dict[str, Any]:
+    """Return one page.
+
+    Parameters
+    ----------
+    ring : RingReader
+    after : int
+        Cursor.
+    limit : int
+        Records to return at most.
+    prefix : str
+        Only requests whose base id begins so.
+    boot : str
+        The boot the cursor belongs to; with another one, reading begins at the oldest record.
+    rate : float
+        Only requests that are sampled at this rate.
+    """
+    if boot and boot != ring.boot:
+        after = 0
+    start, end = max(after, ring.oldest), ring.written
+    lost, cursor = max(0, start - after), start
+    records: list[dict[str, Any]] = []
+    while cursor < end and len(records) < limit:
+        raw = ring.get(cursor)
+        cursor += 1
+        if raw is None:
+            lost += 1
+            continue
+        record = json.loads(raw)
+        name = contract.base_id(record["request_id"])
+        if name.startswith(prefix) and contract.is_sampled(name, rate):
+            records.append(record | {"request_id": name})
+    return {
+        "v": contract.COUNTS_VERSION,
+        "boot": ring.boot,
+        "next": max(cursor, after if after <= end else 0),
+        "lost": lost,
+        "records": records,
+    }

@@ -1,0 +1,252 @@
+"""The scheduler and worker halves against vLLM's own step types: who gets which counts, when, and in which order."""
+
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, SchedulerOutput
+from vllm.v1.request import RequestStatus
+
+from eldr.engine import decode, prefill
+from eldr.engine.cache import CacheGroup
+from eldr.engine.messages import StepReport
+from eldr.engine.records import page
+from eldr.engine.ring import RingReader, path_of
+from eldr.wire import decode_counts
+
+GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
+LAYERS, EXPERTS, TOP_K = 2, 6, 2
+
+
+def config(instance="test"):
+    model = SimpleNamespace(
+        get_num_experts=lambda: EXPERTS,
+        get_num_experts_per_tok=lambda: TOP_K,
+        get_total_num_hidden_layers=lambda: LAYERS,
+    )
+    return SimpleNamespace(
+        model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2), instance_id=instance
+    )
+
+
+def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None):
+    return SimpleNamespace(request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv)
+
+
+REMOTE = {"do_remote_decode": True}
+
+
+def output(new=(), cached=(), blocks=None, preempted=None):
+    """Return a step: new and cached are (request, tokens computed before, tokens in the step)."""
+    return SchedulerOutput(
+        scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=done) for name, done, _ in new],
+        scheduled_cached_reqs=CachedRequestData(
+            req_ids=[name for name, _, _ in cached],
+            resumed_req_ids=set(),
+            new_token_ids=[],
+            all_token_ids={},
+            new_block_ids=[],
+            num_computed_tokens=[done for _, done, _ in cached],
+            num_output_tokens=[],
+        ),
+        num_scheduled_tokens={name: n for name, _, n in (*new, *cached)},
+        total_num_scheduled_tokens=sum(n for _, _, n in (*new, *cached)),
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        num_common_prefix_blocks=[],
+        finished_req_ids=set(),
+        free_encoder_mm_hashes=[],
+        preempted_req_ids=preempted,
+        kv_connector_block_state=KVConnectorBlockState(
+            req_ids=set(blocks or ()),
+            resolve_block_ids=lambda name: ([99], (blocks or {})[name]),
+            boundary_state_offloads={},
+        ),
+    )
+
+
+def counts_of(tokens):
+    """Return counts that sum to tokens x top_k in every layer."""
+    value = torch.zeros(LAYERS, EXPERTS, dtype=torch.int32)
+    value[:, :TOP_K] = tokens
+    return value
+
+
+def sent(report):
+    """Return a report as it arrives in the other process."""
+    return pickle.loads(pickle.dumps(report))
+
+
+class TestPrefillScheduler:
+    @pytest.fixture
+    def half(self):
+        return prefill.PrefillScheduler(config(), GROUP)
+
+    def test_a_chunked_prompt_is_summed_with_its_last_chunk_over_the_blocks_of_the_prompt(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        blocks = {"a": [7, 3, 5, 8]}  # the last one is for tokens after the prompt
+        assert half.orders(output(new=[("a", 0, 6)], blocks=blocks)).finishing == {}
+        assert half.orders(output(cached=[("a", 6, 4)], blocks=blocks)).finishing == {"a": [7, 3, 5]}
+        assert half.orders(output(cached=[("a", 10, 1)], blocks=blocks)).finishing == {}
+
+    def test_other_requests_are_not_followed(self, half):
+        half.add(request("plain", 4))
+        half.add(request("pulled", 4, kv={"do_remote_prefill": True}))
+        assert half.orders(output(new=[("plain", 0, 4)], blocks={"plain": [1]})).finishing == {}
+        assert half.end(request("plain", 4)) is None
+
+    def test_the_answer_is_filled_in_after_it_was_handed_over(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        answer = half.end(request("a", 10))
+        assert answer["eldr"]["unavailable"] == "no counts for this request"
+        half.update(sent(StepReport({"a": counts_of(10)})))
+        value = decode_counts(answer["eldr"])
+        assert (value.tokens, value.top_k, value.exact, value.shape) == (10, TOP_K, True, (LAYERS, EXPERTS))
+        assert half.stats().data["records"] == {"exact": 1}
+        assert half.stats() is None
+
+    def test_counts_that_came_before_the_end_are_in_the_answer_at_once(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        half.update(StepReport({"a": counts_of(10)}))
+        assert decode_counts(half.end(request("a", 10))["eldr"]).tokens == 10
+
+    def test_missing_tokens_make_it_inexact(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        answer = half.end(request("a", 10))
+        half.update(StepReport({"a": counts_of(9)}))
+        assert decode_counts(answer["eldr"]).exact is False
+
+    def test_long_prompts_use_wider_numbers(self, half):
+        half.add(request("a", 70_000, kv=REMOTE))
+        answer = half.end(request("a", 70_000))
+        half.update(StepReport({"a": counts_of(70_000)}))
+        value = decode_counts(answer["eldr"])
+        assert answer["eldr"]["dtype"] == "uint32"
+        assert value.counts.max() == 70_000
+
+    def test_an_aborted_request_is_forgotten(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        assert half.end(request("a", 10, status=RequestStatus.FINISHED_ABORTED)) is None
+        half.update(StepReport({"a": counts_of(10)}))
+        assert half.stats() is None
+
+    def test_an_engine_that_cannot_see_its_routing_says_why_in_every_answer(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
+        answer = half.end(request("a", 10))
+        half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
+        assert answer["eldr"] == {"v": 1, "unavailable": "kernel X routes inside itself"}
+        assert half.stats().data["records"] == {"unavailable": 1}
+
+
+class Capture:
+    """Routing of a step, given by the test."""
+
+    n_layers, device = LAYERS, torch.device("cpu")
+    ids: torch.Tensor
+
+    def __init__(self, *_):
+        pass
+
+    def expert_ids(self, n_tokens):
+        return self.ids[:n_tokens]
+
+
+class Slots:
+    slots = None
+
+    def __init__(self, *_):
+        pass
+
+    def bind(self):
+        pass
+
+    def take(self):
+        return self.slots
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Replace what needs a model: the routing and the slots of a step."""
+    for module in (prefill, decode):
+        monkeypatch.setattr(module, "RoutingCapture", Capture)
+        monkeypatch.setattr(module, "StepSlots", Slots)
+
+
+def run(half, worker, new=(), cached=(), blocks=None, *, expert):
+    """Run a step in which every token uses the experts (expert, expert + 1)."""
+    step = output(new, cached, blocks)
+    worker.begin(sent(half.orders(step)))
+    slots = [
+        blocks[name][position // GROUP.block_size] * GROUP.block_size + position % GROUP.block_size
+        for name, done, n in (*new, *cached)
+        for position in range(done, done + n)
+    ]
+    Slots.slots = torch.tensor([*slots, -1]) if slots else None
+    Capture.ids = torch.tensor([expert, expert + 1], dtype=torch.int32).expand(len(slots) + 1, LAYERS, TOP_K)
+    report = worker.finish()
+    return None if report is None else sent(report)
+
+
+def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
+    half = prefill.PrefillScheduler(config(), GROUP)
+    worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    for name, cached_blocks, expert in (("first", 0, 0), ("second", 1, 2)):
+        half.add(request(name, 6, kv=REMOTE))
+        done = cached_blocks * GROUP.block_size
+        blocks = {name: [3, 5]}  # the second prompt shares block 3 and reuses block 5
+        report = run(half, worker, new=[(name, done, 6 - done)], blocks=blocks, expert=expert)
+        answer = half.end(request(name, 6))
+        half.update(report)
+        value = decode_counts(answer["eldr"])
+        assert value.exact
+        if name == "first":
+            assert value.counts.tolist() == [[6, 6, 0, 0, 0, 0]] * LAYERS
+        else:
+            assert value.counts.tolist() == [[4, 4, 2, 2, 0, 0]] * LAYERS
+
+
+def test_decode_publishes_what_generated_tokens_activated_and_measures_every_step(
+    engine, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
+    worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
+    name = "cmpl-eldr-0a1b2c3d-7-1-0-0123abcd"
+    half.add(request(name, 6, kv={"do_remote_prefill": True}))
+    blocks = {name: [4, 2, 8]}
+    half.update(run(half, worker, new=[(name, 5, 1)], blocks=blocks, expert=0))  # the prompt's last token
+    half.update(run(half, worker, cached=[(name, 6, 1)], blocks=blocks, expert=2))
+    half.update(run(half, worker, cached=[(name, 7, 1)], blocks=blocks, expert=2))
+    half.update(run(half, worker, cached=[(name, 8, 1)], blocks=blocks, expert=4))
+    assert half.end(request(name, 6)) is None
+    half.update(run(half, worker, expert=0))
+    reader = RingReader(path_of("d", tmp_path))
+    (record,) = page(reader, after=0, limit=9)["records"]
+    assert record["request_id"] == "eldr-0a1b2c3d-7"
+    value = decode_counts(record)
+    assert value.counts.tolist() == [[0, 0, 2, 2, 1, 1]] * LAYERS
+    assert (value.tokens, value.exact) == (3, True)
+    stats = half.stats().data
+    assert stats["active"] == [[TOP_K] * LAYERS] * 4
+    assert stats["batch"] == [1] * 4
+    assert all(seconds > 0 for seconds in stats["seconds"])
+    assert stats["records"] == {"exact": 1}
+    reader.close()
+    half.close()
+    assert not path_of("d", tmp_path).exists()
+
+
+def test_a_rank_that_does_not_report_counts_nothing(engine):
+    for module, half in ((prefill, "PrefillWorker"), (decode, "DecodeWorker")):
+        worker = getattr(module, half)(config(), GROUP, n_blocks=10, reports=False)
+        assert worker.finish() is None
+
+
+def test_reports_survive_the_way_between_processes():
+    report = sent(StepReport({"a": counts_of(3)}, 7, torch.tensor([1, 2], dtype=torch.int32)))
+    counts, union = report.arrived()
+    assert np.array_equal(counts["a"], counts_of(3).numpy())
+    assert (report.step, union.tolist()) == (7, [1, 2])

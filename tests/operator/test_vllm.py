@@ -1,0 +1,84 @@
+"""The engine vLLM against a real API server: defaults, refusals, and what users are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from eldr_operator.desired import vllm
+from tests.operator.world import KIND, simulated
+from tests.support.kube import Refused
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+
+def test_vllm_is_the_default(world):
+    world.kube.create(KIND, {"name": "x"}, spec={"model": {"uri": "org/model"}})
+    world.make_ready()
+    made = world.kube.get(KIND, "x")["spec"]["engine"]
+    assert (made["type"], made["modelRunner"], made["leaseSeconds"]) == ("vLLM", "V1", 300)
+    spec = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == vllm.IMAGE
+    assert spec["containers"][0]["args"][:2] == ["serve", "org/model"]
+    assert [each["name"] for each in spec["initContainers"]] == ["eldr-plugin"]
+    before = world.kube.get("Deployment", "x-prefill")["metadata"]["generation"]
+    world.patch(engine={"modelRunner": "V2"})
+    wait_for(lambda: world.kube.get("Deployment", "x-prefill")["metadata"]["generation"] > before, "V2", 60)
+
+
+def test_simulators_become_vllm_and_back_without_leftovers(world):
+    world.up()
+    world.patch(engine={"type": "vLLM"})
+    world.make_ready()
+    world.patch(engine={"type": "Simulator"})
+    world.make_ready()
+    template = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    assert "initContainers" not in template
+    assert [volume["name"] for volume in template["volumes"]] == ["tmp"]
+    assert template["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_default_image_is_for_amd(kube):
+    accelerator = {"resourceName": "nvidia.com/gpu"}
+    with pytest.raises(Refused, match=r"engine\.image must be set where accelerator\.resourceName is not"):
+        kube.create(KIND, {"name": "x"}, spec=simulated(engine={"type": "vLLM"}, accelerator=accelerator))
+    engine = {"type": "vLLM", "image": "vllm/vllm-openai:v0.32.0"}
+    assert kube.create(KIND, {"name": "x"}, spec=simulated(engine=engine, accelerator=accelerator))
+
+
+def test_refused_arguments_leave_their_workload_as_it_is(world):
+    world.up(engine={"type": "vLLM"})
+    before = {
+        name: world.kube.get(kind, name)["metadata"]["generation"]
+        for kind, name in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode"))
+    }
+    world.patch(decode={"args": ["--max-num-seqs=8", "--port=9"]}, prefill={"args": ["--max-num-seqs=8"]})
+    condition = world.condition("ConfigValid", status="False", reason="InvalidArgument")
+    assert condition["message"].startswith("spec.decode.args[1]: '--port=9': remove it: ")
+    wait_for(
+        lambda: world.kube.get("Deployment", "x-prefill")["metadata"]["generation"] > before["x-prefill"],
+        "the other role to go on",
+        60,
+    )
+    assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == before["x-decode"]
+    world.patch(decode={"args": None})
+    world.condition("ConfigValid", status="True")
+
+
+def test_engines_without_signatures_are_told(world):
+    world.up()
+    world.condition("SignaturesReported", status="Unknown", reason="NoTraffic")
+    (router,) = world.routers.values()
+
+    def answers_go_on() -> bool:
+        router.signatures = {"exact": 0, "no_signature": router.signatures.get("no_signature", 0) + 20}
+        return world.kube.condition(KIND, "x", "SignaturesReported")["status"] == "False"
+
+    wait_for(answers_go_on, "a complaint", 100, lambda: world.status)
+    condition = world.condition("SignaturesReported", reason="Missing")
+    assert condition["message"].startswith("100% of recent prefill answers carried no expert counts")
+    world.condition("Ready", status="True")
+    # Events are written after the status that they tell of.
+    wait_for(
+        lambda: "SignaturesMissing" in [event["reason"] for event in world.kube.list("Event")], "an event", 60
+    )

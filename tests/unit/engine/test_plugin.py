@@ -1,0 +1,87 @@
+"""How the plug-in reaches an engine, and what it refuses."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from eldr.cli import main
+from eldr.engine import compatibility
+
+
+def test_the_copied_plugin_is_found_by_its_entry_points_and_needs_nothing_else_of_eldr(tmp_path):
+    target = tmp_path / "plugin"
+    for _ in range(2):  # an init container may run again
+        result = CliRunner().invoke(main, ["engine-plugin", str(target)])
+        assert result.exit_code == 0, result.output
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "sys.path[:] = [p for p in sys.path if 'site-packages' not in p or p == sys.argv[1]]\n"
+        "groups = ('vllm.general_plugins', 'vllm.endpoint_plugins')\n"
+        "names = [(g, e.name, e.load().__name__) for g in groups for e in m.entry_points(group=g)]\n"
+        "import eldr; print(eldr.__file__, names)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(target)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(str(target))
+    assert "('vllm.endpoint_plugins', 'eldr', 'endpoint')" in run.stdout
+    assert "('vllm.general_plugins', 'eldr', 'register')" in run.stdout
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(main, ["engine-plugin", str(tmp_path / "file" / "x")])
+    assert result.exit_code == 1
+    assert "FOLDER" in result.output
+    assert "name a folder that can be written" in result.output
+
+
+def engine(**changes):
+    values = {
+        "experts": 64,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "enable_dbo": False,
+        "speculative_config": None,
+    } | changes
+    return SimpleNamespace(
+        model_config=SimpleNamespace(model="m", get_num_experts=lambda: values["experts"]),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=values["pipeline_parallel_size"],
+            decode_context_parallel_size=values["decode_context_parallel_size"],
+            enable_dbo=values["enable_dbo"],
+        ),
+        speculative_config=values["speculative_config"],
+    )
+
+
+def test_a_plain_engine_is_accepted():
+    assert compatibility.problems(engine(), 128, "0.32.0", prefill=True) == []
+    assert compatibility.problems(engine(), 512, "0.32.0+cpu", prefill=False) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "block", "version", "named"),
+    [
+        ({"pipeline_parallel_size": 2}, 16, "0.32.0", "pipeline_parallel_size=2"),
+        ({"decode_context_parallel_size": 2}, 16, "0.32.0", "decode_context_parallel_size=2"),
+        ({"enable_dbo": True}, 16, "0.32.0", "enable_dbo"),
+        ({"speculative_config": object()}, 16, "0.32.0", "speculative_config"),
+        ({"experts": 0}, 16, "0.32.0", "no experts to count"),
+        ({}, 256, "0.32.0", "block_size=256"),
+        ({}, 16, "0.31.1", "vLLM 0.31.1"),
+    ],
+)
+def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, version, named):
+    with pytest.raises(compatibility.UnsupportedEngineError, match="ELDR cannot count") as raised:
+        compatibility.check(engine(**changes), block, version, prefill=True)
+    assert named in str(raised.value)

@@ -1,0 +1,101 @@
+"""The condition SignaturesReported: what routers counted lately, and nothing older."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr_operator.observe import RouterPod
+from eldr_operator.router_view import RouterView
+from eldr_operator.signatures import CONDITION, LEAST_ANSWERS, WINDOW, advance, verdict
+
+
+def view(router="r0", **signatures):
+    return RouterView(RouterPod("p", "127.0.0.1", None), router=router, signatures=signatures)
+
+
+@pytest.fixture
+def judge(make_cr, now):
+    """Let the routers count for one window."""
+
+    def run(*steps, status=None):
+        window, found = None, None
+        for index, views in enumerate(steps):
+            window, answers = advance(window, views, now + index * WINDOW)
+            found = answers if answers is not None else found
+        return verdict(make_cr(status), found)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        ({"exact": 100}, ("True", "Reported")),
+        ({"exact": 96, "no_signature": 4}, ("True", "Reported")),
+        ({"exact": 50, "no_signature": 50}, ("False", "Missing")),
+        ({"no_signature": 10}, ("False", "Missing")),
+        ({"exact": 80, "wire_error": 20}, ("False", "Unreadable")),
+        ({"exact": 90, "inexact": 10}, ("False", "Inexact")),
+        ({"no_signature": LEAST_ANSWERS - 1}, ("Unknown", "NoTraffic")),
+        ({}, ("Unknown", "NoTraffic")),
+    ],
+)
+def test_verdicts(judge, counted, expected):
+    found = judge([view(**dict.fromkeys(counted, 0))], [view(**counted)])
+    assert (found.status, found.reason) == expected
+
+
+def test_the_message_names_share_and_remedy(judge, make_cr):
+    found = judge([view(exact=0, no_signature=0)], [view(exact=75, no_signature=25)])
+    assert found.message.startswith("25% of recent prefill answers carried no expert counts")
+    assert "log of a prefill engine" in found.message
+    cr = make_cr(engine={"type": "vLLM"})
+    assert "docs/guides/vllm.md" in verdict(cr, {"no_signature": 10}).message
+
+
+def test_what_was_counted_before_does_not_count(judge):
+    old = view(no_signature=1000, exact=0)
+    assert judge([old], [view(no_signature=1000, exact=20)]).status == "True"
+    assert (
+        judge([old], [view(no_signature=1000, exact=20)], [view(no_signature=1020, exact=20)]).status
+        == "False"
+    )
+
+
+def test_a_restarted_router_counts_from_its_own_start(judge):
+    steps = [view("a", exact=500)], [view("b", exact=5)], [view("b", exact=30)]
+    assert judge(*steps[:2]).reason == "NoTraffic"
+    assert judge(*steps).reason == "Reported"
+
+
+def test_routers_add_up(judge):
+    start = [view("a", exact=0, no_signature=0), view("b", exact=0, no_signature=0)]
+    assert judge(start, [view("a", exact=30), view("b", no_signature=10)]).reason == "Missing"
+
+
+def test_a_window_lasts(now):
+    window, _ = advance(None, [view(exact=0)], now)
+    window, answers = advance(window, [view(exact=1000)], now + WINDOW / 2)
+    assert answers is None
+    window, answers = advance(window, [view(exact=1000)], now + WINDOW)
+    assert answers == {"exact": 1000}
+    assert advance(window, [view(exact=1000)], now + 2 * WINDOW)[1] is None, "seen once, judged once"
+
+
+def test_little_traffic_gathers(now):
+    window = None
+    for count in range(LEAST_ANSWERS + 1):
+        window, answers = advance(window, [view(exact=count)], now + count * timedelta(hours=1))
+        assert (answers is None) is (count < LEAST_ANSWERS)
+
+
+def test_routers_that_do_not_answer_are_left_out(now):
+    silent = RouterView(RouterPod("q", "127.0.0.1", None), problem="does not answer")
+    window, _ = advance(None, [view(exact=0), silent], now)
+    assert advance(window, [view(exact=10), silent], now + WINDOW)[1] == {"exact": 10}
+
+
+def test_without_news_the_last_word_stays(make_cr):
+    said = {"type": CONDITION, "status": "False", "reason": "Missing", "message": "all"}
+    found = verdict(make_cr({"conditions": [said]}), None)
+    assert (found.status, found.reason, found.message) == ("False", "Missing", "all")

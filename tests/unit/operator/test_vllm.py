@@ -1,0 +1,199 @@
+"""Pods of the engine vLLM, and the arguments that they refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eldr import contract
+from eldr_operator import desired
+from eldr_operator.desired import routing, vllm
+from eldr_operator.validate import blocked_roles, problems
+
+IMAGE = "ghcr.io/eldr/eldr:test"
+CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
+
+
+def pod(cr, role):
+    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, routing.Table(), IMAGE)}
+    kind = "Deployment" if role == "prefill" else "StatefulSet"
+    return made[kind, f"x-{role}"]["spec"]["template"]["spec"]
+
+
+def engine(cr, role):
+    (container,) = pod(cr, role)["containers"]
+    return container
+
+
+def variables(container):
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+def connectors(container):
+    (text,) = [each for each in container["args"] if each.startswith("--kv-transfer-config=")]
+    return json.loads(text.partition("=")[2])
+
+
+@pytest.fixture
+def make_vllm(make_cr):
+    return lambda engine=None, **spec: make_cr(engine={"type": "vLLM"} | (engine or {}), **spec)
+
+
+def test_connectors_of_both_roles(make_vllm):
+    cr = make_vllm({"leaseSeconds": 77})
+    assert connectors(engine(cr, "prefill")) == {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {
+            "connectors": [
+                {
+                    "kv_connector": "NixlConnector",
+                    "kv_role": "kv_producer",
+                    "kv_connector_extra_config": {"kv_lease_duration": 77},
+                },
+                {"kv_connector": "EldrConnector", "kv_role": "kv_producer"},
+            ]
+        },
+    }
+    decode = connectors(engine(cr, "decode"))
+    assert decode["kv_load_failure_policy"] == "fail"
+    assert [child["kv_connector"] for child in decode["kv_connector_extra_config"]["connectors"]] == [
+        "NixlConnector",
+        "EldrConnector",
+    ]
+    assert "engine_id" not in json.dumps([connectors(engine(cr, "prefill")), decode])
+
+
+def test_command_line_ends_with_what_users_say(make_vllm):
+    cr = make_vllm(
+        {"args": ["--dtype=float32"]},
+        model={"uri": "org/model", "name": "served"},
+        decode={"args": ["--max-num-seqs=9"], "drainSeconds": 40, "gpus": 4},
+    )
+    container = engine(cr, "decode")
+    assert container["command"] == ["vllm"]
+    assert container["args"][:2] == ["serve", "org/model"]
+    assert container["args"][-2:] == ["--dtype=float32", "--max-num-seqs=9"]
+    assert {
+        *("--served-model-name=served", "--host=$(POD_IP)", "--port=8100", "--shutdown-timeout=40"),
+        *("--tensor-parallel-size=4", "--no-async-scheduling"),
+    } <= set(container["args"])
+    assert pod(cr, "decode")["terminationGracePeriodSeconds"] > 40
+    assert not [each for each in engine(cr, "prefill")["args"] if each.startswith("--tensor-parallel-size")]
+
+
+def test_users_variables_win(make_vllm):
+    cr = make_vllm({"env": [{"name": "VLLM_PLUGINS", "value": "eldr,mine"}]})
+    found = variables(engine(cr, "prefill"))
+    assert found["VLLM_PLUGINS"] == "eldr,mine"
+    assert found["PYTHONPATH"] == "/eldr/plugin"
+    assert found["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert len(found) == len(engine(cr, "prefill")["env"])
+    assert variables(engine(make_vllm({"modelRunner": "V2"}), "decode"))["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+
+
+@pytest.mark.parametrize(("resource", "is_amd"), [("amd.com/gpu", True), ("nvidia.com/gpu", False)])
+def test_amd_variables_only_on_amd(make_vllm, resource, is_amd):
+    found = variables(engine(make_vllm(accelerator={"resourceName": resource}), "decode"))
+    assert ("VLLM_ROCM_USE_AITER" in found) is ("AITER_JIT_DIR" in found) is is_amd
+
+
+def test_the_plugin_is_there_before_anything_else_starts(make_vllm):
+    spec = pod(make_vllm(), "prefill")
+    plugin, router = spec["initContainers"]
+    assert (plugin["name"], plugin["image"]) == ("eldr-plugin", IMAGE)
+    assert (plugin["command"], plugin["args"]) == (["eldr"], ["engine-plugin", "/eldr/plugin"])
+    assert router["name"] == contract.CONTAINER_ROUTER
+    (written,) = plugin["volumeMounts"]
+    (read,) = [
+        mount for mount in spec["containers"][0]["volumeMounts"] if mount["mountPath"] == "/eldr/plugin"
+    ]
+    assert (written["name"], written["mountPath"]) == (read["name"], read["mountPath"])
+    assert [each["name"] for each in pod(make_vllm(), "decode")["initContainers"]] == ["eldr-plugin"]
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}} in spec["volumes"]
+
+
+def test_only_the_engine_may_run_as_root(make_vllm):
+    spec = pod(make_vllm(), "prefill")
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    for container in spec["initContainers"]:
+        assert container["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    (stock,) = spec["containers"]
+    assert stock["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_an_hour_to_start(make_vllm):
+    cr = make_vllm()
+    probe = engine(cr, "decode")["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
+    made = desired.children(cr, routing.Table(), IMAGE)
+    (prefill,) = [m for m in made if m["kind"] == "Deployment"]
+    assert prefill["spec"]["progressDeadlineSeconds"] > 3600
+
+
+def test_images(make_vllm):
+    assert engine(make_vllm(), "decode")["image"] == vllm.IMAGE
+    assert engine(make_vllm({"image": "mine:1"}), "decode")["image"] == "mine:1"
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]["properties"]
+    assert f"Default: {vllm.IMAGE} for vLLM" in fields["image"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "roles"),
+    [
+        ({"engine": {"args": ["--kv-transfer-config", "{}"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+        (
+            {"engine": {"args": ["-x", "--kv_transfer_config={}"]}},
+            "spec.engine.args[1]",
+            {"prefill", "decode"},
+        ),
+        (
+            {"decode": {"args": ["--kv-transfer-config.kv_role", "kv_both"]}},
+            "spec.decode.args[0]",
+            {"decode"},
+        ),
+        ({"prefill": {"args": ["--port=1"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--host", "::"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--served-model-name=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--served", "a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--model=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--uds=/a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--pipeline-parallel-size=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["-pp", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["-pp2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--speculative-config", "{}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["-sc={}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-dcp", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--prefill-context-parallel-size=2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--enable-dbo"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--speculative-config.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"engine": {"args": ["--spec-model=a"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+    ],
+)
+def test_refused_arguments(make_vllm, spec, field, roles):
+    (found,) = problems(make_vllm(**spec))
+    assert (found.reason, found.field) == ("InvalidArgument", field)
+    assert "remove it" in found.remedy
+    assert blocked_roles([found]) == roles
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": {"args": ["-pp", "1"]}},
+        {"engine": {"args": ["-pp=1", "--pipeline-parallel-size=1"]}},
+        {"engine": {"args": ["--model-impl=vllm", "--dtype", "--po"]}},
+        {"decode": {"args": ["-dcp1", "-pcp=1", "-dp", "2"]}},
+        {"decode": {"args": ["--chat-template", "port"]}},
+        {"engine": {"type": "Simulator", "args": ["--port=1"]}},
+    ],
+)
+def test_let_pass(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
+
+
+def test_other_problems_block_no_workload(make_vllm):
+    assert blocked_roles(problems(make_vllm(refit={"schedule": "x"}))) == set()
