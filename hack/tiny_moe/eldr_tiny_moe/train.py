@@ -5,7 +5,7 @@
 downloads Debian's documentation packages into FOLDER (about 55 MB, kept for the next time), trains a byte-level BPE tokenizer and then
 the model. The recipe behind ``model/``: every batch holds all kinds of text, and the balancing loss looks at the whole batch, so
 that experts are free to specialise; that loss is small and the learning rate high. The default number of steps is the 10.5 million
-tokens that ``model/`` has seen, about an hour on two cores. The same texts, versions and number of threads give the same weights.
+tokens that ``model/`` has seen: expect about an hour on two cores. The same texts, versions and number of threads give the same weights.
 """
 
 from __future__ import annotations
