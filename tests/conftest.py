@@ -6,11 +6,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 
 _numbers = itertools.count()
+
+# a machine under load is slow, not wrong
+settings.register_profile("eldr", deadline=None)
+settings.load_profile("eldr")
 
 
 def _programs() -> None:

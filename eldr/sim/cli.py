@@ -12,6 +12,7 @@ import uvicorn
 from eldr.contract import DEFAULT_LEASE_SECONDS, PORT_ENGINE
 from eldr.sim import traces
 from eldr.sim.engine import EngineSettings
+from eldr.sim.lifetime import DrainingServer
 from eldr.sim.server import EngineApp
 
 
@@ -92,18 +93,18 @@ def command(
         first_step_delay=first_step_delay,
     )
     try:
-        application = EngineApp(settings, loaded).app()
+        engine = EngineApp(settings, loaded)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     config = uvicorn.Config(
-        application,
+        engine.app(),
         host=host,
         port=port,
         log_level=log_level,
         access_log=False,
-        timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
+        timeout_graceful_shutdown=1,  # for the last bytes: requests were finished before
         timeout_keep_alive=300,
     )
     # Containers send SIGTERM to process 1, where the default action is to ignore it; uvicorn installs its own handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.Server(config).run()
+    DrainingServer(config, engine, shutdown_timeout).run()

@@ -175,6 +175,10 @@ class Engine:
                 self._seats = deque(item for item in self._seats if item[1] is not future)
             self._admit()
 
+    def has_work(self) -> bool:
+        """Tell whether requests are served or wait, or results wait for their pull."""
+        return bool(self._occupied or self._seats or len(self.results))
+
     def _admit(self) -> None:
         while self._seats and self._occupied < self.settings.max_num_seqs:
             need, future = self._seats[0]

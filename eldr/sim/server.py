@@ -42,6 +42,15 @@ class EngineApp:
 
     def __init__(self, settings: EngineSettings, traces: Traces) -> None:
         self._engine = Engine(settings, traces)
+        self._draining = False
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self._draining = True
+
+    def has_work(self) -> bool:
+        """Tell whether something is left to finish."""
+        return self._engine.has_work()
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
@@ -105,6 +114,8 @@ class EngineApp:
         return await self._generate(request, chat=True)
 
     async def _generate(self, request: Request, *, chat: bool) -> Response:
+        if self._draining:  # in the words of a vLLM that finishes its requests after SIGTERM
+            return _error("cannot schedule new futures after shutdown", "InternalServerError", 500)
         try:
             parsed = parse(await request.body(), chat=chat, model=self._engine.settings.model)
             upstream_id = request.headers.get(contract.HEADER_REQUEST_ID) or uuid.uuid4().hex

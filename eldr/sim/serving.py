@@ -13,7 +13,7 @@ import orjson
 from eldr.contract import base_id
 from eldr.sim import text
 from eldr.sim.batch import Sequence
-from eldr.sim.engine import Engine
+from eldr.sim.engine import Engine, TransferError
 from eldr.sim.requests import Answer, BadRequest, Parsed
 
 
@@ -123,17 +123,28 @@ class Generation:
         return self._answer.whole(texts, self.prompt_tokens, total, self.kv_transfer_params)
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the SSE events of a streamed answer."""
+        """Yield the SSE events of a streamed answer.
+
+        Raises
+        ------
+        TransferError
+            If the KV blocks could not be pulled; a chat's opening was yielded then, as vLLM does.
+        """
         left = [self._request.max_tokens] * len(self._request.prompts)
         opened: set[int] = set()
-        async with contextlib.aclosing(self.tokens()) as tokens:
-            async for choice, piece in tokens:
-                if choice not in opened:
-                    opened.add(choice)
-                    if opening := self._answer.opening(choice):
-                        yield event(opening)
-                left[choice] -= 1
-                yield event(self._answer.chunk(choice, piece, None if left[choice] else "length"))
+        try:
+            async with contextlib.aclosing(self.tokens()) as tokens:
+                async for choice, piece in tokens:
+                    if choice not in opened:
+                        opened.add(choice)
+                        if opening := self._answer.opening(choice):
+                            yield event(opening)
+                    left[choice] -= 1
+                    yield event(self._answer.chunk(choice, piece, None if left[choice] else "length"))
+        except TransferError:
+            if not opened and (opening := self._answer.opening(0)):
+                yield event(opening)
+            raise
         if self._request.include_usage:
             total = len(left) * self._request.max_tokens
             yield event(self._answer.usage_chunk(self.prompt_tokens, total))

@@ -160,18 +160,3 @@ def _texts(messages: object) -> list[str]:
                 if isinstance(part, dict) and isinstance(part.get("text"), str)
             ]
     return texts
-
-
-def is_error_event(data: bytes | None) -> bool:
-    """Tell whether a first event reports a server error; a client's own mistake (4xx) is no reason to retry."""
-    if data is None or not data.startswith(b"{") or b'"error"' not in data:
-        return False
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return False
-    error = event.get("error") if isinstance(event, dict) else None
-    if error is None:
-        return False
-    code = error.get("code") if isinstance(error, dict) else None
-    return not (isinstance(code, int) and 400 <= code < 500)

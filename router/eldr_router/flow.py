@@ -22,11 +22,11 @@ from eldr.contract import (
     is_sampled,
     request_id,
 )
-from eldr_router import affinity, bodies, forward
+from eldr_router import affinity, answers, bodies, forward
 from eldr_router.client import Client
 from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
-from eldr_router.framing import CloseBody
+from eldr_router.framing import CloseBody, LengthBody
 from eldr_router.head import Headers, ResponseHead
 from eldr_router.placement import NO_SIGNATURE, WHOLE, Placement, Signature, read_signature
 from eldr_router.registry import Admission, Endpoint, Lease
@@ -38,6 +38,8 @@ from eldr_router.telemetry import Observation
 from eldr_router.upstream import Exchange
 
 _MAX_ANSWER = 256 << 20
+_MAX_HELD = 1 << 20
+"""A whole answer up to this size is read before the client's response begins, so that it can still be retried."""
 
 
 class _AnsweredError(Exception):
@@ -61,6 +63,7 @@ class _RetryError(Exception):
 class Prefilled:
     """What a prefill engine handed over; ``kv`` is None if it handed over nothing."""
 
+    source: Endpoint
     kv: dict[str, Any] | None
     signature: Signature
     at: float
@@ -181,6 +184,9 @@ class Flow:
             fields = None
         if not isinstance(fields, dict):
             raise _RetryError("protocol", f"prefill engine {endpoint.name} answered no JSON object")
+        if answers.has_aborted(fields):
+            endpoint.refused(now)
+            raise _RetryError("aborted", f"prefill engine {endpoint.name} is shutting down")
         self.prefill_seconds = now - self.started
         services.metrics.prefill.observe(self.prefill_seconds)
         kv = fields.get(KV_KEY)
@@ -188,7 +194,7 @@ class Flow:
             kv = None
         signature = read_signature(kv.get(ELDR_KEY)) if kv is not None else NO_SIGNATURE
         services.metrics.signatures.labels(signature.quality).inc()
-        return Prefilled(kv, signature, now)
+        return Prefilled(endpoint, kv, signature, now)
 
     # the second leg
 
@@ -213,7 +219,7 @@ class Flow:
                 endpoint.accepted()
                 with exchange:
                     self._check_age(prefilled)
-                    await self._stream(exchange, placement, body)
+                    await self._stream(exchange, placement, body, prefilled)
                 self._observe(placement, signature)
                 return
 
@@ -233,13 +239,15 @@ class Flow:
             self.services.metrics.expired.inc()
             raise _RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
 
-    async def _stream(self, exchange: Exchange, placement: Placement, body: bytes) -> None:
+    async def _stream(
+        self, exchange: Exchange, placement: Placement, body: bytes, prefilled: Prefilled | None
+    ) -> None:
         services, endpoint = self.services, placement.endpoint
         try:
             head, relay = await self._first_bytes(exchange, endpoint, body)
         except (BrokenError, _RetryError) as error:
             services.metrics.retries.labels("decode", error.cause).inc()
-            self.broken.add(endpoint)
+            self._blame(endpoint, prefilled, error.cause)
             raise _RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
         self._count(placement)
         client = self.client
@@ -281,11 +289,27 @@ class Flow:
             peek = loop.create_future()
         relay = Relay(head.body, loop.create_future(), dechunk=self.request.http10, peek=peek)
         exchange.attach(relay, head.body)
-        if peek is not None and bodies.is_error_event(await peek):
-            raise _RetryError("error_event", "it reported an error instead of a first token")
+        if peek is not None and (data := await peek) is not None:
+            word = answers.first_word(data)
+            if word == "error_event":
+                raise _RetryError(word, "it reported an error instead of a first token")
+            if word == "aborted":
+                raise _RetryError(word, "it ended the request without a token; it is shutting down")
+        elif head.status == 200 and isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD:
+            await relay.waiter
+            if answers.is_aborted(relay.held()):
+                raise _RetryError("aborted", "it cut the answer short; it is shutting down")
         if relay.waiter.done() and (error := relay.waiter.result()) is not None:
             raise error
         return head, relay
+
+    def _blame(self, decode: Endpoint, prefilled: Prefilled | None, cause: str) -> None:
+        """Remember who may have been at fault, so that the next attempt tries others first."""
+        self.broken.add(decode)
+        if cause == "aborted":
+            decode.refused(self.services.clock())
+        if prefilled is not None and prefilled.kv is not None and cause in ("status", "error_event"):
+            self.broken.add(prefilled.source)  # a pull that failed looks so, whichever end it failed at
 
     # small things
 

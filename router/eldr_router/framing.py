@@ -5,6 +5,7 @@ Pure. Every tracker gives the same result however its input is cut into reads; t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 _MAX_LINE = 8192
@@ -135,9 +136,10 @@ def _chunk_size(line: bytes) -> int:
 class LengthBody:
     """``Content-Length``; the message is the unit."""
 
-    __slots__ = ("_left", "ended", "splittable")
+    __slots__ = ("_left", "ended", "length", "splittable")
 
     def __init__(self, length: int) -> None:
+        self.length = length
         self._left = length
         self.ended = length == 0
         self.splittable = False
@@ -179,20 +181,23 @@ class CloseBody:
 
 
 class FirstEvent:
-    """Finds the data of the first server-sent event; comments and events without data do not count.
+    """Finds the data of the first server-sent event that counts; comments and events without data never do.
 
     Parameters
     ----------
     limit : int
-        Bytes to search; a longer first event is given up.
+        Bytes to search, then it is given up. The first event of an engine may hold the prompt's token ids.
+    skip : callable, optional
+        Tells by its data whether an event does not count.
     """
 
-    __slots__ = ("_buffer", "_data", "_limit", "_seen", "data", "decided")
+    __slots__ = ("_buffer", "_data", "_limit", "_seen", "_skip", "data", "decided")
 
-    def __init__(self, limit: int = 1 << 16) -> None:
+    def __init__(self, limit: int = 1 << 20, skip: Callable[[bytes], bool] | None = None) -> None:
         self._buffer = b""
         self._data: list[bytes] = []
         self._limit = limit
+        self._skip = skip
         self._seen = 0
         self.decided = False
         self.data: bytes | None = None
@@ -211,7 +216,9 @@ class FirstEvent:
             self._buffer = rest
             if not line:
                 if self._data:
-                    self.data, self.decided = b"\n".join(self._data), True
+                    data, self._data = b"\n".join(self._data), []
+                    if self._skip is None or not self._skip(data):
+                        self.data, self.decided = data, True
             elif line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
         if not self.decided and self._seen == self._limit:

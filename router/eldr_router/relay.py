@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from eldr_router.answers import is_opening
 from eldr_router.connection import BrokenError
 from eldr_router.errors import error_body
 from eldr_router.framing import Body, FirstEvent
@@ -27,7 +28,7 @@ class Relay:
     dechunk : bool
         Decode chunks, for clients of HTTP/1.0.
     peek : asyncio.Future, optional
-        Completes with the data of the first server-sent event, None if there is none.
+        Completes with the data of the first server-sent event that says something, None if there is none.
     """
 
     __slots__ = (
@@ -55,7 +56,7 @@ class Relay:
         self.waiter = waiter
         self._dechunk = dechunk
         self._peek = peek
-        self._event = None if peek is None else FirstEvent()
+        self._event = None if peek is None else FirstEvent(skip=is_opening)
         self._pending: list[bytes] = []
         self._write: Callable[[bytes], object] = self._pending.append
         self._held = b""
@@ -104,10 +105,14 @@ class Relay:
         if self._peek is not None and not self._peek.done():
             self._peek.set_result(data)
 
+    def held(self) -> bytes:
+        """Return what has come before :meth:`start`."""
+        return b"".join(self._pending)
+
     def start(self, write: Callable[[bytes], object], head: bytes) -> None:
         """Send the head and what has come so far; from now on bytes go straight to ``write``."""
         self._write = write
-        write(b"".join((head, *self._pending)))
+        write(head + self.held())
         self._pending = []
 
     def eof(self) -> bool:

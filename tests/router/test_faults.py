@@ -23,6 +23,7 @@ from tests.fakes.engines import (
 from tests.router.conftest import until
 
 QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
+OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 CLIENT_ERROR = {
     "error": {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
 }
@@ -101,6 +102,73 @@ async def test_an_error_event_before_the_first_token_is_retried_unseen(start):
         assert "error" not in got.text
         assert got.text.endswith("data: [DONE]\n\n")
         assert router.counter("retries", leg="decode", cause="error_event") >= 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        (json.dumps({"error": {"message": "Internal server error", "code": 500}}), "error_event"),
+        (json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}), "aborted"),
+        ("[DONE]", "aborted"),
+    ],
+)
+async def test_an_opening_chunk_does_not_hide_a_failure(start, ending, cause):
+    """vLLM names the role of a chat first, even when the pull failed or the engine is shutting down."""
+
+    async def opens_then_fails(exchange):
+        await exchange.stream_head()
+        await exchange.event(json.dumps(OPENING))
+        await exchange.event(ending)
+        await exchange.stream_end()
+
+    async with start("p0", "d0", "d1") as router:
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(opens_then_fails)
+        got = await router.post("/v1/chat/completions", stream=True, messages=[])
+        assert got.status_code == 200
+        assert all(token in got.text for token in TOKENS)
+        assert "assistant" not in got.text, "nothing of the failed attempts was forwarded"
+        assert router.counter("retries", leg="decode", cause=cause) >= 1
+
+
+@pytest.mark.parametrize("text", ["", "half an"])
+async def test_a_whole_answer_that_was_cut_short_is_asked_for_again(start, text):
+    cut_short = {"choices": [{"index": 0, "text": text, "finish_reason": "abort"}]}
+    async with start("p0", "d0", "d1") as router:
+        router["d0"].script.append(answer(200, cut_short))
+        router["d1"].script.append(answer(200, cut_short))
+        got = await router.post()
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+        assert router.counter("retries", leg="decode", cause="aborted") == 2
+
+
+async def test_a_whole_answer_that_breaks_is_asked_for_again(start):
+    async with start("p0", "d0", "d1") as router:
+        half = pieces(b"HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{", close=True)
+        router["d0"].script.append(half)
+        router["d1"].script.append(half)
+        got = await router.post()
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+        assert router.counter("retries", leg="decode", cause="reset") == 2
+
+
+async def test_an_aborted_prefill_goes_to_another_engine(start):
+    async with start("p0", "p1", "d0") as router:
+        ended = answer(200, {"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]})
+        router["p0"].script.append(ended)
+        router["p1"].script.append(ended)
+        assert (await router.post()).status_code == 200
+        assert router.counter("retries", leg="prefill", cause="aborted") >= 1
+        assert router["d0"].blocks, "it was not sent whole"
+
+
+@pytest.mark.parametrize("fault", [error_event, answer(500, {})])
+async def test_after_a_failed_pull_the_prompt_is_prefilled_elsewhere(start, fault):
+    """The fault may lie with the prefill engine: one whose side channel is unreachable would fail every attempt."""
+    async with start("p0", "p1", "d0") as router:
+        router["d0"].script.append(fault)
+        assert (await router.post(stream=True)).status_code == 200
+        assert [len(router[name].requests) for name in ("p0", "p1")] == [1, 1]
 
 
 async def test_an_error_event_that_blames_the_client_is_passed_on(start):
@@ -244,9 +312,10 @@ async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens
         assert (await router.post()).status_code == 200
 
 
-async def test_death_inside_a_body_of_known_length_cuts_the_client(start):
+async def test_death_inside_a_long_body_of_known_length_cuts_the_client(start):
+    """One that is short enough to be held back is asked for again instead."""
     async with start("p0", "d0") as router:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2000000\r\n\r\n"
         router["d0"].script.append(pieces(head, b'{"half":', close=True))
         with pytest.raises(httpx.RemoteProtocolError):
             await router.post()

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,78 +19,10 @@ import pytest
 from eldr import contract
 from eldr.siglog import FrameReader
 from eldr.sim import text
-from tests.support.processes import ELDR, START_SECONDS, Server, engine, free_port, wait_for
+from tests.support.processes import ELDR, Server, engine, wait_for
+from tests.support.router import AUTH, Router, router
 
 FAST = ("--speed", "0.05")
-TOKEN = "secret"
-AUTH = {"authorization": f"Bearer {TOKEN}"}
-
-
-class Router(Server):
-    """A router process."""
-
-    def __init__(self, folder: Path, engines: dict[str, str], *options: str, **fields) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        entries = {
-            role: [{"name": name, "url": url} for name, url in engines.items() if name[0] == role[0]]
-            for role in ("prefill", "decode")
-        }
-        (folder / "workers.yaml").write_text(json.dumps({"model": "m", **entries, **fields}))
-        port, admin = free_port(), free_port()
-        self.admin = f"http://127.0.0.1:{admin}"
-        arguments = [
-            str(ELDR),
-            "router",
-            "--workers",
-            str(folder / "workers.yaml"),
-            "--log-dir",
-            str(folder / "log"),
-        ]
-        arguments += ["--port", str(port), "--admin-port", str(admin), "--log-level", "warning", *options]
-        env = {**os.environ, contract.ENV_ADMIN_TOKEN: TOKEN}
-        super().__init__(arguments, f"http://127.0.0.1:{port}", env)
-
-    def state(self) -> dict:
-        return httpx.get(self.admin + contract.PATH_STATE, headers=AUTH, timeout=30).json()
-
-    def in_flight(self) -> int:
-        state = self.state()
-        return sum(e["in_flight"] for e in state["prefill"] + state["decode"])
-
-    def counter(self, name: str) -> float:
-        return sum(
-            v for k, v in self.state()["counters"].items() if k.split("{")[0] == f"eldr_router_{name}_total"
-        )
-
-    def ask(self, prompt: str, tokens: int = 16, **fields) -> tuple[str, str]:
-        """Return an outcome (ok, error, cut or a status) and the text."""
-        body = {"model": "m", "prompt": prompt, "max_tokens": tokens, "stream": True, **fields}
-        said, ended = "", False
-        try:
-            with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=60) as got:
-                if got.status_code != 200:
-                    return str(got.status_code), got.read().decode()
-                for line in got.iter_lines():
-                    if line == "data: [DONE]":
-                        ended = True
-                    elif line:
-                        event = json.loads(line.removeprefix("data: "))
-                        if "error" in event:
-                            return "error", said
-                        said += event["choices"][0]["text"]
-        except httpx.TransportError:
-            return "cut", said
-        return ("ok" if ended else "silent cut"), said
-
-
-@contextlib.contextmanager
-def router(folder: Path, engines: dict[str, str], *options: str, **fields) -> Iterator[Router]:
-    process = Router(folder, engines, *options, **fields)
-    try:
-        wait_for(lambda: process.ready("/ready"), "router", START_SECONDS)
-        yield process
-    finally:
-        process.stop()
 
 
 @pytest.fixture
@@ -208,6 +137,29 @@ def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
             assert r.counter("retries") == 1
             assert r.counter("requests") == 2
             assert metric(p, "vllm:request_success_total") == 3, "the prompt was prefilled again"
+
+
+def test_a_chat_whose_pull_fails_never_shows_it(tmp_path):
+    """The engine names the role of a streamed chat before its error; the client sees one answer, not the start of two."""
+    with (
+        engine("prefill", *FAST) as p,
+        engine("decode", *FAST) as d,
+        router(tmp_path, {"p": p.url, "d": d.url}) as r,
+    ):
+        d.process.send_signal(signal.SIGSTOP)
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            url = f"{r.url}/v1/chat/completions"
+            answer = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            wait_for(lambda: r.loads()["d"], "the prefill to be answered")
+            p.process.kill()
+            p.process.wait()
+            d.process.send_signal(signal.SIGCONT)
+            got = answer.result(90).text
+        assert "error" not in got
+        assert got.count('"assistant"') == 1
+        assert got.endswith("data: [DONE]\n\n")
+        assert r.counter("retries", leg="decode", cause="error_event") == 1
 
 
 def test_a_prefill_engine_killed_during_traffic(tmp_path):

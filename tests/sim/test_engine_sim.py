@@ -83,6 +83,18 @@ def test_unreachable_prefill_is_500_or_an_error_event(pair):
     assert decode(d, "x", prefill(p, "x") | {"remote_engine_id": "another"}).status_code == 500
 
 
+def test_a_chat_whose_pull_fails_names_its_role_first(pair):
+    p, d = pair
+    messages = [{"role": "user", "content": "hi"}]
+    params = prefill(p, "x") | {"remote_port": 1}
+    body = {"model": "m", "messages": messages, "max_tokens": 4, "stream": True, KV_KEY: params}
+    answer = httpx.post(f"{d}/v1/chat/completions", json=body, timeout=30)
+    role, error, *rest = answer.text.split("\n\n")
+    assert json.loads(role.removeprefix("data: "))["choices"][0]["delta"]["role"] == "assistant"
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
+    assert rest == ["data: [DONE]", ""]
+
+
 def test_streams_completions_and_chat(pair):
     _, d = pair
     body = {
@@ -199,13 +211,23 @@ def test_requests_wait_for_kv_space_and_for_seats():
         assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
 
 
+def refusal(url: str) -> dict | None:
+    answer = httpx.post(
+        f"{url}/v1/completions", json={"model": "m", "prompt": "x", "max_tokens": 1}, timeout=30
+    )
+    return answer.json() if answer.status_code == 500 else None
+
+
 def test_sigterm_drains_within_the_shutdown_timeout():
-    with engine("decode", "--shutdown-timeout", "60") as d:
+    with engine("decode", "--shutdown-timeout", "60", "--speed", "10") as d:
         body = {"model": "m", "prompt": "x", "max_tokens": 60, "stream": True}
         with httpx.stream("POST", f"{d.url}/v1/completions", json=body, timeout=30) as answer:
             lines = answer.iter_lines()
             next(lines)
             d.process.send_signal(signal.SIGTERM)
+            late = wait_for(lambda: refusal(d.url), "new requests to be refused")
+            assert "after shutdown" in late["error"]["message"]
+            assert httpx.get(f"{d.url}/health", timeout=30).status_code == 200
             rest = list(lines)
         assert rest[-2:] == ["data: [DONE]", ""] or rest[-1] == "data: [DONE]"
         assert d.process.wait(30) == 0

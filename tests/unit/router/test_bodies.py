@@ -140,24 +140,6 @@ def test_prefixes():
 
 
 @pytest.mark.parametrize(
-    ("data", "is_error"),
-    [
-        (b'{"error":{"message":"x","code":500}}', True),
-        (b'{"error":{"message":"x"}}', True),
-        (b'{"error":"x"}', True),
-        (b'{"error":{"code":400}}', False),
-        (b'{"choices":[{"text":"\\"error\\""}]}', False),
-        (b'{"error":null,"choices":[]}', False),
-        (b'{"error"', False),
-        (b"[DONE]", False),
-        (None, False),
-    ],
-)
-def test_error_events(data, is_error):
-    assert bodies.is_error_event(data) is is_error
-
-
-@pytest.mark.parametrize(
     "field",
     [
         b'"max_tokens":-1', b'"max_tokens":0', b'"max_tokens":"7"', b'"max_tokens":{}', b'"max_tokens":true',

@@ -128,6 +128,14 @@ def test_first_event(stream, data, sizes):
 
 
 @given(cuts)
+def test_events_that_do_not_count_are_skipped(sizes):
+    found = FirstEvent(skip=lambda data: data == b"role")
+    for part in cut(b"data: role\n\n: ping\n\ndata: role\n\ndata: x\n\ndata: y\n\n", sizes):
+        found.feed(part)
+    assert found.data == b"x"
+
+
+@given(cuts)
 def test_a_first_event_without_end_is_given_up(sizes):
     found = FirstEvent(limit=50)
     for part in cut(b"data: " + b"x" * 60 + b"\n\n", sizes):

@@ -1,0 +1,85 @@
+"""What the first words of an engine's answer mean: tokens, nothing yet, or a failure that is no HTTP status. Pure.
+
+A real engine fails after its head went out: a stream whose KV blocks could not be pulled is HTTP 200 with an error event,
+in a chat after the opening chunk that only names the role; an engine that shuts down ends requests with the finish reason
+``abort``, or ends a stream without a token. None of these is an answer, and none was forwarded yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import orjson
+
+Word = Literal["tokens", "opening", "error_event", "aborted"]
+
+_DONE = b"[DONE]"
+
+
+def first_word(data: bytes) -> Word:
+    """Return what the data of a server-sent event says, if no event before it said anything.
+
+    Returns
+    -------
+    {"tokens", "opening", "error_event", "aborted"}
+        ``opening`` says nothing yet. ``tokens`` is also what the router does not understand, and an error that blames the
+        client (4xx): that is passed on, never retried.
+    """
+    if data == _DONE:
+        return "aborted"
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return "tokens"
+    if not isinstance(event, dict):
+        return "tokens"
+    if (error := event.get("error")) is not None:
+        return "tokens" if _blames_client(error) else "error_event"
+    choices = event.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        return "tokens"
+    if any(_says_something(choice) for choice in choices):
+        return "tokens"
+    return "aborted" if any(_is_aborted(choice) for choice in choices) else "opening"
+
+
+def is_opening(data: bytes) -> bool:
+    """Tell whether an event says nothing yet."""
+    return first_word(data) == "opening"
+
+
+def is_aborted(body: bytes) -> bool:
+    """Tell whether a whole answer was cut short by the engine's end."""
+    if b'"abort"' not in body:
+        return False
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(answer, dict) and has_aborted(answer)
+
+
+def has_aborted(answer: dict[str, Any]) -> bool:
+    """Tell whether some choice of a parsed answer was cut short."""
+    choices = answer.get("choices")
+    return isinstance(choices, list) and any(
+        _is_aborted(choice) for choice in choices if isinstance(choice, dict)
+    )
+
+
+def _blames_client(error: object) -> bool:
+    code = error.get("code") if isinstance(error, dict) else None
+    return isinstance(code, int) and 400 <= code < 500
+
+
+def _is_aborted(choice: dict[str, Any]) -> bool:
+    return choice.get("finish_reason") == "abort"
+
+
+def _says_something(choice: dict[str, Any]) -> bool:
+    if choice.get("text") or choice.get("token_ids"):
+        return True
+    if choice.get("finish_reason") is not None and not _is_aborted(choice):
+        return True
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")

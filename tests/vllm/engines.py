@@ -1,0 +1,331 @@
+"""Real vLLM engines as processes: start, wait until they serve, stop for a while, end by id.
+
+Each engine is a session of its own (API server, engine core, worker, resource tracker), so that one signal reaches all of
+it and nothing else. The settings are the lightest that still run everything: float32 on the CPU, no compilation, a small
+KV cache, one thread each, NIXL over loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.processes import free_port, wait_for
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "hack" / "tiny_moe" / "model"
+NAME = "tiny-moe"
+BLOCK = 32
+START_SECONDS = 240.0
+STOP_SECONDS = 30.0
+_QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "UCX_TLS": "tcp,sm,self",
+    "UCX_NET_DEVICES": "lo",
+    # naming plug-ins is also what makes vLLM load endpoint plug-ins
+    "VLLM_PLUGINS": "eldr,eldr_lab",
+    "ELDR_LAB_NIXL_DELAY_US": "1000",
+}
+
+Role = Literal["prefill", "decode", "plain"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How an engine is started.
+
+    Attributes
+    ----------
+    role : {"prefill", "decode", "plain"}
+        ``plain`` has no KV transfer at all.
+    lease : int
+        Seconds that a prefill engine keeps blocks for their pull.
+    blocks : int
+        KV cache in blocks of 32 tokens.
+    max_len : int
+        Longest prompt plus output.
+    side_host : str
+        What the engine hands out as the host of its side channel.
+    gate : bool
+        Load the connector that can hold the engine after a pull.
+    plugin : Path or None
+        Folder with the ``eldr`` package whose connector runs beside the transport; None for the transport alone.
+    arguments, env : more of both
+    """
+
+    role: Role
+    lease: int = 60
+    blocks: int = 1024
+    max_len: int = 2048
+    side_host: str = "127.0.0.1"
+    gate: bool = False
+    plugin: Path | None = None
+    model: Path = MODEL
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+    def transfer_config(self) -> dict[str, Any]:
+        """Return what ``--kv-transfer-config`` gets."""
+        role = "kv_producer" if self.role == "prefill" else "kv_consumer"
+        nixl = {
+            "kv_connector": "NixlConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": {"num_threads": 1, "kv_lease_duration": self.lease},
+        }
+        children: list[dict[str, Any]] = [nixl]
+        if self.plugin:
+            children.append({"kv_connector": "EldrConnector", "kv_role": role})
+        if self.gate:
+            gate = {"kv_connector": "Gate", "kv_connector_module_path": "eldr_test_gate", "kv_role": role}
+            children.append(gate)
+        config: dict[str, Any] = {
+            "kv_connector": "MultiConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": {"connectors": children},
+        }
+        if self.role == "decode":
+            config["kv_load_failure_policy"] = "fail"
+        return config
+
+
+class Engine:
+    """One engine; it keeps its ports over restarts.
+
+    Parameters
+    ----------
+    name : str
+    setup : Setup
+    program : Path
+        The environment made by ``hack/vllm/install``.
+    folder : Path
+        For its log and gate.
+    """
+
+    def __init__(self, name: str, setup: Setup, program: Path, folder: Path) -> None:
+        self.name = name
+        self.setup = setup
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.gate = folder / f"{name}.gate"
+        self.gate.mkdir(parents=True)
+        self._side_port = free_port()
+        self._program = program
+        self._folder = folder
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.name} {self.url} {'up' if self.running() else 'down'}>"
+
+    @property
+    def log(self) -> Path:
+        """The log of the latest start."""
+        return self._folder / f"{self.name}-{self._starts}.log"
+
+    def start(self) -> None:
+        """Start it; :meth:`ready` tells when it serves."""
+        assert self._process is None
+        self._starts += 1
+        paths = [str(Path(__file__).parent / "engine_side")] if self.setup.gate else []
+        paths += [str(self.setup.plugin)] if self.setup.plugin else []
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("VLLM_", "ELDR_", "PYTHON"))
+        }
+        env |= _QUIET | {
+            "PATH": f"{self._program / 'bin'}:{os.environ['PATH']}",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": self.setup.side_host,
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self._side_port),
+            "ELDR_TEST_GATE": str(self.gate),
+            "PYTHONPATH": ":".join(paths),
+        }
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env | self.setup.env,
+                start_new_session=True,
+            )
+
+    def _command(self) -> list[str]:
+        setup = self.setup
+        layers, heads, width = _kv_shape(setup.model)
+        cache = setup.blocks * BLOCK * layers * heads * width * 2 * 4
+        command = [
+            str(self._program / "bin" / "vllm"),
+            "serve",
+            str(setup.model),
+            "--served-model-name",
+            NAME,
+        ]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32", "--enforce-eager"]
+        command += ["--max-model-len", str(setup.max_len), "--max-num-seqs", "16"]
+        command += ["--kv-cache-memory-bytes", str(cache), "--block-size", str(BLOCK)]
+        if setup.role != "plain":
+            command += ["--kv-transfer-config", json.dumps(setup.transfer_config())]
+        return [*command, *setup.arguments]
+
+    def running(self) -> bool:
+        """Tell whether its first process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def ready(self) -> bool:
+        """Tell whether it serves; fail, with the end of its log, if it ended."""
+        if not self.running():
+            raise AssertionError(f"{self.name} ended: {self.tail()}")
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def tail(self, lines: int = 40) -> str:
+        """Return the end of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def members(self) -> dict[int, str]:
+        """Return the command lines of its processes that live, by id."""
+        if self._process is None:
+            return {}
+        return _session(self._process.pid)
+
+    def pause(self) -> None:
+        """Stop all of it; sockets stay open, so that connections and requests are accepted but not read."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask its first process to end, as a kubelet does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all of it at once, as a node that fails does."""
+        self._signal(signal.SIGKILL)
+        self._reap()
+
+    def exited(self) -> bool:
+        """Tell whether nothing of it is left."""
+        if self._process is not None and (self._process.poll() is None or self.members()):
+            return False
+        self._process = None
+        return True
+
+    def stop(self) -> None:
+        """End it, by force if it takes too long."""
+        if self._process is None:
+            return
+        self.resume()
+        if self.running():
+            self.terminate()
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self.members(), f"{self.name} to end", STOP_SECONDS)
+        self.kill()
+
+    def _reap(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        wait_for(lambda: not self.members(), f"all of {self.name} to be gone", STOP_SECONDS, self.members)
+        self._process = None
+
+    def _signal(self, number: int) -> None:
+        for pid, command in self.members().items():
+            # the resource tracker outlives a crash too: it removes what the others left in /dev/shm, then it ends
+            if number != signal.SIGKILL or "resource_tracker" not in command:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric's samples with these labels."""
+        text = httpx.get(f"{self.url}/metrics", timeout=60).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def requests(self) -> float:
+        """Return how many requests it works on or keeps waiting."""
+        return self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting")
+
+
+class Fleet:
+    """The engines of a test run: started when first asked for, never more than three at a time.
+
+    Parameters
+    ----------
+    engines : iterable of Engine
+    most : int
+        Engines at a time.
+    """
+
+    def __init__(self, engines: Iterable[Engine], most: int = 3) -> None:
+        self._engines = {engine.name: engine for engine in engines}
+        self._most = most
+
+    def __getitem__(self, name: str) -> Engine:
+        return self._engines[name]
+
+    def up(self, *names: str) -> list[Engine]:
+        """Return these engines, running; those missing are started together, others make room."""
+        wanted = [self._engines[name] for name in names]
+        assert len(wanted) <= self._most
+        for engine in self._engines.values():
+            if not engine.running():
+                engine.stop()
+        others = [e for e in self._engines.values() if e.running() and e not in wanted]
+        missing = [engine for engine in wanted if not engine.running()]
+        room = self._most - len(wanted)
+        for engine in others[room:] if missing else ():
+            engine.stop()
+        for engine in missing:
+            engine.start()
+        for engine in missing:
+            self._wait(engine.ready, engine)
+        return wanted
+
+    def _wait(self, condition: Callable[[], bool], engine: Engine) -> None:
+        wait_for(condition, f"engine {engine.name} to serve", START_SECONDS, engine.tail)
+
+    def stop(self) -> None:
+        """End them all."""
+        for engine in self._engines.values():
+            engine.stop()
+
+
+def _kv_shape(model: Path) -> tuple[int, int, int]:
+    config = json.loads((model / "config.json").read_text())
+    return config["num_hidden_layers"], config["num_key_value_heads"], config["head_dim"]
+
+
+def _session(leader: int) -> dict[int, str]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            # pid (comm) state ppid pgrp session ...; comm may hold anything, so cut after its closing bracket
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found

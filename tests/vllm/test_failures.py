@@ -1,0 +1,163 @@
+"""What goes wrong between real engines, and that a client either gets the right tokens or is told.
+
+Every answer is compared, token id by token id, with that of an engine which knows no transfer.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+
+from tests.support.processes import wait_for
+from tests.vllm.client import SECONDS, Answer, ask
+from tests.vllm.prompts import COMPLETIONS, LONG
+
+SOURCE = "vllm:prompt_tokens_by_source_total"
+
+
+def pulled(engine) -> float:
+    """Prompt tokens whose blocks an engine has pulled."""
+    return engine.metric(SOURCE, source="external_kv_transfer")
+
+
+def computed(engine) -> float:
+    """Prompt tokens that an engine has computed itself."""
+    return engine.metric(SOURCE, source="local_compute")
+
+
+def prefills(engine) -> float:
+    return engine.metric("vllm:request_success_total")
+
+
+def holds(engine) -> bool:
+    """Tell whether an engine keeps blocks, for a running request or for a pull."""
+    return engine.metric("vllm:kv_cache_usage_perc") > 0
+
+
+def test_a_prefill_engine_killed_before_the_pull_then_restarted(serve, fleet, correct, fresh, background):
+    with serve("p", "d0") as router:
+        p, d0 = fleet["p"], fleet["d0"]
+        case = fresh()
+        correct(case, ask(router.url, case, stream=False))
+        assert pulled(d0), "the engines know each other"
+        before = computed(d0)
+
+        case = fresh()
+        d0.pause()  # it accepts the request and reads nothing, so the pull cannot begin
+        answer = background.submit(ask, router.url, case, stream=True)
+        wait_for(lambda: router.loads()["d0"], "the prefill to be answered and d0 to be chosen", 60)
+        assert holds(p), "the result waits for its pull"
+        p.kill()
+        d0.resume()
+        correct(case, answer.result())
+        assert router.counter("retries", leg="decode") == 1
+        assert router.counter("whole", reason="prefill_refused") == 1, "nobody was left to prefill it"
+        assert computed(d0) > before, "d0 has computed the prompt"
+
+        fleet.up("p", "d0")
+        before = pulled(d0)
+        for stream in (False, True):
+            case = fresh()
+            correct(case, ask(router.url, case, stream=stream))
+        assert pulled(d0) > before, "the new process at the old address is pulled from"
+        assert router.counter("retries", leg="decode") == 1
+
+
+def test_a_client_that_leaves_frees_everything(serve, fleet, correct, fresh):
+    with serve("p", "d0") as router:
+        d0 = fleet["d0"]
+        url = router.url + LONG.path
+        with httpx.stream("POST", url, json=LONG.body(stream=True), timeout=SECONDS) as stream:
+            next(line for line in stream.iter_lines() if line)
+            assert router.loads()["d0"] == 1
+            assert d0.requests() == 1
+        wait_for(lambda: not router.in_flight(), "the router to notice", 60, router.loads)
+        wait_for(lambda: not d0.requests(), "d0 to drop the request", 60)
+        wait_for(lambda: not holds(d0), "d0 to free its blocks", 60)
+
+        # one that is not streamed leaves as well
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url, json=LONG.body(), timeout=httpx.Timeout(SECONDS, read=3))
+        wait_for(lambda: not router.in_flight(), "the router to notice", 60, router.loads)
+        wait_for(lambda: not d0.requests(), "d0 to drop the request", 60)
+        case = fresh()
+        correct(case, ask(router.url, case, stream=True))
+
+
+def test_a_decode_engine_killed_after_its_pull_and_before_its_first_token(
+    serve, fleet, correct, fresh, background
+):
+    """d1 is held where it has just learned that the blocks have arrived; p has freed them by then."""
+    with serve("p", "d1") as router:
+        p, d1 = fleet["p"], fleet["d1"]
+        prefilled = prefills(p)
+        closed = d1.gate / "closed"
+        closed.touch()
+        case = fresh()
+        answer = background.submit(ask, router.url, case, stream=True)
+        wait_for((d1.gate / "pulled").exists, "d1 to pull", 120, d1.tail)
+        wait_for(lambda: not holds(p), "p to free what was pulled", 60)
+        assert not answer.done()
+        (d0,) = fleet.up("d0")
+        router.configure({engine.name: engine.url for engine in (p, d1, d0)})
+        wait_for(lambda: "d0" in router.loads(), "the router to know d0")
+        d1.kill()
+        closed.unlink()
+        correct(case, answer.result())
+        assert answer.result().headers["x-eldr-decode"] == "d0"
+        assert router.counter("retries", leg="decode", cause="reset") == 1
+        assert prefills(p) == prefilled + 2, "the prompt was prefilled again"
+
+
+def test_an_engine_that_drains_loses_nothing(serve, fleet, correct, fresh, background):
+    """SIGTERM under load, before anybody told the router: what runs is finished, the rest goes elsewhere."""
+    with serve("p", "d0", "d1") as router:
+        d1 = fleet["d1"]
+        answers: list[tuple[object, Answer]] = []
+        enough = threading.Event()
+        cases = [fresh() for _ in range(3)]
+
+        def keep_asking(case) -> None:
+            while not enough.is_set():
+                answers.append((case, ask(router.url, case, stream=case.path == COMPLETIONS)))
+
+        workers = [background.submit(keep_asking, case) for case in cases]
+        try:
+            wait_for(lambda: len(answers) >= 6 and router.loads()["d1"], "d1 to be busy", 120)
+            d1.terminate()
+            wait_for(d1.exited, "d1 to finish what it has and end", 180, d1.tail)
+            seen = len(answers)
+            wait_for(lambda: len(answers) >= seen + 6, "d0 to serve the rest", 120)
+        finally:
+            enough.set()
+            for worker in workers:
+                worker.result()
+        for case, answer in answers:
+            correct(case, answer)
+        assert router.counter("requests") == router.counter("requests", outcome="ok") == len(answers)
+
+
+def test_an_unreachable_side_channel(serve, fleet, correct, fresh):
+    """d0 finds out only when it pulls: 500, or HTTP 200 and an error event after the role of a chat."""
+    with serve("p-lost", "d0") as router:
+        p, d0 = fleet["p"], fleet["d0"]
+        for stream, case in ((True, fresh()), (False, fresh())):
+            answer = ask(router.url, case, stream=stream)
+            assert answer.outcome == "502", answer
+            assert "gave up after 3 attempts" in answer.text
+            assert not answer.ids
+        cause = "error_event", "status"
+        assert [router.counter("retries", leg="decode", cause=c) for c in cause] == [3, 3]
+
+        fleet.up("p-lost", "p", "d0")
+        router.configure({engine.name: engine.url for engine in (fleet["p-lost"], p, d0)})
+        wait_for(lambda: "p" in router.loads(), "the router to know p")
+        before = router.counter("retries", leg="decode")
+        for _ in range(8):  # a prompt's beginning chooses its prefill engine
+            case = fresh()
+            correct(case, ask(router.url, case, stream=True))
+            if router.counter("retries", leg="decode") > before:
+                break
+        assert router.counter("retries", leg="decode") == before + 1, "the second attempt avoids p-lost"
