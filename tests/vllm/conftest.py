@@ -123,6 +123,23 @@ def background() -> Iterator[concurrent.futures.Executor]:
         yield pool
 
 
+_NEAR_TIES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def near_ties(request: pytest.FixtureRequest) -> list[str]:
+    """Return the list of tokens that an engine chose otherwise because two logits are all but equal; shown at the end."""
+    return request.config.stash.setdefault(_NEAR_TIES, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _NEAR_TIES in config.stash:
+        found = config.stash[_NEAR_TIES]
+        terminalreporter.section(f"{len(found)} near ties against the reference")
+        for line in found:
+            terminalreporter.line(line)
+
+
 @pytest.fixture(scope="session")
 def environment() -> Path:
     """Return the environment that holds vLLM and torch."""

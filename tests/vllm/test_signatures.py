@@ -30,10 +30,11 @@ class Lab:
     reference: ReferenceClient
     prefill: Engine
     decode: Engine
+    near_ties: list[str]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def lab(request, environment, plugin, tmp_path_factory):
+def lab(request, environment, plugin, tmp_path_factory, near_ties):
     folder = tmp_path_factory.mktemp(request.param)
     model = MODEL
     if "trained" not in request.param:
@@ -58,7 +59,7 @@ def lab(request, environment, plugin, tmp_path_factory):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {request.param}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Lab(pair, reference, *engines)
+            yield Lab(pair, reference, *engines, near_ties)
             pair.close()
     finally:
         for engine in engines:
@@ -93,11 +94,10 @@ def check(lab: Lab, exchanges: list[Exchange]) -> None:
             assert np.abs(record.counts.astype(int) - np.array(expected.decode)).sum() == 0, clearest
         for position, (said, ranked) in enumerate(zip(exchange.generated, expected.next, strict=True)):
             if said != ranked.best:
-                print(f"near tie in {exchange.base} at {position}: {ranked}")
-                assert said == ranked.second and ranked.gap < NEAR_TIE, (
-                    f"{exchange.base} at {position}: {ranked}"
-                )
-                break  # from here on the answers differ, and so do both counts
+                where = f"{exchange.base} at {position}: {ranked}"
+                assert said == ranked.second, where
+                assert ranked.gap < NEAR_TIE, where
+                lab.near_ties.append(where)
 
 
 def test_cold_then_from_the_prefix_cache(lab):
