@@ -1,4 +1,4 @@
-.PHONY: help venv check test e2e-vllm demo bench kube-up
+.PHONY: help venv check test e2e-vllm demo bench bench-engine correlation kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -7,12 +7,17 @@ check: ## format, lint, types, import directions, chart
 	@hack/check
 test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
-e2e-vllm: venv ## the router against real vLLM engines on the CPU, about fifteen minutes; skipped where they cannot be installed
+e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about 20 minutes; skipped where they cannot be installed
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
+	  PYTHONPATH=. "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
-demo: venv ## the whole loop on this machine, about six minutes once the control plane is built
+demo: venv ## the whole loop on this machine, about six minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md
 	@.venv/bin/python hack/bench/render.py
+bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md
+	@.venv/bin/python hack/bench/engine.py
+correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
+	@.venv/bin/python hack/bench/correlation.py
 kube-up: venv ## a cluster to play with, until ctrl-C
 	@.venv/bin/python -m eldr_kube up

@@ -15,6 +15,7 @@ import pytest
 from eldr import centroids, contract
 from eldr.sim import traces
 from eldr_demo.load import Load, Workload
+from eldr_demo.simulated import replay
 from tests.e2e.conftest import NAME, System
 from tests.support.processes import wait_for
 
@@ -26,7 +27,7 @@ async def send(system: System, count: int) -> None:
     routers = system.routers()
     load = Load(lambda: routers, NAME, rate=20.0, tokens=60)
     records, _ = traces.load().split()
-    load.switch(Workload("traffic", records, logged=True))
+    load.switch(Workload("traffic", replay(records), logged=True))
     stop = asyncio.Event()
     running = asyncio.create_task(load.run(stop))
     while len(load.outcomes) < count:

@@ -10,6 +10,7 @@ import pytest
 from eldr import contract
 from eldr.sim import traces
 from eldr_demo.load import Load, Outcome, Workload
+from eldr_demo.simulated import replay
 from tests.e2e.conftest import NAME, System, kill
 from tests.support.processes import wait_for
 
@@ -21,7 +22,7 @@ async def traffic(system: System, event: Callable[[], None]) -> list[Outcome]:
     routers = system.routers()
     load = Load(lambda: routers, NAME, rate=15.0, tokens=60)
     records, _ = traces.load().split()
-    load.switch(Workload("traffic", records, logged=True))
+    load.switch(Workload("traffic", replay(records), logged=True))
     stop = asyncio.Event()
     running = asyncio.create_task(load.run(stop))
     try:

@@ -4,9 +4,11 @@ import asyncio
 import json
 
 import httpx
+import numpy as np
 import pytest
 
 from eldr import contract
+from eldr.wire import ExpertCounts, encode_counts
 from tests.fakes.engines import TOKENS, answer, pieces, slow
 from tests.router.conftest import until
 
@@ -85,6 +87,24 @@ async def test_expert_counts_never_reach_a_decode_engine(start):
         assert "eldr" not in params
         assert params["remote_engine_id"] == "p0"
         assert router.counter("placements", reason="no_centroids") == 1
+
+
+async def test_prefill_answers_are_counted_by_what_they_tell(start):
+    counts = np.array([[1, 1]], dtype=np.uint16)
+    answers = {
+        "exact": encode_counts(ExpertCounts(counts, top_k=1, tokens=2, exact=True)),
+        "inexact": encode_counts(ExpertCounts(counts, top_k=1, tokens=3, exact=False)),
+        "no_signature": None,
+        "wire_error": {"v": 99},
+    }
+    assert set(answers) == set(contract.SIGNATURE_QUALITIES)
+    async with start("p0", "d0") as router:
+        for answer in (*answers.values(), {"v": 1, "unavailable": "no router"}):
+            router["p0"].eldr = answer
+            await router.post()
+        counters = (await router.state())["counters"]
+        found = {quality: counters[contract.signature_counter(quality)] for quality in answers}
+        assert found == {"exact": 1, "inexact": 1, "no_signature": 2, "wire_error": 1}
 
 
 async def test_a_stream_arrives_as_the_engine_sends_it(start):

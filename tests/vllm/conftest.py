@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eldr.engine.install import copy
 from tests.support.processes import wait_for
 from tests.support.router import Router, router
 from tests.vllm.client import Answer, ask
@@ -119,3 +120,34 @@ def background() -> Iterator[concurrent.futures.Executor]:
     """Threads for requests that wait."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         yield pool
+
+
+_NEAR_TIES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(scope="session")
+def near_ties(request: pytest.FixtureRequest) -> list[str]:
+    """Return the list of tokens that an engine chose otherwise because two logits are all but equal; shown at the end."""
+    return request.config.stash.setdefault(_NEAR_TIES, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _NEAR_TIES in config.stash:
+        found = config.stash[_NEAR_TIES]
+        terminalreporter.section(f"{len(found)} near ties against the reference")
+        for line in found:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def environment() -> Path:
+    """Return the environment that holds vLLM and torch."""
+    return Path(os.environ[ENV])
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the plug-in, copied as an init container copies it."""
+    folder = tmp_path_factory.mktemp("plugin")
+    copy(folder)
+    return folder

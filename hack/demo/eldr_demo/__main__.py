@@ -10,33 +10,43 @@ import click
 from rich.console import Console
 
 from eldr_demo import objects, report
-from eldr_demo.run import Demo, DemoSettings
+from eldr_demo.engines import Engines
+from eldr_demo.real import RealEngines
+from eldr_demo.run import Demo
+from eldr_demo.simulated import SimulatedEngines
 from eldr_kube.cluster import Cluster
 
 
 @click.command(context_settings={"show_default": True})
 @click.option(
+    "--engine",
+    type=click.Choice(["sim", "vllm"]),
+    default="sim",
+    envvar="ENGINE",
+    show_envvar=True,
+    help="Simulated engines, or real vLLM on the CPU with a small trained model.",
+)
+@click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default="out", help="Folder of the picture."
 )
-@click.option(
-    "--measure", type=click.FloatRange(1), default=DemoSettings().measure, help="Seconds measured per phase."
-)
-@click.option("--rate", type=click.FloatRange(0.1), default=DemoSettings().rate, help="Requests per second.")
-@click.option(
-    "--speed", type=click.FloatRange(0.01), default=DemoSettings().speed, help="Step time of the engines."
-)
-def main(*, out: Path, measure: float, rate: float, speed: float) -> None:
+@click.option("--measure", type=click.FloatRange(1), help="Seconds measured per phase.  [default: by engine]")
+@click.option("--rate", type=click.FloatRange(0.1), help="Requests per second.  [default: by engine]")
+@click.option("--speed", type=click.FloatRange(0.01), default=3.0, help="Step time of simulated engines.")
+def main(*, engine: str, out: Path, measure: float | None, rate: float | None, speed: float) -> None:
     """Run the whole loop on this machine and print what it did."""
     console = Console(width=140)
-    settings = DemoSettings(measure=measure, rate=rate, speed=speed)
+    changes = {key: value for key, value in {"measure": measure, "rate": rate}.items() if value is not None}
+    engines: Engines = (
+        RealEngines(**changes) if engine == "vllm" else SimulatedEngines(speed=speed, **changes)
+    )
     out.mkdir(parents=True, exist_ok=True)
     console.print("starting the control plane (the first time it is built from source: about five minutes)")
-    with Cluster() as cluster:
+    with Cluster(images=engines.images()) as cluster:
         console.print("helm install eldr charts/eldr")
         cluster.helm(
             "install", "eldr", str(objects.CHART), "--set", "resyncSeconds=5", "--wait", "--timeout", "120s"
         )
-        demo = Demo(objects.View(cluster), settings, console)
+        demo = Demo(objects.View(cluster), engines, console)
         failure: str | None = None
         try:
             asyncio.run(demo.run())
@@ -56,7 +66,7 @@ def summarise(demo: Demo, console: Console, out: Path, failure: str | None) -> b
     outcomes = demo.load.outcomes if hasattr(demo, "load") else []
     if demo.phases:
         rows = [report.measure(phase, outcomes, demo.sampler) for phase in demo.phases]
-        console.print(report.table(rows))
+        console.print(report.table(rows, demo.engines.title))
         picture = out / "demo.png"
         report.draw(picture, demo.phases, outcomes, demo.sampler, demo.activations)
         console.print(f"picture: {picture}")

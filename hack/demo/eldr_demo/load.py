@@ -1,4 +1,4 @@
-"""Open-loop traffic: streamed chat requests with Poisson arrivals, every answer checked against the only right one."""
+"""Open-loop traffic: streamed chat requests with Poisson arrivals, every answer checked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 
 from eldr.contract import HEADER_LOG
-from eldr.sim import text
-from eldr.sim.traces import tag
+from eldr_demo.answers import AnswerError, Prompt, read_stream
 
 READ_TIMEOUT = 120.0
 
@@ -26,14 +25,14 @@ class Workload:
     ----------
     name : str
         Phase that the requests belong to.
-    records : sequence of int
-        Trace records to draw from.
+    draw : callable
+        Makes the prompt of the n-th request.
     logged : bool
         Whether routers may write them to the signature log.
     """
 
     name: str
-    records: Sequence[int]
+    draw: Callable[[np.random.Generator, int], Prompt]
     logged: bool
 
 
@@ -47,7 +46,7 @@ class Outcome:
     started, first_token, ended : float
     tokens : int
     error : str or None
-        Why it failed; a wrong text is a failure.
+        Why it failed; a wrong answer is a failure.
     """
 
     phase: str
@@ -118,21 +117,24 @@ class Load:
                 workload = self._workload
                 if workload is None:
                     continue
-                record = int(rng.choice(np.asarray(workload.records)))
-                task = loop.create_task(self._request(client, workload, record, number))
+                prompt = workload.draw(rng, number)
+                task = loop.create_task(self._request(client, workload, prompt, number))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             await asyncio.gather(*self._running)
 
-    async def _request(self, client: httpx.AsyncClient, workload: Workload, record: int, number: int) -> None:
+    async def _request(
+        self, client: httpx.AsyncClient, workload: Workload, prompt: Prompt, number: int
+    ) -> None:
         loop = asyncio.get_running_loop()
-        prompt = f"{tag(record)} question {number}"
         body = orjson.dumps(
             {
                 "model": self.model,
-                "messages": [{"role": "user", "content": prompt}],
+                "messages": [{"role": "user", "content": prompt.text}],
                 "max_tokens": self.tokens,
                 "stream": True,
+                "stream_options": {"include_usage": True},
+                **prompt.fields,
             }
         )
         headers = {"content-type": "application/json"} | ({} if workload.logged else {HEADER_LOG: "off"})
@@ -145,7 +147,10 @@ class Load:
                     if not received:
                         first = loop.time()
                     received += chunk
-                error = check(response.status_code, bytes(received), f"user: {prompt}", self.tokens)
+                answer = read_stream(response.status_code, bytes(received))
+                error = prompt.verify(answer, self.tokens)
+        except AnswerError as problem:
+            error = str(problem)
         except (httpx.HTTPError, NoEndpointError) as problem:
             error = f"{type(problem).__name__}: {problem}"
         self.outcomes.append(Outcome(workload.name, started, first, loop.time(), self.tokens, error))
@@ -189,26 +194,6 @@ class FailOver:
     async def __aexit__(self, *_: object) -> None:
         if self._response is not None:
             await self._response.aclose()
-
-
-def check(status: int, received: bytes, prompt: str, tokens: int) -> str | None:
-    """Return why an answer is wrong, or None."""
-    if status != 200:
-        return f"HTTP {status}: {received[:200]!r}"
-    said = ""
-    events = received.split(b"\n\n")
-    for event in events:
-        data = event.removeprefix(b"data: ")
-        if not data or data == b"[DONE]":
-            continue
-        value = orjson.loads(data)
-        if "error" in value:
-            return f"error event: {value['error'].get('message')}"
-        for choice in value["choices"]:
-            said += choice["delta"].get("content") or ""
-    if b"data: [DONE]" not in events:
-        return "the stream ended without [DONE]"
-    return None if said == text.completion(prompt, tokens) else "wrong tokens"
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

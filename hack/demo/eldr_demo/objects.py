@@ -18,21 +18,13 @@ NAMESPACE = "default"
 CHART = Path(__file__).parents[3] / "charts" / "eldr"
 
 
-def deployment(*, prefill: int, decode: int, speed: float, min_samples: int) -> dict[str, Any]:
-    """Return the demo's EldrDeployment: minimal, but for what a two-core machine and a short run need."""
-    engine_args = ["--speed", str(speed)]
+def deployment(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the demo's EldrDeployment."""
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.KIND_DEPLOYMENT,
         "metadata": {"name": NAME},
-        "spec": {
-            "model": {"uri": "sim://tiny-moe"},
-            "engine": {"type": "Simulator", "args": engine_args},
-            "prefill": {"replicas": prefill},
-            "decode": {"replicas": decode},
-            "signatures": {"samplePercent": 100},
-            "refit": {"minSamples": min_samples},
-        },
+        "spec": spec,
     }
 
 

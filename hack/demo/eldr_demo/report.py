@@ -67,9 +67,9 @@ def measure(phase: Phase, outcomes: Sequence[Outcome], sampler: Sampler) -> Row:
     )
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row], title: str) -> Table:
     """Return the table that the demo prints."""
-    result = Table(title="ELDR demo: simulated engines, real control plane, one arrival rate")
+    result = Table(title=f"ELDR demo: {title}")
     for name in ("phase", "policy", "requests", "failed", "batch", "active experts"):
         result.add_column(name, justify="left" if name in {"phase", "policy"} else "right")
     for name in ("TPOT P50", "P95", "P99 (ms)"):

@@ -12,42 +12,11 @@ import httpx
 from rich.console import Console
 
 from eldr import contract
-from eldr.sim import traces
 from eldr_demo import objects
-from eldr_demo.load import Load, Workload
+from eldr_demo.engines import Engines, Mix
+from eldr_demo.load import Load
 from eldr_demo.report import Phase
 from eldr_demo.telemetry import Sampler
-
-FIRST_MIX = ("fr", "ru", "manual", "legal")
-SECOND_MIX = ("en", "zh", "python", "changelog")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoSettings:
-    """Size of the demo; durations in seconds.
-
-    Attributes
-    ----------
-    rate : float
-        Arrivals per second, the same throughout.
-    tokens : int
-        Output tokens per request.
-    speed : float
-        Step time of the simulated engines relative to a Qwen3-30B-A3B on an MI300X; above 1 spares the machine.
-    settle, measure : float
-        Before each measured span, and the span itself.
-    samples : int
-        Log records that each fit waits for.
-    """
-
-    rate: float = 11.0
-    tokens: int = 96
-    speed: float = 3.0
-    settle: float = 12.0
-    measure: float = 36.0
-    samples: int = 280
-    prefill: int = 2
-    decode: int = 4
 
 
 @dataclass(slots=True)
@@ -57,12 +26,12 @@ class Demo:
     Parameters
     ----------
     view : View
-    settings : DemoSettings
+    engines : Engines
     console : Console
     """
 
     view: objects.View
-    settings: DemoSettings
+    engines: Engines
     console: Console
     phases: list[Phase] = field(default_factory=list)
     activations: dict[str, float] = field(default_factory=dict)
@@ -71,33 +40,28 @@ class Demo:
 
     async def run(self) -> None:
         """Run every step; raises where one does not happen."""
-        captured = traces.load()
-        first_fit, first_eval = captured.split(FIRST_MIX)
-        second_fit, second_eval = captured.split(SECOND_MIX)
+        size = self.engines.settings
         await self._deploy()
         async with self._traffic():
-            await self._measure("JSQ", Workload("JSQ", first_eval, logged=False))
+            await self._measure("JSQ", "first")
             self._say("logging signatures; the bootstrap fit runs when there are enough")
-            self.load.switch(Workload("bootstrap", first_fit, logged=True))
+            self.load.switch(self.engines.workload("bootstrap", "first", logged=True))
             await self._activated(f"{objects.NAME}-bootstrap", "bootstrap fit")
-            await self._measure("ELDR", Workload("ELDR", first_eval, logged=False))
-            await self._measure("shifted", Workload("shifted", second_eval, logged=False))
+            await self._measure("ELDR", "first")
+            await self._measure("shifted", "second")
             self._say("logging signatures of the new mix, then a manual EldrFit")
-            self.load.switch(Workload("re-fit", second_fit, logged=True))
-            await asyncio.sleep(self.settings.samples / self.settings.rate)
+            self.load.switch(self.engines.workload("re-fit", "second", logged=True))
+            await asyncio.sleep(size.samples / size.rate)
             created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=objects.manual_fit(1))
             await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
-            await self._measure("re-fitted", Workload("re-fitted", second_eval, logged=False))
+            await self._measure("re-fitted", "second")
         await self._idle()
 
     async def _deploy(self) -> None:
-        size = self.settings
-        manifest = objects.deployment(
-            prefill=size.prefill, decode=size.decode, speed=size.speed, min_samples=size.samples
-        )
+        manifest = objects.deployment(self.engines.manifest())
         await self.view.kubectl("apply", "-f", "-", stdin=manifest)
         self._say(f"applied {contract.KIND_DEPLOYMENT} {objects.NAME}; waiting until it is Ready")
-        ready = await objects.until(self._ready, "EldrDeployment Ready", 90)
+        ready = await objects.until(self._ready, "EldrDeployment Ready", self.engines.settings.start_seconds)
         self._say(f"Ready: {ready.get('message')}")
 
     async def _ready(self) -> dict[str, Any] | None:
@@ -106,10 +70,11 @@ class Demo:
 
     @contextlib.asynccontextmanager
     async def _traffic(self) -> AsyncIterator[None]:
+        size = self.engines.settings
         routers = await self.view.urls(contract.ROLE_PREFILL, contract.PORT_ROUTER)
-        engines = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
-        self.load = Load(lambda: routers, objects.NAME, self.settings.rate, self.settings.tokens)
-        self.sampler = Sampler(lambda: engines)
+        decoders = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
+        self.load = Load(lambda: routers, objects.NAME, size.rate, size.tokens)
+        self.sampler = Sampler(lambda: decoders)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.load.run(stop))
@@ -119,15 +84,13 @@ class Demo:
             finally:
                 stop.set()
 
-    async def _measure(self, name: str, workload: Workload) -> None:
-        loop = asyncio.get_running_loop()
-        self.load.switch(workload)
-        self._say(
-            f"phase {name}: settling {self.settings.settle:.0f} s, measuring {self.settings.measure:.0f} s"
-        )
-        await asyncio.sleep(self.settings.settle)
+    async def _measure(self, name: str, mix: Mix) -> None:
+        loop, size = asyncio.get_running_loop(), self.engines.settings
+        self.load.switch(self.engines.workload(name, mix, logged=False))
+        self._say(f"phase {name}: settling {size.settle:.0f} s, measuring {size.measure:.0f} s")
+        await asyncio.sleep(size.settle)
         begun = loop.time()
-        await asyncio.sleep(self.settings.measure)
+        await asyncio.sleep(size.measure)
         policy = (await self.view.get("eldr"))["status"]["router"]["policyInEffect"]
         self.phases.append(Phase(name, policy, begun, loop.time()))
 
@@ -145,7 +108,7 @@ class Demo:
                 )
             return None
 
-        verdict = await objects.until(finished, f"EldrFit {fit} finished", 120)
+        verdict = await objects.until(finished, f"EldrFit {fit} finished", self.engines.settings.fit_seconds)
         self._say(f"{label}: {verdict['reason']}: {verdict['message']}")
         if verdict["status"] != "True":
             raise RuntimeError(f"EldrFit {fit}: {verdict['reason']}: {verdict['message']}")

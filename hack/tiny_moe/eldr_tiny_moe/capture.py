@@ -2,7 +2,8 @@
 
     python -m eldr_tiny_moe.capture MODEL OUT.npz [--tokens N] [--temperature T] [--seed N] < prompts.jsonl
 
-Each line of stdin is ``{"kind": "...", "prompt": [ids]}``. Prompts of equal length share a batch, so nothing is padded. The file
+Each line of stdin is ``{"kind": "...", "text": "...", "tokens": N}``: the prompt is the first N tokens of the text. Prompts of equal
+length share a batch, so nothing is padded. The file
 holds, in the order of the input, ``prefill`` [request, layer, expert] counts of the prompts, ``decode`` [request, step, layer, k]
 experts of each generated token that was fed back, ``prompt_tokens``, ``kind`` and ``generated`` [request, step + 1].
 """
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eldr_tiny_moe.routers import Tap, choose, top_k_of
 
@@ -103,7 +104,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     records = [json.loads(line) for line in sys.stdin]
-    prompts = [record["prompt"] for record in records]
+    tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+    prompts = [tokenizer(record["text"])["input_ids"][: record["tokens"]] for record in records]
+    for record, prompt in zip(records, prompts, strict=True):
+        if len(prompt) < record["tokens"]:
+            raise SystemExit(
+                f"tokens: a text of kind {record['kind']} has {len(prompt)}, not {record['tokens']}"
+            )
     model = AutoModelForCausalLM.from_pretrained(
         options.model, dtype=torch.float32, local_files_only=True
     ).eval()

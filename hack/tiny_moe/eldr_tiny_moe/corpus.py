@@ -1,8 +1,9 @@
 """Prompts of several kinds of text, from what this machine holds and from generated text.
 
-The trained model never saw the Python packages, manual pages, message catalogs and generated text used here. Licences are the
-exception: they are the same few texts everywhere. Changelogs come from packages in the second half of the alphabet because the
-training took the first half; on another Debian release single entries may still be the same.
+The trained model never saw the Python packages (only top-level modules), message catalogs and generated text used here. Manual pages
+are those of sections 1 and 8, of which the training had a handful. Changelogs come from packages in the second half of the alphabet
+because the training took the first half; single entries may still be the same. Licences are the exception: they are the same few
+texts everywhere.
 """
 
 from __future__ import annotations

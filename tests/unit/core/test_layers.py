@@ -72,9 +72,9 @@ def test_greedy_choice_is_that_of_a_brute_force(seed):
         values = {
             c: rho_of(counts, [*kept, c], target, pairs) for c in range(counts.shape[1]) if c not in kept
         }
-        # float32 signatures may swap two nearly equal distances: one swap of 91 pairs moves rho by 2e-5.
-        assert rho == pytest.approx(values[layer], abs=1e-3)
-        assert rho >= max(values.values()) - 1e-3
+        # float32 may swap two nearly equal distances of the 91: that moves rho by at most 6 * 2 * 90 / (91^3 - 91) = 1.4e-3.
+        assert rho == pytest.approx(values[layer], abs=3e-3)
+        assert rho >= max(values.values()) - 3e-3
         kept.append(layer)
     peak = int(np.argmax(choice.curve)) + 1
     assert set(np.flatnonzero(choice.mask)) == set(choice.order[:peak])

@@ -6,8 +6,10 @@ import pytest
 
 from eldr.sim import text
 from eldr.sim.telemetry import EngineMetrics
-from eldr_demo.load import Outcome, check
+from eldr_demo.answers import AnswerError, read_stream
+from eldr_demo.load import Outcome
 from eldr_demo.report import Phase, draw, measure
+from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Sampler, StepTotals, parse
 
 
@@ -19,12 +21,37 @@ def stream(prompt: str, tokens: int, *, done: bool = True, spoil: bool = False) 
 
 
 def test_only_the_right_text_to_the_end_passes():
-    assert check(200, stream("p", 5), "p", 5) is None
-    assert check(200, stream("p", 5, spoil=True), "p", 5) == "wrong tokens"
-    assert check(200, stream("p", 4), "p", 5) == "wrong tokens"
-    assert check(200, stream("p", 5, done=False), "p", 5) == "the stream ended without [DONE]"
-    assert "error event: lost" in str(check(200, b'data: {"error": {"message": "lost"}}\n\n', "p", 5))
-    assert "HTTP 503" in str(check(503, b"full", "p", 5))
+    draw = SimulatedEngines().workload("JSQ", "first", logged=False).draw
+    prompt = draw(np.random.default_rng(0), 7)
+    said = f"user: {prompt.text}"
+    assert prompt.verify(read_stream(200, stream(said, 5)), 5) is None
+    assert prompt.verify(read_stream(200, stream(said, 5, spoil=True)), 5) == "wrong tokens"
+    assert prompt.verify(read_stream(200, stream(said, 4)), 5) == "wrong tokens"
+
+
+@pytest.mark.parametrize(
+    ("status", "received", "named"),
+    [
+        (200, stream("p", 5, done=False), "ended without"),
+        (200, b'data: {"error": {"message": "lost"}}\n\n', "error event: lost"),
+        (503, b"full", "HTTP 503"),
+    ],
+)
+def test_an_answer_that_is_no_complete_stream_is_an_error(status, received, named):
+    with pytest.raises(AnswerError, match=named):
+        read_stream(status, received)
+
+
+def test_fits_and_measurements_get_different_records_of_the_same_kinds():
+    engines = SimulatedEngines(rate=5.0)
+    assert engines.settings.rate == 5.0
+    rng = np.random.default_rng(0)
+    drawn = {
+        logged: {engines.workload("w", "first", logged=logged).draw(rng, 0).text for _ in range(500)}
+        for logged in (False, True)
+    }
+    assert len(drawn[True]) > 50
+    assert not drawn[True] & drawn[False]
 
 
 def test_totals_come_from_the_engines_own_metrics():

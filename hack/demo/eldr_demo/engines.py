@@ -1,0 +1,61 @@
+"""What a demo needs to know about its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from eldr_demo.load import Workload
+from eldr_kube.agent.images import Image
+
+Mix = Literal["first", "second"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Size of the demo; durations in seconds.
+
+    Attributes
+    ----------
+    rate : float
+        Arrivals per second, the same throughout.
+    tokens : int
+        Output tokens per request.
+    settle, measure : float
+        Before each measured span, and the span itself.
+    samples : int
+        Log records that each fit waits for.
+    prefill, decode : int
+        Engines.
+    start_seconds : float
+        How long the engines may take to become ready.
+    fit_seconds : float
+        How long a fit may take, with the time until it has its samples.
+    """
+
+    rate: float
+    tokens: int
+    settle: float
+    measure: float
+    samples: int
+    prefill: int
+    decode: int
+    start_seconds: float
+    fit_seconds: float
+
+
+class Engines(Protocol):
+    """A kind of engine: what is deployed, and what it is asked."""
+
+    title: str
+    settings: DemoSettings
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the ``spec`` of the EldrDeployment."""
+
+    def images(self) -> Mapping[str, Image]:
+        """Return what images mean on this machine, besides our own."""
+
+    def workload(self, name: str, mix: Mix, *, logged: bool) -> Workload:
+        """Return requests of a mix of texts; logged ones are for fits, others for measuring, never the same."""

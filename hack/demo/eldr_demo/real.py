@@ -1,0 +1,114 @@
+"""The demo with real engines: vLLM on the CPU, a small trained mixture-of-experts model, and this machine's texts."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eldr_demo.answers import Answer, Prompt
+from eldr_demo.engines import DemoSettings, Mix
+from eldr_demo.load import Workload
+from eldr_kube.agent.images import Image
+from eldr_kube.vllm import vllm_images
+from eldr_tiny_moe import corpus
+
+HACK = Path(__file__).parents[2]
+MODEL = HACK / "tiny_moe" / "model"
+CHARACTERS = 300
+"""Of a prompt."""
+MIXES: dict[Mix, tuple[str, ...]] = {
+    "first": ("python", "french", "chinese", "numbers"),
+    "second": ("russian", "manual", "changelog", "json", "licence"),
+}
+"""Kinds of text; of the second mix the first four that this machine has."""
+
+# What makes an engine light enough for a third of two cores; on GPU nodes none of this is set.
+_ARGS = [
+    "--dtype=float32",
+    "--enforce-eager",
+    "--max-model-len=2048",
+    "--max-num-seqs=32",
+    "--max-num-batched-tokens=2048",
+    "--kv-cache-memory-bytes=128M",
+    "--block-size=32",
+]
+_ENV = {"VLLM_PLUGINS": "eldr,eldr_lab", "ELDR_LAB_NIXL_DELAY_US": "1000"}
+
+
+class RealEngines:
+    """vLLM's engines.
+
+    Parameters
+    ----------
+    changes : float
+        Settings that differ from the defaults.
+    """
+
+    title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, one arrival rate"
+
+    def __init__(self, **changes: float) -> None:
+        defaults = DemoSettings(
+            rate=2.5,
+            tokens=96,
+            settle=15.0,
+            measure=60.0,
+            samples=160,
+            prefill=1,
+            decode=2,
+            start_seconds=600.0,
+            fit_seconds=420.0,
+        )
+        self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
+        self._texts = corpus.load()
+        self._prompts = corpus.Prompts(self._texts)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return a spec as for GPU nodes, but for what two cores need."""
+        size = self.settings
+        return {
+            "model": {"uri": str(MODEL)},
+            "engine": {
+                "type": "vLLM",
+                "args": _ARGS,
+                "env": [{"name": name, "value": value} for name, value in _ENV.items()],
+            },
+            "prefill": {"replicas": size.prefill},
+            "decode": {"replicas": size.decode},
+            "signatures": {"samplePercent": 100},
+            "refit": {"minSamples": size.samples},
+        }
+
+    def images(self) -> Mapping[str, Image]:
+        """Return the environment with vLLM as what its images mean; made where it is missing.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot be made here.
+        """
+        run = subprocess.run([str(HACK / "vllm" / "install")], stdout=subprocess.PIPE, text=True, check=False)
+        if run.returncode:
+            raise RuntimeError("the environment of the real engine cannot be made here; see above")
+        return vllm_images(Path(run.stdout.strip()))
+
+    def workload(self, name: str, mix: Mix, *, logged: bool) -> Workload:
+        """Return requests with texts of the mix; no two of a demo begin alike."""
+        kinds = [kind for kind in MIXES[mix] if kind in self._texts][:4]
+
+        def draw(rng: np.random.Generator, number: int) -> Prompt:
+            del number
+            text = self._prompts.characters(str(rng.choice(kinds)), CHARACTERS)
+            # Sampled text, for greedy answers of a small model soon repeat themselves; and all of the same length.
+            return Prompt(text, verify, {"temperature": 0.8, "ignore_eos": True})
+
+        return Workload(name, draw, logged)
+
+
+def verify(answer: Answer, tokens: int) -> str | None:
+    """Return why an answer is wrong: it has another length."""
+    return None if answer.tokens == tokens else f"{answer.tokens} of {tokens} tokens"

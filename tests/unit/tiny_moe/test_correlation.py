@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from scipy.stats import pearsonr, spearmanr
+
+from eldr_tiny_moe import correlation
+from eldr_tiny_moe.correlation import Capture
+
+LAYERS, EXPERTS, TOP_K, STEPS = 2, 16, 2, 12
+
+
+def capture(per_kind: int = 20, loyalty: float = 0.9) -> Capture:
+    """Two kinds; a token uses experts of its kind's half with probability ``loyalty``, of the other half otherwise."""
+    rng = np.random.default_rng(0)
+    kind = np.repeat(["a", "b"], per_kind)
+    half = EXPERTS // 2
+
+    def tokens(n: int) -> np.ndarray:
+        own = rng.random((2 * per_kind, n, LAYERS, TOP_K)) < loyalty
+        home = (kind == "b")[:, None, None, None]
+        return rng.integers(0, half, own.shape) + half * (own == home)
+
+    prompt = tokens(30)
+    prefill = np.stack(
+        [[np.bincount(p[:, layer].ravel(), minlength=EXPERTS) for layer in range(LAYERS)] for p in prompt]
+    )
+    return Capture(prefill.astype(np.uint32), tokens(STEPS).astype(np.uint16), kind)
+
+
+def test_activations_count_every_step_once() -> None:
+    found = capture(3)
+    counts = found.activations
+    assert counts.shape == found.prefill.shape
+    assert (counts.sum(axis=2) == STEPS * TOP_K).all()
+    assert counts[4, 1, 7] == (found.decode[4, :, 1] == 7).sum()
+
+
+def test_pearson_is_pearsons() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 9, (2, 4, 8))
+    assert correlation.pearson(x, y) == pytest.approx(pearsonr(x.ravel(), y.ravel()).statistic)
+    assert correlation.pearson(x, np.ones_like(x)) == 0.0
+
+
+def test_prompts_tell_their_own_steps_and_not_those_of_strangers() -> None:
+    found = capture()
+    own = np.median(correlation.request_correlations(found))
+    strangers = np.median(correlation.stranger_correlations(found, np.random.default_rng(0)))
+    assert own > 0.5
+    assert strangers < -0.3, "the other kind uses the other half"
+    by_kind = correlation.kind_correlations(found)
+    assert set(by_kind) == {"a", "b"}
+    assert min(by_kind.values()) > own, "sums over requests are less noisy than single ones"
+
+
+def test_without_loyalty_nothing_correlates() -> None:
+    found = capture(loyalty=0.5)
+    assert abs(np.median(correlation.request_correlations(found))) < 0.15
+
+
+def test_rho_is_spearmans_over_pairs_of_requests() -> None:
+    found = capture()
+    rho = correlation.signature_correlations(found, np.random.default_rng(0))
+    assert set(rho) == {"counts", "counts x idf", "binary"}
+
+    def distances(x: np.ndarray) -> np.ndarray:
+        unit = x.reshape(len(x), -1) / np.linalg.norm(x.reshape(len(x), -1), axis=1, keepdims=True)
+        return (1 - unit @ unit.T)[np.triu_indices(len(x), 1)]
+
+    target = distances(found.activations)
+    idf = np.log((len(found.kind) + 1) / ((found.prefill > 0).sum(axis=0) + 1))
+    for name, x in (
+        ("counts", found.prefill),
+        ("counts x idf", found.prefill * idf),
+        ("binary", found.prefill > 0),
+    ):
+        assert rho[name] == pytest.approx(spearmanr(distances(x * 1.0), target).statistic, abs=2e-3)
+    assert rho["counts"] > rho["binary"]
+
+
+def test_a_union_counts_an_expert_once() -> None:
+    experts = np.array([[[0, 1], [2, 3]], [[1, 0], [2, 5]]], dtype=np.uint16)
+    assert correlation.union(experts, EXPERTS) == 2.5
+
+
+def test_batches_of_one_kind_use_fewer_experts() -> None:
+    found = correlation.unions(capture(), 8, np.random.default_rng(0))
+    assert found.same < found.mixed
+    assert found.change == pytest.approx(found.same / found.mixed - 1)
+    assert found.change < -3 * found.error
+    assert found.mixed <= EXPERTS
+
+
+def test_a_batch_larger_than_a_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="a kind has 5 requests, fewer than 8"):
+        correlation.unions(capture(5), 8, np.random.default_rng(0))

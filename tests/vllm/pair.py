@@ -1,0 +1,114 @@
+"""The two-phase protocol spoken to engines directly, without a router: what the plug-in says, word by word."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from eldr import contract
+from eldr.wire import ExpertCounts, decode_counts
+
+_SAMPLING = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request through both engines.
+
+    Attributes
+    ----------
+    base : str
+        Its id, as the decode engine's activations carry it.
+    prompt, generated : list of int
+        Token ids.
+    signature : ExpertCounts or None
+        What the prefill engine counted; None for a request that the decode engine prefilled itself.
+    """
+
+    base: str
+    prompt: list[int]
+    generated: list[int]
+    signature: ExpertCounts | None
+
+
+@dataclass(slots=True)
+class Pair:
+    """A prefill and a decode engine.
+
+    Parameters
+    ----------
+    prefill, decode : str
+        Base URLs.
+    model : str
+    """
+
+    prefill: str
+    decode: str
+    model: str
+    _client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120))
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
+        """Prefill on one engine, decode on the other."""
+        number = next(self._numbers)
+        asked = {**self._body(prompt, chat=chat), "max_tokens": 1, "min_tokens": 1}
+        remote = {contract.KV_KEY: {"do_remote_decode": True}}
+        answer = self._post(self.prefill, asked | remote, number, 0, chat=chat)
+        kv = answer[contract.KV_KEY]
+        signature = decode_counts(kv.pop(contract.ELDR_KEY))
+        return self._decode(prompt, tokens, number, chat=chat, kv=kv, signature=signature)
+
+    def ask_decode_only(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
+        """Let the decode engine do all of it."""
+        return self._decode(prompt, tokens, next(self._numbers), chat=chat, kv=None, signature=None)
+
+    def _decode(
+        self,
+        prompt: str | list[int],
+        tokens: int,
+        number: int,
+        *,
+        chat: bool,
+        kv: dict[str, Any] | None,
+        signature: ExpertCounts | None,
+    ) -> Exchange:
+        body = {**self._body(prompt, chat=chat), "max_tokens": tokens} | ({contract.KV_KEY: kv} if kv else {})
+        answer = self._post(self.decode, body, number, 1, chat=chat)
+        choice = answer["choices"][0]
+        ids = answer.get("prompt_token_ids") or choice["prompt_token_ids"]
+        base = contract.base_id(contract.request_id("0a1b2c3d", number, 1))
+        return Exchange(base, ids, choice["token_ids"], signature)
+
+    def _body(self, prompt: str | list[int], *, chat: bool) -> dict[str, Any]:
+        asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+        return {"model": self.model, **asked, **_SAMPLING}
+
+    def _post(
+        self, url: str, body: dict[str, Any], number: int, attempt: int, *, chat: bool
+    ) -> dict[str, Any]:
+        path = "/v1/chat/completions" if chat else "/v1/completions"
+        headers = {contract.HEADER_REQUEST_ID: contract.request_id("0a1b2c3d", number, attempt)}
+        answer = self._client.post(url + path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        value: dict[str, Any] = answer.json()
+        return value
+
+    def activations(self) -> dict[str, ExpertCounts]:
+        """Return every record that the decode engine keeps, by base id."""
+        found: dict[str, ExpertCounts] = {}
+        cursor, boot = 0, ""
+        while True:
+            query = {"after": cursor, "boot": boot, "limit": 256, "prefix": "eldr-0a1b2c3d-"}
+            page = self._client.get(self.decode + contract.PATH_ACTIVATIONS, params=query).json()
+            assert page["lost"] == 0
+            found |= {record["request_id"]: decode_counts(record) for record in page["records"]}
+            if page["next"] == cursor:
+                return found
+            cursor, boot = page["next"], page["boot"]
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()

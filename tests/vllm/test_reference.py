@@ -1,0 +1,171 @@
+"""The reference against brute force, and the models that it serves; needs the environment of hack/vllm/install."""
+
+import hashlib
+import json
+import os
+import random
+import statistics
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eldr_tiny_moe.client import MODEL, ReferenceClient, ReferenceUnavailableError, run_in
+
+ENV = "ELDR_VLLM"
+"""Names the environment made by ``hack/vllm/install``."""
+FAMILIES = {"qwen3moe": (4, 32), "gptoss": (4, 16), "gemma4": (6, 16)}
+PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(600)
+
+# An independent way to the same counts: what the experts of the model are really called with.
+BRUTE_FORCE = """
+import json, sys
+import torch
+from transformers import AutoModelForCausalLM
+folder, prompt, generated = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+used = []
+def seen(module, inputs):
+    used[-1].append(next(x for x in inputs if not x.is_floating_point()).reshape(1, -1).clone())
+for name, module in model.named_modules():
+    if name.endswith("experts"):
+        module.register_forward_pre_hook(seen)
+n_experts = int(sys.argv[4])
+steps = [[i] for i in generated[:-1]]
+past = None
+with torch.inference_mode():
+    for ids in [prompt, *steps]:
+        used.append([])
+        past = model(input_ids=torch.tensor([ids]), past_key_values=past, use_cache=True).past_key_values
+def count(rows):
+    return [torch.bincount(torch.cat(layer, 1)[0], minlength=n_experts).tolist() for layer in zip(*rows)]
+print(json.dumps([count(used[:1]), count(used[1:])]))
+"""
+
+
+@pytest.fixture(scope="session")
+def environment() -> Path:
+    """The environment that holds torch."""
+    if ENV not in os.environ:
+        pytest.skip("needs torch and transformers: run `make e2e-vllm`")
+    return Path(os.environ[ENV])
+
+
+def written(environment: Path, family: str, folder: Path, *options: str) -> Path:
+    with run_in(environment, "variants", family, str(folder), *options) as process:
+        process.communicate()
+    assert process.returncode == 0
+    return folder
+
+
+@pytest.fixture(scope="session", params=sorted(FAMILIES))
+def variant(request, environment: Path, tmp_path_factory) -> tuple[str, Path]:
+    return request.param, written(environment, request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="session")
+def reference(variant: tuple[str, Path], environment: Path) -> Iterator[ReferenceClient]:
+    with ReferenceClient(environment, variant[1], patience=PATIENCE) as client:
+        yield client
+
+
+def tokens(n: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(4096) for _ in range(n)]
+
+
+def brute_force(
+    environment: Path, model: Path, prompt: list[int], generated: list[int], experts: int
+) -> list:
+    done = subprocess.run(
+        [
+            environment / "bin" / "python",
+            "-c",
+            BRUTE_FORCE,
+            model,
+            json.dumps(prompt),
+            json.dumps(generated),
+            str(experts),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_counts_are_those_of_the_experts_that_ran(
+    variant, reference: ReferenceClient, environment: Path
+) -> None:
+    family, folder = variant
+    assert (reference.layers, reference.experts) == FAMILIES[family]
+    prompt, generated = tokens(150), tokens(9, seed=1)
+    answer = reference.ask(prompt, generated)
+    prefill, decode = brute_force(environment, folder, prompt, generated, reference.experts)
+    assert min(answer.router_gap) > 1e-5, "a near tie proves nothing; take another seed"
+    assert answer.prefill == prefill
+    assert answer.decode == decode
+    assert {sum(layer) for layer in answer.prefill} == {150 * reference.top_k}
+    assert {sum(layer) for layer in answer.decode} == {8 * reference.top_k}
+
+
+def test_choices_are_clear_and_differ_by_layer(reference: ReferenceClient) -> None:
+    answer = reference.ask(tokens(300))
+    assert statistics.median(answer.router_gap) > 0.05
+    assert len({tuple(layer) for layer in answer.prefill}) == reference.layers
+
+
+def test_the_same_seed_writes_the_same_weights(variant, environment: Path, tmp_path: Path) -> None:
+    family, folder = variant
+
+    def digest(path: Path) -> str:
+        return hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+
+    assert digest(written(environment, family, tmp_path / "same")) == digest(folder)
+
+
+@pytest.fixture(scope="session")
+def trained(environment: Path) -> Iterator[ReferenceClient]:
+    with ReferenceClient(environment, MODEL, patience=PATIENCE) as client:
+        yield client
+
+
+def test_the_trained_model_has_its_shape(trained: ReferenceClient) -> None:
+    assert (trained.layers, trained.experts, trained.top_k) == (4, 64, 4)
+
+
+def test_next_tokens_are_greedy_and_say_how_clear_they_are(trained: ReferenceClient) -> None:
+    text = tokens(40)
+    for _ in range(4):
+        text.append(trained.ask(text, positions=[len(text) - 1]).next[0].best)
+    at_once = trained.ask(text[:40], text[40:], positions=range(39, 43))
+    assert [token.best for token in at_once.next] == text[40:]
+    assert all(token.gap > 0 and token.second != token.best for token in at_once.next)
+
+
+def test_one_generated_token_is_never_fed(trained: ReferenceClient) -> None:
+    answer = trained.ask(tokens(20), [5])
+    assert answer.decode == trained.ask(tokens(20)).decode == [[0] * 64] * 4
+    assert len(answer.router_gap) == 20
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"prompt": []}, "prompt: expected at least one token id"),
+        ({"prompt": [4160]}, "prompt: expected a list of token ids below 4160"),
+        ({"prompt": [1], "generated": [-1]}, "generated: expected a list of token ids below 4160"),
+        ({"prompt": [1, 2], "positions": [2]}, r"positions: expected integers in 0\.\.1, got \[2\]"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_the_next_one_answered(trained, request_, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trained.ask(**request_)
+    assert trained.ask([1]).prefill
+
+
+def test_a_folder_without_a_model_is_said(environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReferenceUnavailableError, match="the reference ended"):
+        ReferenceClient(environment, tmp_path, patience=PATIENCE)

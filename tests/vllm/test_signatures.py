@@ -1,0 +1,143 @@
+"""Prompt signatures and decode activations of real engines equal an independent transformers reference, L1 = 0.
+
+The engines are made uncomfortable on purpose: a chunk is 64 tokens, and the KV cache so small that blocks are evicted and
+reused all the time.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
+from tests.support.processes import wait_for
+from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.pair import Exchange, Pair
+
+# KV cache of each model: hardly more than one long request
+FAMILIES = {"qwen3moe-trained": "4M", "gptoss": "12M", "gemma4": "16M"}
+NEAR_TIE = 1e-4
+VOCABULARY = 4000
+BLOCK = 32
+
+
+@dataclass
+class Lab:
+    """A pair of one model, and the reference of the same."""
+
+    pair: Pair
+    reference: ReferenceClient
+    prefill: Engine
+    decode: Engine
+    near_ties: list[str]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def lab(request, environment, plugin, tmp_path_factory, near_ties):
+    folder = tmp_path_factory.mktemp(request.param)
+    model = MODEL
+    if "trained" not in request.param:
+        model = folder / "model"
+        made = run_in(environment, "variants", request.param, str(model))
+        out, _ = made.communicate(timeout=240)
+        assert made.returncode == 0, out
+    crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", FAMILIES[request.param])
+    engines = [
+        Engine(
+            role,
+            Setup(role=role, plugin=plugin, model=model, max_len=1024, arguments=crowded),
+            environment,
+            folder,
+        )
+        for role in ("prefill", "decode")
+    ]
+    for engine in engines:
+        engine.start()
+    try:
+        with ReferenceClient(environment, model) as reference:
+            for engine in engines:
+                wait_for(engine.ready, f"{engine.name} of {request.param}", 300, engine.tail)
+            pair = Pair(engines[0].url, engines[1].url, NAME)
+            yield Lab(pair, reference, *engines, near_ties)
+            pair.close()
+    finally:
+        for engine in engines:
+            engine.stop()
+
+
+def tokens(seed: int, n: int) -> list[int]:
+    return np.random.default_rng(seed).integers(300, VOCABULARY, n).tolist()
+
+
+def check(lab: Lab, exchanges: list[Exchange]) -> None:
+    """Compare counts and tokens of these requests with the reference."""
+    done = {e.base for e in exchanges if len(e.generated) > 1}
+    wait_for(lambda: done <= lab.pair.activations().keys(), "activations of every request", 60)
+    activations = lab.pair.activations()
+    for exchange in exchanges:
+        n, g = len(exchange.prompt), len(exchange.generated)
+        expected = lab.reference.ask(exchange.prompt, exchange.generated, list(range(n - 1, n + g - 1)))
+        clearest = (
+            f"{exchange.base}, {n} + {g} tokens, least clear router choice {min(expected.router_gap):.2g}"
+        )
+        if exchange.signature is not None:
+            assert exchange.signature.exact, clearest
+            assert exchange.signature.tokens == n
+            assert np.abs(exchange.signature.counts.astype(int) - np.array(expected.prefill)).sum() == 0, (
+                clearest
+            )
+        if g > 1:
+            record = activations[exchange.base]
+            assert record.exact, clearest
+            assert record.tokens == g - 1
+            assert np.abs(record.counts.astype(int) - np.array(expected.decode)).sum() == 0, clearest
+        for position, (said, ranked) in enumerate(zip(exchange.generated, expected.next, strict=True)):
+            if said != ranked.best:
+                where = f"{exchange.base} at {position}: {ranked}"
+                assert said == ranked.second, where
+                assert ranked.gap < NEAR_TIE, where
+                lab.near_ties.append(where)
+
+
+def test_cold_then_from_the_prefix_cache(lab):
+    prompt = tokens(1, 150)
+    other_tail = prompt[:96] + tokens(2, 40)
+    hits = lab.prefill.metric("vllm:prefix_cache_hits_total")
+    exchanges = [lab.pair.ask(p, 12) for p in (prompt, prompt, other_tail)]
+    check(lab, exchanges)
+    assert np.array_equal(exchanges[0].signature.counts, exchanges[1].signature.counts)
+    assert lab.prefill.metric("vllm:prefix_cache_hits_total") - hits >= 128 + 96
+
+
+@pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
+def test_lengths_around_blocks_and_chunks(lab, n, g):
+    check(lab, [lab.pair.ask(tokens(n, n), g)])
+
+
+def test_chat(lab):
+    check(lab, [lab.pair.ask("Write a long story about a river and its two banks.", 20, chat=True)])
+
+
+def test_prompts_that_the_decode_engine_prefills_itself(lab):
+    shared = tokens(5, 70)
+    exchanges = [lab.pair.ask(shared, 8), lab.pair.ask_decode_only(shared + tokens(6, 30), 8)]
+    exchanges.append(lab.pair.ask_decode_only(shared + exchanges[0].generated, 8))
+    check(lab, exchanges)
+
+
+def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
+    rng = np.random.default_rng(7)
+    heads = [tokens(100 + i, 96) for i in range(3)]
+    prompts = [
+        heads[i % 3][: int(rng.integers(0, 97))] + tokens(200 + i, int(rng.integers(20, 200)))
+        for i in range(24)
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        exchanges = list(
+            pool.map(
+                lambda i: (lab.pair.ask_decode_only if i % 5 == 4 else lab.pair.ask)(prompts[i], 10),
+                range(24),
+            )
+        )
+    check(lab, exchanges)
