@@ -35,8 +35,9 @@ SETUPS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get(ENV):
-        # the other tests end engines that these can use
-        items.sort(key=lambda item: item.path.name != "test_outputs.py")
+        # first those with engines of their own, before the fleet is up; of the fleet's those that leave all engines alive
+        turns = {"test_outputs.py": 1, "test_failures.py": 2, "test_leases.py": 2}
+        items.sort(key=lambda item: turns.get(item.path.name, 0))
         return
     here = Path(__file__).parent
     for item in items:
