@@ -31,6 +31,12 @@ class Lab:
     prefill: Engine
     decode: Engine
     near_ties: list[str]
+    family: str
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether some layers see a sliding window only."""
+        return self.family in {"gptoss", "gemma4"}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -59,7 +65,7 @@ def lab(request, environment, plugin, tmp_path_factory, near_ties):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {request.param}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Lab(pair, reference, *engines, near_ties)
+            yield Lab(pair, reference, *engines, near_ties, request.param)
             pair.close()
     finally:
         for engine in engines:
@@ -107,7 +113,8 @@ def test_cold_then_from_the_prefix_cache(lab):
     exchanges = [lab.pair.ask(p, 12) for p in (prompt, prompt, other_tail)]
     check(lab, exchanges)
     assert np.array_equal(exchanges[0].signature.counts, exchanges[1].signature.counts)
-    assert lab.prefill.metric("vllm:prefix_cache_hits_total") - hits >= 128 + 96
+    # sliding windows of the hybrid models forget the beginning, so that only the whole prompt is found again there
+    assert lab.prefill.metric("vllm:prefix_cache_hits_total") - hits >= 128 + (0 if lab.hybrid else 96)
 
 
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
@@ -116,6 +123,10 @@ def test_lengths_around_blocks_and_chunks(lab, n, g):
 
 
 def test_chat(lab):
+    if lab.family == "gptoss":
+        pytest.skip(
+            "vLLM writes chats for GPT-OSS with that model's own 201,088 tokens, which a small one has not"
+        )
     check(lab, [lab.pair.ask("Write a long story about a river and its two banks.", 20, chat=True)])
 
 
