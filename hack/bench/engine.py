@@ -25,10 +25,9 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.vllm.engines import MODEL, NAME, Engine, Setup  # noqa: E402
-
 from eldr.engine.install import copy  # noqa: E402
 from tests.support.processes import wait_for  # noqa: E402 - the launcher of the real-engine tests
+from tests.vllm.engines import MODEL, NAME, Engine, Setup  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks" / "engine.md"
 PROMPTS = (128, 512, 1536)

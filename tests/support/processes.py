@@ -29,6 +29,7 @@ def wait_for(
     what: str,
     seconds: float = 30.0,
     show: Callable[[], object] | None = None,
+    every: float = 0.02,
 ) -> T:
     """Poll until the condition is true; fail with `what`, and with what `show` returns, when it never is."""
     end = time.monotonic() + seconds
@@ -39,7 +40,7 @@ def wait_for(
         if time.monotonic() > end:
             seen = f"; last seen: {show()}" if show else ""
             raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}{seen}")
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 class Server:

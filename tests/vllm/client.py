@@ -50,9 +50,8 @@ def _text(case: Case, choice: dict[str, Any]) -> str:
 def _read_events(got: httpx.Response, answer: Answer) -> None:
     for line in got.iter_lines():
         if line == "data: [DONE]":
-            answer.outcome = "ok"
-            return
-        if not line:
+            answer.outcome = "ok"  # and read on: who leaves before the end has left
+        if not line or answer.outcome == "ok":
             continue
         event = json.loads(line.removeprefix("data: "))
         if "error" in event:

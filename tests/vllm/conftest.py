@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from eldr.engine.install import copy
-from tests.support.processes import wait_for
 from tests.support.router import Router, router
 from tests.vllm.client import Answer, ask
-from tests.vllm.engines import NAME, Engine, Fleet, Setup
+from tests.vllm.engines import NAME, Engine, Fleet, Setup, wait_for
 from tests.vllm.prompts import ALL, FRESH, Case
 
 ENV = "ELDR_VLLM"

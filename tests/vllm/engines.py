@@ -8,6 +8,7 @@ KV cache, one thread each, NIXL over loopback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -20,7 +21,11 @@ from typing import Any, Literal
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.processes import free_port, wait_for
+from tests.support import processes
+from tests.support.processes import free_port
+
+wait_for = functools.partial(processes.wait_for, every=0.2)
+"""Real engines are slow enough to be asked seldom, and answering costs them time."""
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "hack" / "tiny_moe" / "model"

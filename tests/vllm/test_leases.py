@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import httpx
 
-from tests.support.processes import wait_for
 from tests.vllm.client import ask
 from tests.vllm.conftest import SHORT_LEASE
+from tests.vllm.engines import wait_for
 from tests.vllm.prompts import FILLER, LONG
 
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
