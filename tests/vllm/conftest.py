@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """All engines; none runs before a test asks for it."""
+def fleet(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterator[Fleet]:
+    """All engines, with the plug-in beside the transport as in a pod; none runs before a test asks for it."""
     folder = tmp_path_factory.mktemp("engines")
     program = Path(os.environ[ENV])
-    engines = Fleet(Engine(name, setup, program, folder) for name, setup in SETUPS.items())
+    engines = Fleet(
+        Engine(name, setup if setup.role == "plain" else replace(setup, plugin=plugin), program, folder)
+        for name, setup in SETUPS.items()
+    )
     try:
         yield engines
     finally:
