@@ -166,7 +166,7 @@ The paper ([arXiv 2607.00466](https://arxiv.org/abs/2607.00466), means over its 
 them) finds rho 0.76 for counts x idf and 0.47 for binary signatures; 0.745 for plain counts is our inference from "idf adds 1.5 points on
 average". Its models have 30 to 48 layers of 128 experts, ours has 4 of {columns[0]["experts"]}, so figures are not comparable one by one. The order is
 what can be checked: binary signatures are by far the worst in both. **Idf {_idf_verdict(columns)}**: a prompt here touches {100 * columns[0]["touched"]:.0f} % of
-all (layer, expert) cells, so having touched one says little, which is also why binary signatures do worse than the paper's. `eldr fit` therefore keeps whichever of the two
+all (layer, expert) cells, so having touched one says little, which is likely why binary signatures do worse than the paper's. `eldr fit` therefore keeps whichever of the two
 correlates better on the log at hand. The paper's 22 % fewer active experts than round robin (Qwen3-30B-A3B, task data set, placed by its
 router) is another quantity than the difference above, which is what perfect grouping by kind would give this model.
 
