@@ -14,6 +14,7 @@ import pytest
 
 from eldr import centroids, contract
 from eldr.sim import traces
+from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
 from tests.e2e.conftest import NAME, System
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 async def send(system: System, count: int) -> None:
     """Send requests until so many were answered; none may fail. Batches are large enough for locality to pay."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, rate=20.0, tokens=60)
+    load = Load(lambda: routers, NAME, Poisson(20.0), tokens=60)
     records, _ = traces.load().split()
     load.switch(Workload("traffic", replay(records), logged=True))
     stop = asyncio.Event()

@@ -9,6 +9,7 @@ import pytest
 
 from eldr import contract
 from eldr.sim import traces
+from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load, Outcome, Workload
 from eldr_demo.simulated import replay
 from tests.e2e.conftest import NAME, System, kill
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 async def traffic(system: System, event: Callable[[], None]) -> list[Outcome]:
     """Send requests, let something happen amid them, send on until all is Ready again."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, rate=15.0, tokens=60)
+    load = Load(lambda: routers, NAME, Poisson(15.0), tokens=60)
     records, _ = traces.load().split()
     load.switch(Workload("traffic", replay(records), logged=True))
     stop = asyncio.Event()

@@ -30,14 +30,19 @@ from eldr_kube.cluster import Cluster
     "--out", type=click.Path(file_okay=False, path_type=Path), default="out", help="Folder of the picture."
 )
 @click.option("--measure", type=click.FloatRange(1), help="Seconds measured per phase.  [default: by engine]")
-@click.option("--rate", type=click.FloatRange(0.1), help="Requests per second.  [default: by engine]")
+@click.option(
+    "--rate", type=click.FloatRange(0.1), default=11.0, help="Requests per second, simulated engines."
+)
 @click.option("--speed", type=click.FloatRange(0.01), default=3.0, help="Step time of simulated engines.")
-def main(*, engine: str, out: Path, measure: float | None, rate: float | None, speed: float) -> None:
+@click.option("--in-flight", type=click.IntRange(1), default=20, help="Requests at a time, real engines.")
+def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: float, in_flight: int) -> None:
     """Run the whole loop on this machine and print what it did."""
     console = Console(width=140)
-    changes = {key: value for key, value in {"measure": measure, "rate": rate}.items() if value is not None}
+    changes = {} if measure is None else {"measure": measure}
     engines: Engines = (
-        RealEngines(**changes) if engine == "vllm" else SimulatedEngines(speed=speed, **changes)
+        RealEngines(in_flight=in_flight, **changes)
+        if engine == "vllm"
+        else SimulatedEngines(rate=rate, speed=speed, **changes)
     )
     out.mkdir(parents=True, exist_ok=True)
     console.print("starting the control plane (the first time it is built from source: about five minutes)")

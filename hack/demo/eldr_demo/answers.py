@@ -39,11 +39,14 @@ class Prompt:
         Takes the answer and the tokens asked for, and returns why it is wrong, or None.
     fields : dict
         More fields of the body.
+    tokens : int, optional
+        Tokens to ask for instead of the demo's usual number.
     """
 
     text: str
     verify: Callable[[Answer, int], str | None]
     fields: dict[str, Any] = field(default_factory=dict)
+    tokens: int | None = None
 
 
 def read_stream(status: int, received: bytes) -> Answer:

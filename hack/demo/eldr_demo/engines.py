@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from eldr_demo.arrivals import Arrivals
 from eldr_demo.load import Workload
 from eldr_kube.agent.images import Image
 
@@ -18,8 +19,6 @@ class DemoSettings:
 
     Attributes
     ----------
-    rate : float
-        Arrivals per second, the same throughout.
     tokens : int
         Output tokens per request.
     settle, measure : float
@@ -34,7 +33,6 @@ class DemoSettings:
         How long a fit may take, with the time until it has its samples.
     """
 
-    rate: float
     tokens: int
     settle: float
     measure: float
@@ -56,6 +54,9 @@ class Engines(Protocol):
 
     def images(self) -> Mapping[str, Image]:
         """Return what images mean on this machine, besides our own."""
+
+    def arrivals(self) -> Arrivals:
+        """Return when requests come, the same throughout."""
 
     def workload(self, name: str, mix: Mix, *, logged: bool) -> Workload:
         """Return requests of a mix of texts; logged ones are for fits, others for measuring, never the same."""

@@ -1,4 +1,4 @@
-"""Open-loop traffic: streamed chat requests with Poisson arrivals, every answer checked."""
+"""Traffic: streamed chat requests, every answer checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import orjson
 
 from eldr.contract import HEADER_LOG
 from eldr_demo.answers import AnswerError, Prompt, read_stream
+from eldr_demo.arrivals import Arrivals
 
 READ_TIMEOUT = 120.0
 
@@ -64,37 +65,32 @@ class Outcome:
 
 @dataclass(slots=True)
 class Load:
-    """Open-loop load generator.
+    """Load generator.
 
     Parameters
     ----------
     endpoints : callable
         Returns the base URLs of the ready routers: what a Service would balance over.
     model : str
-    rate : float
-        Mean arrivals per second.
+    arrivals : Arrivals
     tokens : int
-        Output tokens of every request.
+        Output tokens of a request that does not ask for another number.
     seed : int
     """
 
     endpoints: Callable[[], Sequence[str]]
     model: str
-    rate: float
+    arrivals: Arrivals
     tokens: int
     seed: int = 1
     outcomes: list[Outcome] = field(default_factory=list)
     _workload: Workload | None = None
-    _gaps: np.random.Generator = field(init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def switch(self, workload: Workload) -> None:
-        """Send other requests from now on, with the same arrival times as after every switch.
-
-        Phases then differ in what arrives and where it is placed, not in how bursty chance made them.
-        """
+        """Send other requests from now on, with arrivals as after every switch."""
         self._workload = workload
-        self._gaps = np.random.default_rng(self.seed)
+        self.arrivals.restart()
 
     @property
     def in_flight(self) -> int:
@@ -105,33 +101,35 @@ class Load:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
         rng = np.random.default_rng(self.seed)
-        self._gaps = np.random.default_rng(self.seed)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(READ_TIMEOUT, connect=5.0)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
-            due = loop.time()
             for number in itertools.count():
-                due += self._gaps.exponential(1.0 / self.rate)
-                if await _set_within(stop, due - loop.time()):
+                if not await self.arrivals.next(stop):
                     break
                 workload = self._workload
                 if workload is None:
-                    continue
+                    raise RuntimeError("no workload: call switch() before run()")
                 prompt = workload.draw(rng, number)
                 task = loop.create_task(self._request(client, workload, prompt, number))
                 self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                task.add_done_callback(self._ended)
             await asyncio.gather(*self._running)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self.arrivals.done()
 
     async def _request(
         self, client: httpx.AsyncClient, workload: Workload, prompt: Prompt, number: int
     ) -> None:
         loop = asyncio.get_running_loop()
+        tokens = prompt.tokens or self.tokens
         body = orjson.dumps(
             {
                 "model": self.model,
                 "messages": [{"role": "user", "content": prompt.text}],
-                "max_tokens": self.tokens,
+                "max_tokens": tokens,
                 "stream": True,
                 "stream_options": {"include_usage": True},
                 **prompt.fields,
@@ -148,12 +146,12 @@ class Load:
                         first = loop.time()
                     received += chunk
                 answer = read_stream(response.status_code, bytes(received))
-                error = prompt.verify(answer, self.tokens)
+                error = prompt.verify(answer, tokens)
         except AnswerError as problem:
             error = str(problem)
         except (httpx.HTTPError, NoEndpointError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        self.outcomes.append(Outcome(workload.name, started, first, loop.time(), self.tokens, error))
+        self.outcomes.append(Outcome(workload.name, started, first, loop.time(), tokens, error))
 
     def _stream(
         self, client: httpx.AsyncClient, body: bytes, headers: dict[str, str], number: int
@@ -194,15 +192,3 @@ class FailOver:
     async def __aexit__(self, *_: object) -> None:
         if self._response is not None:
             await self._response.aclose()
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event for so long and tell whether it is set."""
-    if seconds <= 0:
-        await asyncio.sleep(0)
-        return event.is_set()
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from eldr_demo.answers import Answer, Prompt
+from eldr_demo.arrivals import Arrivals, ClosedLoop
 from eldr_demo.engines import DemoSettings, Mix
 from eldr_demo.load import Workload
 from eldr_kube.agent.images import Image
@@ -45,15 +46,17 @@ class RealEngines:
 
     Parameters
     ----------
+    in_flight : int
+        Requests at a time. A closed loop, because a rate would measure how busy this machine is: with it, batches
+        are the same in every phase and active experts can be compared.
     changes : float
         Settings that differ from the defaults.
     """
 
-    title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, one arrival rate"
+    title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, always as many requests in flight"
 
-    def __init__(self, **changes: float) -> None:
+    def __init__(self, *, in_flight: int = 20, **changes: float) -> None:
         defaults = DemoSettings(
-            rate=2.5,
             tokens=96,
             settle=15.0,
             measure=60.0,
@@ -64,6 +67,7 @@ class RealEngines:
             fit_seconds=420.0,
         )
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
+        self._in_flight = in_flight
         self._texts = corpus.load()
         self._prompts = corpus.Prompts(self._texts)
 
@@ -96,6 +100,10 @@ class RealEngines:
             raise RuntimeError("the environment of the real engine cannot be made here; see above")
         return vllm_images(Path(run.stdout.strip()))
 
+    def arrivals(self) -> Arrivals:
+        """Return a closed loop."""
+        return ClosedLoop(self._in_flight)
+
     def workload(self, name: str, mix: Mix, *, logged: bool) -> Workload:
         """Return requests with texts of the mix; no two of a demo begin alike."""
         kinds = [kind for kind in MIXES[mix] if kind in self._texts][:4]
@@ -103,8 +111,9 @@ class RealEngines:
         def draw(rng: np.random.Generator, number: int) -> Prompt:
             del number
             text = self._prompts.characters(str(rng.choice(kinds)), CHARACTERS)
-            # Sampled text, for greedy answers of a small model soon repeat themselves; and all of the same length.
-            return Prompt(text, verify, {"temperature": 0.8, "ignore_eos": True})
+            # Sampled text, for greedy answers of a small model soon repeat themselves; of lengths that keep them out of step.
+            tokens = int(rng.integers(self.settings.tokens // 2, self.settings.tokens * 3 // 2))
+            return Prompt(text, verify, {"temperature": 0.8, "ignore_eos": True}, tokens)
 
         return Workload(name, draw, logged)
 

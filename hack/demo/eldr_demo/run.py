@@ -1,10 +1,10 @@
-"""The demo: JSQ, bootstrap fit, ELDR, a shift of the workload, a manual re-fit, all under one arrival rate."""
+"""The demo: JSQ, bootstrap fit, ELDR, a shift of the workload, a manual re-fit, all under the same traffic."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,9 @@ class Demo:
             await self._measure("shifted", "second")
             self._say("logging signatures of the new mix, then a manual EldrFit")
             self.load.switch(self.engines.workload("re-fit", "second", logged=True))
-            await asyncio.sleep(size.samples / size.rate)
+            await objects.until(
+                self._served("re-fit", size.samples), "enough traffic for a re-fit", size.fit_seconds
+            )
             created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=objects.manual_fit(1))
             await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
             await self._measure("re-fitted", "second")
@@ -73,7 +75,7 @@ class Demo:
         size = self.engines.settings
         routers = await self.view.urls(contract.ROLE_PREFILL, contract.PORT_ROUTER)
         decoders = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
-        self.load = Load(lambda: routers, objects.NAME, size.rate, size.tokens)
+        self.load = Load(lambda: routers, objects.NAME, self.engines.arrivals(), size.tokens)
         self.sampler = Sampler(lambda: decoders)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -93,6 +95,12 @@ class Demo:
         await asyncio.sleep(size.measure)
         policy = (await self.view.get("eldr"))["status"]["router"]["policyInEffect"]
         self.phases.append(Phase(name, policy, begun, loop.time()))
+
+    def _served(self, phase: str, requests: int) -> Callable[[], Awaitable[bool]]:
+        async def enough() -> bool:
+            return sum(o.phase == phase for o in self.load.outcomes) >= requests
+
+        return enough
 
     async def _activated(self, fit: str, label: str) -> None:
         """Wait until a fit's set is active on every router."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from eldr.sim import text, traces
 from eldr_demo.answers import Answer, Prompt
+from eldr_demo.arrivals import Arrivals, Poisson
 from eldr_demo.engines import DemoSettings, Mix
 from eldr_demo.load import Workload
 from eldr_kube.agent.images import Image
@@ -25,6 +26,8 @@ class SimulatedEngines:
 
     Parameters
     ----------
+    rate : float
+        Mean arrivals per second.
     speed : float
         Step time relative to a Qwen3-30B-A3B on an MI300X; above 1 spares the machine.
     changes : float
@@ -33,9 +36,8 @@ class SimulatedEngines:
 
     title = "simulated engines, real control plane, one arrival rate"
 
-    def __init__(self, *, speed: float = 3.0, **changes: float) -> None:
+    def __init__(self, *, rate: float = 11.0, speed: float = 3.0, **changes: float) -> None:
         defaults = DemoSettings(
-            rate=11.0,
             tokens=96,
             settle=12.0,
             measure=36.0,
@@ -46,6 +48,7 @@ class SimulatedEngines:
             fit_seconds=120.0,
         )
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
+        self._rate = rate
         self._speed = speed
         self._traces = traces.load()
 
@@ -64,6 +67,10 @@ class SimulatedEngines:
     def images(self) -> Mapping[str, Image]:
         """Return nothing: the simulator is in our own image."""
         return {}
+
+    def arrivals(self) -> Arrivals:
+        """Return random arrivals, however the pool fares."""
+        return Poisson(self._rate)
 
     def workload(self, name: str, mix: Mix, *, logged: bool) -> Workload:
         """Return requests that replay records of the mix; fits and measurements get disjoint ones."""

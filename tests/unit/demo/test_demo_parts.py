@@ -1,3 +1,4 @@
+import asyncio
 import math
 
 import numpy as np
@@ -6,8 +7,10 @@ import pytest
 
 from eldr.sim import text
 from eldr.sim.telemetry import EngineMetrics
-from eldr_demo.answers import AnswerError, read_stream
+from eldr_demo.answers import Answer, AnswerError, read_stream
+from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.load import Outcome
+from eldr_demo.real import verify
 from eldr_demo.report import Phase, draw, measure
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Sampler, StepTotals, parse
@@ -43,8 +46,8 @@ def test_an_answer_that_is_no_complete_stream_is_an_error(status, received, name
 
 
 def test_fits_and_measurements_get_different_records_of_the_same_kinds():
-    engines = SimulatedEngines(rate=5.0)
-    assert engines.settings.rate == 5.0
+    engines = SimulatedEngines(measure=5.0)
+    assert engines.settings.measure == 5.0
     rng = np.random.default_rng(0)
     drawn = {
         logged: {engines.workload("w", "first", logged=logged).draw(rng, 0).text for _ in range(500)}
@@ -98,3 +101,36 @@ def test_the_picture_is_drawn(sampler, tmp_path):
     outcomes = [outcome("ELDR", float(s), float(rng.uniform(0.04, 0.08))) for s in range(50)]
     draw(tmp_path / "d.png", [Phase("ELDR", "ELDR", 10.0, 20.0)], outcomes, sampler, {"fit": 9.0})
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_closed_loop_keeps_as_many_in_flight_and_stops():
+    arrivals, stop = ClosedLoop(2), asyncio.Event()
+    assert await arrivals.next(stop)
+    assert await arrivals.next(stop)
+    third = asyncio.ensure_future(arrivals.next(stop))
+    await asyncio.sleep(0)
+    assert not third.done()
+    arrivals.done()
+    assert await third
+    stop.set()
+    assert not await arrivals.next(stop)
+
+
+async def test_poisson_arrivals_repeat_after_a_restart():
+    def gaps(arrivals, n=5):
+        return [float(arrivals._gaps.exponential()) for _ in range(n)]
+
+    arrivals = Poisson(1000.0)
+    first = gaps(arrivals)
+    assert gaps(arrivals) != first
+    arrivals.restart()
+    assert gaps(arrivals) == first
+    stop = asyncio.Event()
+    assert await arrivals.next(stop)
+    stop.set()
+    assert not await arrivals.next(stop)
+
+
+def test_an_answer_of_another_length_is_wrong():
+    assert verify(Answer("text", 5), 5) is None
+    assert verify(Answer("text", 4), 5) == "4 of 5 tokens"
