@@ -48,7 +48,7 @@ def test_a_prefill_engine_killed_before_the_pull_then_restarted(serve, fleet, co
         d0.pause()  # it accepts the request and reads nothing, so the pull cannot begin
         answer = background.submit(ask, router.url, case, stream=True)
         wait_for(lambda: router.loads()["d0"], "the prefill to be answered and d0 to be chosen", 60)
-        assert holds(p), "the result waits for its pull"
+        wait_for(lambda: holds(p), "p to keep the result for its pull", 60)
         p.kill()
         d0.resume()
         correct(case, answer.result())
@@ -73,7 +73,8 @@ def test_a_client_that_leaves_frees_everything(serve, fleet, correct, fresh):
             lines = stream.iter_lines()  # a generator that is thrown away closes the stream
             assert next(lines).startswith("data: ")
             assert router.loads()["d0"] == 1
-            assert d0.requests() == 1
+            # an engine counts a step after it has sent the step's tokens
+            wait_for(lambda: d0.requests() == 1, "d0 to count the request", 60)
         wait_for(lambda: not router.in_flight(), "the router to notice", 60, router.loads)
         wait_for(lambda: not d0.requests(), "d0 to drop the request", 60)
         wait_for(lambda: not holds(d0), "d0 to free its blocks", 60)

@@ -34,7 +34,7 @@ from eldr_kube.cluster import Cluster
     "--rate", type=click.FloatRange(0.1), default=11.0, help="Requests per second, simulated engines."
 )
 @click.option("--speed", type=click.FloatRange(0.01), default=3.0, help="Step time of simulated engines.")
-@click.option("--in-flight", type=click.IntRange(1), default=20, help="Requests at a time, real engines.")
+@click.option("--in-flight", type=click.IntRange(1), default=40, help="Requests at a time, real engines.")
 def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: float, in_flight: int) -> None:
     """Run the whole loop on this machine and print what it did."""
     console = Console(width=140)

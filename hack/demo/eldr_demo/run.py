@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,10 +52,14 @@ class Demo:
             await self._measure("shifted", "second")
             self._say("logging signatures of the new mix, then a manual EldrFit")
             self.load.switch(self.engines.workload("re-fit", "second", logged=True))
+            begun = asyncio.get_running_loop().time()
             await objects.until(
                 self._served("re-fit", size.samples), "enough traffic for a re-fit", size.fit_seconds
             )
-            created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=objects.manual_fit(1))
+            # what was logged before is of the first mix; the shifted phase between was not logged
+            minutes = math.ceil((asyncio.get_running_loop().time() - begun) / 60)
+            manifest = objects.manual_fit(minutes)
+            created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=manifest)
             await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
             await self._measure("re-fitted", "second")
         await self._idle()
@@ -79,12 +84,13 @@ class Demo:
         self.sampler = Sampler(lambda: decoders)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.load.run(stop))
-            group.create_task(self.sampler.run(stop))
+            tasks = [group.create_task(self.load.run(stop)), group.create_task(self.sampler.run(stop))]
             try:
                 yield
             finally:
+                # requests in flight are answered first, also where a step has failed: they are no failures of theirs
                 stop.set()
+                await asyncio.wait(tasks)
 
     async def _measure(self, name: str, mix: Mix) -> None:
         loop, size = asyncio.get_running_loop(), self.engines.settings
