@@ -20,6 +20,7 @@ FAMILIES = {"qwen3moe-trained": "4M", "gptoss": "12M", "gemma4": "16M"}
 NEAR_TIE = 1e-4
 VOCABULARY = 4000
 BLOCK = 32
+PREEMPTIONS = "vllm:num_preemptions_total"
 
 
 @dataclass
@@ -152,3 +153,13 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
             )
         )
     check(lab, exchanges)
+
+
+def test_preempted_requests_count_every_token_once(lab):
+    """More tokens than the decode engine's cache holds: some requests lose their blocks and are computed again."""
+    preempted = lab.decode.metric(PREEMPTIONS)
+    prompts = [tokens(300 + i, 60) for i in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        exchanges = list(pool.map(lambda prompt: lab.pair.ask(prompt, 480), prompts))
+    check(lab, exchanges)
+    assert lab.decode.metric(PREEMPTIONS) > preempted
