@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
 
-_SHORTEST_ABBREVIATION = len("--por")
-"""vLLM takes any unambiguous beginning of a name; shorter ones are ambiguous, so it refuses them itself."""
+_BOTH = frozenset((contract.ROLE_PREFILL, contract.ROLE_DECODE))
+_PREFILL = frozenset((contract.ROLE_PREFILL,))
+_DECODE = frozenset((contract.ROLE_DECODE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,48 +21,97 @@ class _Rule:
     Parameters
     ----------
     names : tuple of str
-        The option and its short form.
+        The options and their short forms.
     remedy : str
-    harmless : str or None
-        The one value that is let pass.
+    harmless : range
+        Values that are let pass.
+    roles : frozenset of str
+        Whose engines it would break.
     """
 
     names: tuple[str, ...]
     remedy: str
-    harmless: str | None = None
+    harmless: range = range(0)
+    roles: frozenset[str] = _BOTH
 
     def matches(self, name: str) -> bool:
-        if name in self.names:
-            return True
-        is_long = name.startswith("--") and len(name) >= _SHORTEST_ABBREVIATION
-        return is_long and any(known.startswith(name) for known in self.names)
+        """Tell whether vLLM may read a name as one of these: it takes any unambiguous beginning of a long one."""
+        if len(name) > len("--") and name.startswith("--"):
+            return any(known.startswith(name) for known in self.names)
+        return name in self.names
+
+    def lets_pass(self, value: str) -> bool:
+        """Tell whether a value does no harm; what is no number is refused, vLLM would not take it either."""
+        try:
+            return int(value) in self.harmless
+        except ValueError:
+            return False
 
 
+_ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _SPECULATION = "remove it: rejected drafts would be counted"
 _PARTS = (
     "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
 )
+_DATA_PARALLEL = (
+    "remove it: one address would hide several batches, among which routers cannot choose; use more replicas"
+)
+_MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
+_PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
+_MAX_BLOCK_SIZE = 255
 _RULES = (
     _Rule(
         ("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"
     ),
+    _Rule(
+        ("--kv-offloading-size",),
+        "remove it: vLLM would put its offloading connector in the place of those that move KV blocks and count experts",
+    ),
     _Rule(("--port",), _OWNED),
     _Rule(("--host",), _OWNED),
     _Rule(("--uds",), "remove it: routers reach engines by address and port"),
+    _Rule(
+        ("--root-path",),
+        "remove it: only routers talk to engines; a prefix belongs to the gateway before them",
+    ),
+    _Rule(
+        (
+            *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
+            "--enable-ssl-refresh",
+        ),
+        _PLAIN_HTTP,
+    ),
+    _Rule(("--grpc", "--headless"), _PLAIN_HTTP),
     _Rule(("--served-model-name",), "remove it: the name that clients send is spec.model.name"),
     _Rule(("--model",), "remove it: the model is spec.model.uri"),
-    _Rule(("--pipeline-parallel-size", "-pp"), _PARTS, harmless="1"),
-    _Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, harmless="1"),
-    _Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, harmless="1"),
-    _Rule(("--enable-dbo",), "remove it: micro-batches hide which token goes where"),
-    _Rule(("--speculative-config", "-sc"), _SPECULATION),
-    _Rule(("--spec-method",), _SPECULATION),
-    _Rule(("--spec-model",), _SPECULATION),
-    _Rule(("--spec-tokens",), _SPECULATION),
+    _Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
+    _Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
+    _Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
+    _Rule(("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"), _DATA_PARALLEL, _ONE),
+    _Rule(
+        (
+            *("--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr"),
+            *("--data-parallel-address", "-dpa", "--data-parallel-rpc-port", "-dpp"),
+            *("--data-parallel-backend", "-dpb", "--data-parallel-hybrid-lb", "-dph"),
+            *("--data-parallel-external-lb", "-dpe", "--data-parallel-multi-port-external-lb", "-dpm"),
+            "--data-parallel-supervisor-port",
+        ),
+        _DATA_PARALLEL,
+    ),
+    _Rule(("--enable-dbo",), _MICRO_BATCHES),
+    _Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
+    _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
+    _Rule(
+        ("--block-size",),
+        f"write {_MAX_BLOCK_SIZE} or less, such as 128: a prefill engine counts the tokens of a block in one byte",
+        range(_MAX_BLOCK_SIZE + 1),
+        _PREFILL,
+    ),
+    _Rule(("--speculative-config", "-sc", "-s"), _SPECULATION),
+    _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
 )
 """What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
-_SHORT_FORMS = tuple(name for rule in _RULES for name in rule.names if not name.startswith("--"))
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -69,30 +120,28 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         return []
     spec = cr.spec
     return [
-        *_refused(spec.engine.args, "spec.engine.args"),
-        *_refused(spec.prefill.args, "spec.prefill.args"),
-        *_refused(spec.decode.args, "spec.decode.args"),
+        *_refused(spec.engine.args, "spec.engine.args", _BOTH),
+        *_refused(spec.prefill.args, "spec.prefill.args", _PREFILL),
+        *_refused(spec.decode.args, "spec.decode.args", _DECODE),
     ]
 
 
-def _refused(args: Sequence[str], field: str) -> Iterator[Problem]:
+def _refused(args: Sequence[str], field: str, roles: frozenset[str]) -> Iterator[Problem]:
     for index, argument in enumerate(args):
-        name, value = _split(argument, args[index + 1] if index + 1 < len(args) else "")
+        if not argument.startswith("-"):
+            continue
+        name, equals, value = argument.partition("=")
+        if not equals:
+            value = args[index + 1] if index + 1 < len(args) else ""
+        name = _canonical(name)
         for rule in _RULES:
-            if rule.matches(name) and value != rule.harmless:
-                yield Problem("InvalidArgument", f"{field}[{index}]", argument, rule.remedy)
+            if rule.matches(name) and not rule.roles.isdisjoint(roles) and not rule.lets_pass(value):
+                shown = argument if equals or value.startswith("--") else f"{argument} {value}".rstrip()
+                yield Problem("InvalidArgument", f"{field}[{index}]", shown, rule.remedy)
                 break
 
 
-def _split(argument: str, following: str) -> tuple[str, str]:
-    """Return an option's name as vLLM reads it, and its value; an empty name for what is no option."""
-    if not argument.startswith("-"):
-        return "", ""
-    name, equals, value = argument.partition("=")
-    if name.startswith("--"):
-        # Underscores stand for dashes, and --option.key sets one key of an option that takes JSON.
-        return name.partition(".")[0].replace("_", "-"), value if equals else following
-    for short in _SHORT_FORMS:
-        if name.startswith(short) and name != short and not equals:
-            return short, name.removeprefix(short)
-    return name, value if equals else following
+def _canonical(name: str) -> str:
+    """Return an option as vLLM reads it: --option.key sets one key of JSON, underscores stand for dashes."""
+    option = name.partition(".")[0]
+    return option.replace("_", "-") if option.startswith("--") else option

@@ -7,30 +7,19 @@ second pull would return wrong tokens without an error, so the prompt is prefill
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
-
-from eldr.contract import (
-    ELDR_KEY,
-    KV_KEY,
-    ROLE_PREFILL,
-    base_id,
-    is_sampled,
-    request_id,
-)
-from eldr_router import affinity, answers, bodies, forward
+from eldr.contract import ROLE_PREFILL, base_id, is_sampled, request_id
+from eldr_router import affinity, bodies, forward
 from eldr_router.client import Client
 from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
-from eldr_router.framing import CloseBody, LengthBody
-from eldr_router.head import Headers, ResponseHead
-from eldr_router.placement import NO_SIGNATURE, WHOLE, Placement, Signature, read_signature
+from eldr_router.framing import CloseBody
+from eldr_router.head import Headers
+from eldr_router.legs import AnsweredError, Prefilled, RetryError, first_bytes, read_prefilled
+from eldr_router.placement import WHOLE, Placement, Signature
 from eldr_router.registry import Admission, Endpoint, Lease
-from eldr_router.relay import Relay
 from eldr_router.requests import Request
 from eldr_router.routing import Table
 from eldr_router.services import Services
@@ -38,35 +27,6 @@ from eldr_router.telemetry import Observation
 from eldr_router.upstream import Exchange
 
 _MAX_ANSWER = 256 << 20
-_MAX_HELD = 1 << 20
-"""A whole answer up to this size is read before the client's response begins, so that it can still be retried."""
-
-
-class _AnsweredError(Exception):
-    """An engine answered the request itself (4xx): pass it on unchanged."""
-
-    def __init__(self, head: ResponseHead, body: bytes) -> None:
-        super().__init__(head.status)
-        self.head = head
-        self.body = body
-
-
-class _RetryError(Exception):
-    """An attempt is lost; ``cause`` is a bounded metric label."""
-
-    def __init__(self, cause: str, message: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """What a prefill engine handed over; ``kv`` is None if it handed over nothing."""
-
-    source: Endpoint
-    kv: dict[str, Any] | None
-    signature: Signature
-    at: float
 
 
 @dataclass(slots=True)
@@ -115,10 +75,10 @@ class Flow:
             while True:
                 try:
                     await self._attempt(whole, admission)
-                except _RetryError as error:
+                except RetryError as error:
                     self._spend(error)
                     admission.reopen()
-                except _AnsweredError as answer:
+                except AnsweredError as answer:
                     self._pass_on(answer)
                     return
                 else:
@@ -130,7 +90,7 @@ class Flow:
             self.services.metrics.whole.labels(whole or ("no_kv" if prefilled else "prefill_refused")).inc()
         await self._decode(prefilled, admission)
 
-    def _spend(self, error: _RetryError) -> None:
+    def _spend(self, error: RetryError) -> None:
         self.failures += 1
         if self.failures >= self.services.settings.attempts:
             raise failed(f"gave up after {self.failures} attempts; the last one: {error}") from None
@@ -159,7 +119,9 @@ class Flow:
                 except ConnectError:
                     self._refused(endpoint, "prefill")
                     refused.add(endpoint)
-                except _RetryError as error:
+                except RetryError as error:
+                    if error.unavailable:
+                        endpoint.refused(self.services.clock())
                     metrics.retries.labels("prefill", error.cause).inc()
                     self._spend(error)
                     self.broken.add(endpoint)
@@ -168,33 +130,16 @@ class Flow:
         services = self.services
         try:
             with await services.pool.open(endpoint.spec.host, endpoint.spec.port) as exchange:
-                endpoint.accepted()
                 head = await exchange.send(self._wire(endpoint, body), services.settings.prefill_timeout)
                 answer = await exchange.collect(head.body, _MAX_ANSWER)
         except BrokenError as error:
-            raise _RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
-        now = services.clock()
-        if head.status >= 500:
-            raise _RetryError("status", f"prefill engine {endpoint.name} answered {head.status}")
-        if head.status != 200:
-            raise _AnsweredError(head, answer)
-        try:
-            fields = orjson.loads(answer)
-        except orjson.JSONDecodeError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise _RetryError("protocol", f"prefill engine {endpoint.name} answered no JSON object")
-        if answers.has_aborted(fields):
-            endpoint.refused(now)
-            raise _RetryError("aborted", f"prefill engine {endpoint.name} is shutting down")
-        self.prefill_seconds = now - self.started
+            raise RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
+        prefilled = read_prefilled(endpoint, head, answer, services.clock())
+        endpoint.answered()
+        self.prefill_seconds = prefilled.at - self.started
         services.metrics.prefill.observe(self.prefill_seconds)
-        kv = fields.get(KV_KEY)
-        if not isinstance(kv, dict):
-            kv = None
-        signature = read_signature(kv.get(ELDR_KEY)) if kv is not None else NO_SIGNATURE
-        services.metrics.signatures.labels(signature.quality).inc()
-        return Prefilled(endpoint, kv, signature, now)
+        services.metrics.signatures.labels(prefilled.signature.quality).inc()
+        return prefilled
 
     # the second leg
 
@@ -216,7 +161,6 @@ class Flow:
                     if not services.registry.usable(endpoint.spec.role, refused):
                         raise failed(f"no decode engine accepts connections; the last one: {error}") from None
                     continue
-                endpoint.accepted()
                 with exchange:
                     self._check_age(prefilled)
                     await self._stream(exchange, placement, body, prefilled)
@@ -237,18 +181,24 @@ class Flow:
         age = self.services.clock() - prefilled.at
         if age > self.table.usable_seconds:
             self.services.metrics.expired.inc()
-            raise _RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
+            raise RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
 
     async def _stream(
         self, exchange: Exchange, placement: Placement, body: bytes, prefilled: Prefilled | None
     ) -> None:
         services, endpoint = self.services, placement.endpoint
         try:
-            head, relay = await self._first_bytes(exchange, endpoint, body)
-        except (BrokenError, _RetryError) as error:
+            head, relay = await first_bytes(
+                exchange,
+                self._wire(endpoint, body),
+                services.settings.decode_idle_timeout,
+                dechunk=self.request.http10,
+            )
+        except (BrokenError, RetryError) as error:
             services.metrics.retries.labels("decode", error.cause).inc()
-            self._blame(endpoint, prefilled, error.cause)
-            raise _RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
+            self._blame(endpoint, prefilled, error)
+            raise RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
+        endpoint.answered()
         self._count(placement)
         client = self.client
         client.on_pause, client.on_resume = exchange.pause, exchange.resume
@@ -276,40 +226,18 @@ class Flow:
         client.end()
         client.close()
 
-    async def _first_bytes(
-        self, exchange: Exchange, endpoint: Endpoint, body: bytes
-    ) -> tuple[ResponseHead, Relay]:
-        """Send the request and read so far that it is safe to begin the client's response."""
-        loop = self.services.loop
-        head = await exchange.send(self._wire(endpoint, body), self.services.settings.decode_idle_timeout)
-        if head.status >= 500:
-            raise _RetryError("status", f"it answered {head.status}")
-        peek: asyncio.Future[bytes | None] | None = None
-        if head.status == 200 and head.is_event_stream:
-            peek = loop.create_future()
-        relay = Relay(head.body, loop.create_future(), dechunk=self.request.http10, peek=peek)
-        exchange.attach(relay, head.body)
-        if peek is not None and (data := await peek) is not None:
-            word = answers.first_word(data)
-            if word == "error_event":
-                raise _RetryError(word, "it reported an error instead of a first token")
-            if word == "aborted":
-                raise _RetryError(word, "it ended the request without a token; it is shutting down")
-        elif head.status == 200 and isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD:
-            await relay.waiter
-            if answers.is_aborted(relay.held()):
-                raise _RetryError("aborted", "it cut the answer short; it is shutting down")
-        if relay.waiter.done() and (error := relay.waiter.result()) is not None:
-            raise error
-        return head, relay
-
-    def _blame(self, decode: Endpoint, prefilled: Prefilled | None, cause: str) -> None:
-        """Remember who may have been at fault, so that the next attempt tries others first."""
+    def _blame(self, decode: Endpoint, prefilled: Prefilled | None, error: BrokenError | RetryError) -> None:
+        """Remember who may have been at fault: for the next attempt, and where it is plain for other requests."""
         self.broken.add(decode)
-        if cause == "aborted":
-            decode.refused(self.services.clock())
-        if prefilled is not None and prefilled.kv is not None and cause in ("status", "error_event"):
-            self.broken.add(prefilled.source)  # a pull that failed looks so, whichever end it failed at
+        now = self.services.clock()
+        if isinstance(error, RetryError) and error.unavailable:
+            decode.refused(now)
+        elif error.cause in ("status", "error_event"):
+            # A pull that failed looks so, whichever end it failed at.
+            source = prefilled.source if prefilled is not None and prefilled.kv is not None else None
+            decode.failed(now, source)
+            if source is not None:
+                self.broken.add(source)
 
     # small things
 
@@ -323,7 +251,7 @@ class Flow:
     def _request_id(self) -> tuple[bytes, bytes]:
         return forward.returned_id(self.request, base_id(self._upstream_id()))
 
-    def _pass_on(self, answer: _AnsweredError) -> None:
+    def _pass_on(self, answer: AnsweredError) -> None:
         self.outcome = "engine_error"
         headers = forward.to_client(answer.head, whole=True, chunked=False)
         self.client.respond(answer.head.status, [*headers, self._request_id()], answer.body)

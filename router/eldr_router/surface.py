@@ -77,7 +77,6 @@ class Surface:
             )
             try:
                 with await pool.open(spec.host, spec.port) as exchange:
-                    endpoint.accepted()
                     head = await exchange.send(start.encode() + headers + b"\r\n" + request.body, _PATIENCE)
                     body = await exchange.collect(head.body, _MAX_ANSWER)
             except ConnectError as error:
@@ -87,6 +86,8 @@ class Surface:
             except BrokenError as error:
                 problem = error
                 continue
+            if head.status < 500:
+                endpoint.answered()
             client.respond(head.status, end_to_end(head.headers, frozenset((b"content-length",))), body)
             return
         raise failed(f"no engine answered {request.path}: {problem}")

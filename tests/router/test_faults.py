@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from eldr_router import registry
 from eldr_router.routing import Table
 from tests.fakes.engines import (
     TOKENS,
@@ -27,6 +28,13 @@ OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""
 CLIENT_ERROR = {
     "error": {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
 }
+
+
+async def draining(exchange):
+    """Answer as vLLM does between SIGTERM and its end: with a stream that holds no token."""
+    await exchange.stream_head()
+    await exchange.event(json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]}))
+    await exchange.stream_end()
 
 
 async def test_a_refused_decode_connection_passes_the_same_result_on(start):
@@ -169,6 +177,70 @@ async def test_after_a_failed_pull_the_prompt_is_prefilled_elsewhere(start, faul
         router["d0"].script.append(fault)
         assert (await router.post(stream=True)).status_code == 200
         assert [len(router[name].requests) for name in ("p0", "p1")] == [1, 1]
+
+
+@pytest.fixture
+def long_ejections(monkeypatch):
+    """Ejected engines stay so, however slow the machine is."""
+    monkeypatch.setattr(registry, "_FIRST_EJECTION", 600.0)
+    monkeypatch.setattr(registry, "_LONGEST_EJECTION", 600.0)
+
+
+async def healthy(router):
+    return [engine["healthy"] for engine in (await router.state())["decode"]]
+
+
+async def fail_once(router):
+    """Send requests, all served, until one met a failure at a decode engine."""
+    before = router.counter("retries", leg="decode")
+    while router.counter("retries", leg="decode") == before:
+        assert (await router.post(stream=True)).status_code == 200
+
+
+@pytest.mark.usefixtures("long_ejections")
+@pytest.mark.parametrize("fault", [answer(503, {}), draining])
+async def test_an_engine_that_takes_no_requests_is_left_alone(start, fault):
+    async with start("p0", "d0", "d1") as router:
+        router["d0"].script.extend([fault] * 50)
+        await fail_once(router)
+        assert await healthy(router) == [False, True]
+        for _ in range(8):
+            assert (await router.post(stream=True)).headers["x-eldr-decode"] == "d1"
+        assert len(router["d0"].requests) == 1
+
+
+@pytest.mark.usefixtures("long_ejections")
+@pytest.mark.parametrize("fault", [answer(500, {}), error_event])
+async def test_an_engine_that_goes_on_failing_is_left_alone(start, fault):
+    async with start("p0", "d0", "d1") as router:
+        router["d0"].script.extend([fault] * 50)
+        for expected in (True, True, False):
+            await fail_once(router)
+            assert await healthy(router) == [expected, True]
+        for _ in range(8):
+            assert (await router.post(stream=True)).headers["x-eldr-decode"] == "d1"
+        assert len(router["d0"].requests) == 3
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_failures_between_good_answers_eject_nobody(start):
+    async with start("p0", "d0", "d1") as router:
+        for _ in range(5):
+            router["d0"].script.append(answer(500, {}))
+            await fail_once(router)
+            while (await router.post()).headers["x-eldr-decode"] != "d0":
+                pass
+        assert await healthy(router) == [True, True]
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_a_clients_fault_ejects_nobody(start):
+    async with start("p0", "d0", "d1") as router:
+        for name in ("d0", "d1"):
+            router[name].script.extend([answer(429, CLIENT_ERROR), answer(400, CLIENT_ERROR)] * 3)
+        for _ in range(12):
+            assert (await router.post()).status_code in (400, 429)
+        assert await healthy(router) == [True, True]
 
 
 async def test_an_error_event_that_blames_the_client_is_passed_on(start):

@@ -17,9 +17,10 @@ IMAGE: Final = "vllm/vllm-openai-rocm:v0.32.0"
 STARTUP_SECONDS: Final = 3600
 """Loading weights from a cold cache and compiling kernels may take so long."""
 
-_PLUGIN: Final = "eldr"
+PLUGIN: Final = "eldr"
+"""The name by which vLLM loads the plugin."""
+PLUGIN_DIR: Final = "/eldr/plugin"
 _PLUGIN_CONTAINER: Final = "eldr-plugin"
-_PLUGIN_DIR: Final = "/eldr/plugin"
 _CACHE_DIR: Final = "/eldr/cache"
 _SIDE_CHANNEL_PORT: Final = 5600
 """vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
@@ -57,7 +58,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
         "volumeMounts": [
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - inside the container
             {"name": "cache", "mountPath": _CACHE_DIR},
-            {"name": "plugin", "mountPath": _PLUGIN_DIR, "readOnly": True},
+            {"name": "plugin", "mountPath": PLUGIN_DIR, "readOnly": True},
         ],
     }
     return EnginePod(
@@ -80,9 +81,9 @@ def _plugin(image: str) -> Object:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["eldr"],
-        "args": ["engine-plugin", _PLUGIN_DIR],
+        "args": ["engine-plugin", PLUGIN_DIR],
         "securityContext": pods.UNPRIVILEGED,
-        "volumeMounts": [{"name": "plugin", "mountPath": _PLUGIN_DIR}],
+        "volumeMounts": [{"name": "plugin", "mountPath": PLUGIN_DIR}],
     }
 
 
@@ -128,8 +129,8 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
 
 def _environment(cr: EldrDeployment) -> list[Object]:
     values = {
-        "VLLM_PLUGINS": _PLUGIN,
-        "PYTHONPATH": _PLUGIN_DIR,
+        "VLLM_PLUGINS": PLUGIN,
+        "PYTHONPATH": PLUGIN_DIR,
         "VLLM_USE_V2_MODEL_RUNNER": "1" if cr.spec.engine.model_runner == "V2" else "0",
         "HOME": _CACHE_DIR,
         "XDG_CACHE_HOME": _CACHE_DIR,

@@ -12,6 +12,7 @@ from eldr_operator.desired import routing, vllm
 from eldr_operator.validate import blocked_roles, problems
 
 IMAGE = "ghcr.io/eldr/eldr:test"
+GOLDEN = Path(__file__).parent / "golden"
 CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 
 
@@ -163,14 +164,29 @@ def test_images(make_vllm):
         ({"decode": {"args": ["--uds=/a"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--pipeline-parallel-size=2"]}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["-pp", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
-        ({"prefill": {"args": ["-pp2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--ud=/a"]}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["--speculative-config", "{}"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"prefill": {"args": ["-sc={}"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["-dcp", "2"]}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["--prefill-context-parallel-size=2"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["--enable-dbo"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--speculative-config.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-sc.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
         ({"engine": {"args": ["--spec-model=a"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+        ({"prefill": {"args": ["--kv-offloading-size", "8"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--kv_offloading_size=8"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--async-scheduling"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--async-scheduling", "0"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--ub", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--ubatch_size=3"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-dp", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--data_parallel_size=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--data-parallel-rank=0"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-dph"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--root-path=/v1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--ssl-keyfile", "/k"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--enable-ssl-refresh"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--grpc"]}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
 def test_refused_arguments(make_vllm, spec, field, roles):
@@ -185,8 +201,11 @@ def test_refused_arguments(make_vllm, spec, field, roles):
     [
         {"engine": {"args": ["-pp", "1"]}},
         {"engine": {"args": ["-pp=1", "--pipeline-parallel-size=1"]}},
-        {"engine": {"args": ["--model-impl=vllm", "--dtype", "--po"]}},
-        {"decode": {"args": ["-dcp1", "-pcp=1", "-dp", "2"]}},
+        {"engine": {"args": ["--model-impl=vllm", "-dc", "{}"]}},
+        {"decode": {"args": ["-dcp=1", "-pcp", "1", "-dp", "1", "--data-parallel-size-local=1"]}},
+        {"decode": {"args": ["--no-async-scheduling", "--ubatch-size=0", "--no-enable-dbo", "--", "-"]}},
+        {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
+        {"decode": {"args": ["--block-size=512"]}},
         {"decode": {"args": ["--chat-template", "port"]}},
         {"engine": {"type": "Simulator", "args": ["--port=1"]}},
     ],
@@ -195,5 +214,119 @@ def test_let_pass(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
 
 
+@pytest.mark.parametrize("argument", ["--block-size=256", "--block_size=1024"])
+def test_blocks_that_a_prefill_engine_cannot_count(make_vllm, argument):
+    for field, roles in (("prefill", {"prefill"}), ("engine", {"prefill", "decode"})):
+        (found,) = problems(make_vllm(**{field: {"args": [argument]}}))
+        assert str(found).startswith(f"spec.{field}.args[0]: {argument!r}: write 255 or less")
+        assert blocked_roles([found]) == roles
+
+
+def test_a_value_of_its_own_is_shown(make_vllm):
+    (found,) = problems(make_vllm(decode={"args": ["--x", "-dp", "4", "--y"]}))
+    assert str(found).startswith("spec.decode.args[1]: '-dp 4': remove it: ")
+
+
+def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
+    """Against all options of vLLM 0.32, listed by ``make_arg_parser(FlexibleArgumentParser())._option_string_actions``."""
+    options = set((GOLDEN / "vllm-0.32-options.txt").read_text().split())
+
+    def is_refused(name):
+        return bool(problems(make_vllm({"args": [name, "77777"]})))
+
+    refused = {option for option in options if is_refused(option)}
+    assert not [option for option in refused if option.startswith("--no-")]
+    assert {
+        option for option in options if option.startswith(("--ssl-", "--data-parallel-", "-dp"))
+    } <= refused
+    for option in refused:
+        for end in range(len("--x"), len(option)):
+            if option.startswith("--") and (short := option[:end]) not in options:
+                assert is_refused(short), f"{short} may be {option}"
+                assert is_refused(short.replace("-", "_").replace("__", "--", 1))
+                assert is_refused(f"{short}.key")
+    let_pass = options - refused
+    assert {
+        "--model-impl",
+        "--api-key",
+        "--max-num-seqs",
+        "-dc",
+        "-tp",
+        "--kv-offloading-backend",
+    } <= let_pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"engine": {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "1"}]}},
+            "spec.engine.env[0]: 'VLLM_USE_V2_MODEL_RUNNER=1': remove it: the runner is spec.engine.modelRunner",
+        ),
+        (
+            {"decode": {"env": [{"name": "A"}, {"name": "VLLM_DP_SIZE", "value": "2"}]}},
+            "spec.decode.env[1]: 'VLLM_DP_SIZE=2': remove it: ",
+        ),
+        (
+            {"prefill": {"env": [{"name": "VLLM_PLUGINS", "value": "mine"}]}},
+            "spec.prefill.env[0]: 'VLLM_PLUGINS=mine': write eldr,... : ",
+        ),
+        (
+            {"prefill": {"env": [{"name": "PYTHONPATH"}]}},
+            "spec.prefill.env[0]: 'PYTHONPATH=': write /eldr/plugin:... : ",
+        ),
+        (
+            {"decode": {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "valueFrom": {"x": {}}}]}},
+            "spec.decode.env[0]: 'VLLM_USE_V2_MODEL_RUNNER': remove it: ",
+        ),
+        (
+            {
+                "decode": {
+                    "podTemplate": {
+                        "spec": {
+                            "containers": [
+                                {"name": "other", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]},
+                                {"name": "engine", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]},
+                            ]
+                        }
+                    }
+                }
+            },
+            "spec.decode.podTemplate.spec.containers[1].env[0]: 'VLLM_DP_SIZE=2': remove it: ",
+        ),
+    ],
+)
+def test_refused_variables(make_vllm, spec, message):
+    (found,) = problems(make_vllm(**spec))
+    assert (found.reason, str(found)[: len(message)]) == ("InvalidVariable", message)
+    assert blocked_roles([found]) == ({"prefill", "decode"} if "engine" in spec else {*spec})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": {"env": [{"name": "VLLM_PLUGINS", "value": "eldr,mine"}]}},
+        {"engine": {"env": [{"name": "PYTHONPATH", "value": "/mine:/eldr/plugin"}]}},
+        {"engine": {"env": [{"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {}}}]}},
+        {"engine": {"env": [{"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {}}}]}},
+        {"decode": {"podTemplate": {"spec": {"containers": None}}}},
+        {"engine": {"type": "Simulator", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
+    ],
+)
+def test_variables_let_pass(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
+
+
 def test_other_problems_block_no_workload(make_vllm):
     assert blocked_roles(problems(make_vllm(refit={"schedule": "x"}))) == set()
+
+
+def test_the_network_policy_fits_the_pods(make_vllm):
+    policy = yaml.safe_load((CRD.parents[1] / "examples" / "network-policy.yaml").read_text())["spec"]
+    chosen = policy["podSelector"]["matchLabels"]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": chosen}}]
+    assert chosen == {contract.LABEL_DEPLOYMENT: "qwen3"}
+    assert [each["port"] for each in policy["ingress"][1]["ports"]] == [
+        contract.PORT_ROUTER,
+        contract.PORT_ADMIN,
+    ]

@@ -58,3 +58,8 @@ def test_changelogs_of_the_second_half_are_for_prompts(machine: Machine, tmp_pat
 
 def test_kinds_without_documents_are_left_out(machine: Machine, tmp_path: Path) -> None:
     assert set(training_texts.load(tmp_path / "packages", machine)) == {"python", "licence", "changelog"}
+
+
+def test_the_models_notice_names_every_package():
+    notice = (Path(training_texts.__file__).parents[1] / "model" / "NOTICE.md").read_text()
+    assert not [package for package in training_texts.PACKAGES if f"`{package}`" not in notice]
