@@ -44,6 +44,7 @@ class Row:
     failures: int
     batch: float
     active_experts: float
+    against_random: float
     tpot: tuple[float, float, float]
 
 
@@ -63,14 +64,18 @@ def measure(phase: Phase, outcomes: Sequence[Outcome], sampler: Sampler) -> Row:
         failures=sum(outcome.error is not None for outcome in mine),
         batch=steps.batch,
         active_experts=steps.active_experts,
+        against_random=sampler.against_random(phase.measured_from, phase.ended),
         tpot=(float(p50), float(p95), float(p99)),
     )
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
     """Return the table that the demo prints."""
-    result = Table(title=f"ELDR demo: {title}")
-    for name in ("phase", "policy", "requests", "failed", "batch", "active experts"):
+    result = Table(
+        title=f"ELDR demo: {title}",
+        caption="* active experts against batches of the same size, drawn at random from the tokens of the phase",
+    )
+    for name in ("phase", "policy", "requests", "failed", "batch", "active experts", "vs random *"):
         result.add_column(name, justify="left" if name in {"phase", "policy"} else "right")
     for name in ("TPOT P50", "P95", "P99 (ms)"):
         result.add_column(name, justify="right")
@@ -82,6 +87,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
             str(row.failures),
             f"{row.batch:.1f}",
             f"{row.active_experts:.2f}",
+            f"{100 * row.against_random:+.1f} %",
             *(f"{value * 1e3:.1f}" for value in row.tpot),
         )
     return result
@@ -110,10 +116,11 @@ def draw(
     ]
     upper.plot(grid[: len(medians)], medians, color="tab:blue", label="median over 8 s")
     upper.set(ylabel="TPOT (ms)", ylim=(0, float(np.percentile(tpots, 99.5)) * 1.2))
+    times_sampled = [at for at, _ in sampler.samples[::4]]
     windows = [
-        (b[0] - origin, (b[1] - a[1]).active_experts, (b[1] - a[1]).batch)
-        for a, b in itertools.pairwise(sampler.samples[::4])
-        if b[1].steps > a[1].steps
+        (end - origin, steps.active_experts, steps.batch)
+        for start, end in itertools.pairwise(times_sampled)
+        if (steps := sampler.between(start, end)).steps
     ]
     at, experts, batch = zip(*windows, strict=True)
     lower.plot(at, experts, color="tab:orange", label="active experts per step")

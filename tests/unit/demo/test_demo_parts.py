@@ -1,19 +1,21 @@
 import asyncio
 import math
 
+import httpx
 import numpy as np
 import orjson
 import pytest
 
 from eldr.sim import text
 from eldr.sim.telemetry import EngineMetrics
+from eldr.wire import ExpertCounts, encode_counts
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.load import Outcome
 from eldr_demo.real import verify
 from eldr_demo.report import Phase, draw, measure
 from eldr_demo.simulated import SimulatedEngines
-from eldr_demo.telemetry import Sampler, StepTotals, parse
+from eldr_demo.telemetry import Reader, Sampler, Totals, parse
 
 
 def stream(prompt: str, tokens: int, *, done: bool = True, spoil: bool = False) -> bytes:
@@ -63,16 +65,67 @@ def test_totals_come_from_the_engines_own_metrics():
         metrics.active_experts.observe(active)
         metrics.batch_size.observe(batch)
     totals = parse(metrics.render().decode())
-    assert totals == StepTotals(steps=2, experts=24, requests=8)
+    assert (totals.steps, totals.experts, totals.requests) == (2, 24, 8)
     assert (totals.active_experts, totals.batch) == (12, 4)
-    assert math.isnan(StepTotals().batch)
+    assert math.isnan(Totals().batch)
 
 
 @pytest.fixture
 def sampler():
     made = Sampler(list)
-    made.samples = [(float(t), StepTotals(10.0 * t, 300.0 * t, 160.0 * t)) for t in range(60)]
+    made.samples = [(float(t), [Totals(10.0 * t, 300.0 * t, 160.0 * t)]) for t in range(60)]
     return made
+
+
+def test_random_batches_of_the_same_requests_are_what_active_experts_are_compared_with():
+    """Against brute force: two kinds of request, each with two experts of its own, one expert per token."""
+    rng = np.random.default_rng(0)
+
+    def tokens(kind, n):
+        return 2 * kind + rng.integers(0, 2, n)
+
+    def run(batches):
+        """Engine totals of one second per batch: two steps each, and what the requests chose."""
+        seconds = [Totals()]
+        for batch in batches:
+            chosen = np.bincount(batch, minlength=4).astype(float)[None]
+            distinct = float(np.count_nonzero(chosen))
+            seconds.append(seconds[-1] + Totals(2, 2 * distinct, 2 * len(batch), chosen, len(batch)))
+        return seconds
+
+    def compare(*engines):
+        made = Sampler(list)
+        made.samples = [(float(t), list(totals)) for t, totals in enumerate(zip(*engines, strict=True))]
+        return made.against_random(0, 1e9)
+
+    n = 4000
+    mixed = [run([tokens(rng.integers(0, 2, 6), 6) for _ in range(n)]) for _ in range(2)]
+    apart = [run([tokens(kind, 6) for _ in range(n)]) for kind in (0, 1)]
+    crowded = [run([tokens(kind, size) for _ in range(n)]) for kind, size in ((0, 9), (1, 3))]
+    assert compare(*mixed) == pytest.approx(0, abs=0.01)
+    expected = 2 * (1 - 0.5**6) / (4 * (1 - 0.75**6)) - 1
+    assert compare(*apart) == pytest.approx(expected, abs=0.01)
+    assert -0.6 < compare(*crowded) < -0.2
+    assert math.isnan(Sampler(list).against_random(0, 1))
+
+
+async def test_every_activation_record_is_read_once():
+    encoded = encode_counts(ExpertCounts(np.full((1, 4), 3, np.uint16), 2, 6, exact=True))
+    records = [{"request_id": f"r{i}", **encoded} for i in range(300)]
+    metrics = EngineMetrics("m", 4).render()
+
+    def answer(request):
+        if request.url.path == "/metrics":
+            return httpx.Response(200, content=metrics)
+        after = int(request.url.params["after"])
+        page = records[after : after + int(request.url.params["limit"])]
+        return httpx.Response(200, json={"boot": "b", "next": after + len(page), "records": page})
+
+    reader = Reader("http://engine")
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        for _ in range(2):
+            totals = await reader.read(client)
+            assert (totals.tokens, totals.chosen.tolist()) == (1800, [[900.0] * 4])
 
 
 def outcome(phase, start, tpot=0.05, error=None):
