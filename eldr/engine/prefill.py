@@ -19,6 +19,7 @@ from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
 from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
 from eldr.engine.messages import PrefillOrders, StepReport
+from eldr.engine.provenance import CountedBlocks
 from eldr.wire import ExpertCounts, encode_counts
 
 logger = init_logger("vllm.eldr")
@@ -101,7 +102,9 @@ class PrefillScheduler:
     def __init__(self, config: Any, group: CacheGroup) -> None:
         self._top_k = config.model_config.get_num_experts_per_tok()
         self._group = group
+        self._blocks = CountedBlocks(group.block_size)
         self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
+        self._partial: set[str] = set()  # requests with blocks that were not computed here
         self._ready: dict[str, dict[str, Any]] = {}
         self._handed_out: dict[str, dict[str, Any]] = {}
         self._hidden = ""
@@ -112,16 +115,35 @@ class PrefillScheduler:
         if (request.kv_transfer_params or {}).get("do_remote_decode"):
             self._waiting[request.request_id] = request.num_prompt_tokens
 
+    def matched(self, request: Any, tokens: int) -> None:
+        """Take how much of a request is in the prefix cache, before its blocks are allocated."""
+        self._blocks.matched(request.request_id, tokens)
+
+    def allocated(self, request: Any, blocks: Any) -> None:
+        """Take a request's blocks, before a step or a load fills them."""
+        self._blocks.allocated(request.request_id, lambda: list(blocks.get_block_ids()[self._group.index]))
+
     def orders(self, output: Any) -> PrefillOrders:
         """Return which prompts are complete with this step."""
+
+        def blocks_of(request: str) -> list[int]:
+            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            return blocks
+
+        steps = scheduled(output)
+        # all of them first: a prompt may share a block that another request of the same step computes
+        self._blocks.computed(steps, blocks_of)
         orders = PrefillOrders()
-        for request, computed, tokens in scheduled(output) if self._waiting else ():
+        for request, computed, tokens in steps if self._waiting else ():
             prompt = self._waiting.get(request)
             if prompt is None or not computed < prompt <= computed + tokens:
                 continue
-            n_blocks = -(-prompt // self._group.block_size)
-            blocks = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
-            orders.finishing[request] = list(blocks[:n_blocks])
+            blocks = blocks_of(request)[: -(-prompt // self._group.block_size)]
+            orders.finishing[request] = counted = self._blocks.counted(blocks)
+            if len(counted) < len(blocks):
+                self._partial.add(request)
+            else:
+                self._partial.discard(request)
         return orders
 
     def end(self, request: Any) -> dict[str, Any] | None:
@@ -131,18 +153,23 @@ class PrefillScheduler:
         between, by :meth:`update`.
         """
         name = request.request_id
+        self._blocks.forget(name)
         if name not in self._waiting:
             return None
         if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):
-            del self._waiting[name]
+            self._forget(name)
             self._ready.pop(name, None)
             return None
         value = self._ready.pop(name, None)
         if value is None:
             value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
         else:
-            del self._waiting[name]
+            self._forget(name)
         return {"eldr": value}
+
+    def _forget(self, request: str) -> None:
+        self._waiting.pop(request, None)
+        self._partial.discard(request)
 
     def update(self, report: Any) -> None:
         """Take the worker's report of a step."""
@@ -151,7 +178,7 @@ class PrefillScheduler:
             for request, counts in report.arrived()[0].items():
                 self._pop(request, counts)
         for request, value in self._handed_out.items():
-            self._waiting.pop(request, None)
+            self._forget(request)
             if "counts" not in value:
                 self._stats.add_record("unavailable")
         self._handed_out.clear()
@@ -160,7 +187,8 @@ class PrefillScheduler:
         tokens = self._waiting.get(request)
         if tokens is None:
             return  # aborted meanwhile
-        exact = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        sums_up = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        exact = sums_up and request not in self._partial
         self._stats.add_record("exact" if exact else "inexact")
         kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
         value = encode_counts(ExpertCounts(counts.astype(kind), self._top_k, tokens, exact))
