@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
 from eldr.engine.kernels import RequestRows
 from eldr.engine.messages import DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
@@ -69,8 +69,10 @@ class DecodeWorker:
         """Begin a step, before its forward pass."""
         self._step = orders.step
         self._slots.bind()
-        if self._rows is not None and orders.plan:
-            self._released |= _apply(orders.plan, self._rows)
+        if self._rows is not None:
+            self._capture.begin()
+            if orders.plan:
+                self._released |= _apply(orders.plan, self._rows)
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
@@ -79,6 +81,9 @@ class DecodeWorker:
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
         slots, step = self._slots.take(), self._step
+        if slots is None and step is not None and not self._hidden:
+            self._hidden = NO_SLOTS
+            logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
         if self._hidden:
             return StepReport({}, hidden=self._hidden)
         if self._rows is None:

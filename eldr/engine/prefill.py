@@ -17,7 +17,7 @@ from vllm.v1.request import RequestStatus
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
 from eldr.engine.messages import PrefillOrders, StepReport
 from eldr.engine.provenance import CountedBlocks
 from eldr.wire import ExpertCounts, encode_counts
@@ -64,6 +64,8 @@ class PrefillWorker:
         """Begin a step, before its forward pass."""
         self._orders = orders
         self._slots.bind()
+        if self._table is not None:
+            self._capture.begin()
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
@@ -72,6 +74,10 @@ class PrefillWorker:
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass, and sum the prompts that ended with it."""
         slots, orders = self._slots.take(), self._orders
+        if slots is None and orders.runs and not self._hidden:
+            # rows of this step's blocks keep counts of other prompts, so no later sum can be trusted either
+            self._hidden = NO_SLOTS
+            logger.error("ELDR: serving without signatures from now on: %s", NO_SLOTS)
         if self._hidden:
             return StepReport({}, hidden=self._hidden)
         if self._table is None:
@@ -133,7 +139,7 @@ class PrefillScheduler:
         steps = scheduled(output)
         # all of them first: a prompt may share a block that another request of the same step computes
         self._blocks.computed(steps, blocks_of)
-        orders = PrefillOrders()
+        orders = PrefillOrders(runs=bool(steps))
         for request, computed, tokens in steps if self._waiting else ():
             prompt = self._waiting.get(request)
             if prompt is None or not computed < prompt <= computed + tokens:

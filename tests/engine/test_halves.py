@@ -150,6 +150,9 @@ class Capture:
     def __init__(self, *_):
         pass
 
+    def begin(self):
+        pass
+
     def expert_ids(self, n_tokens):
         return self.ids[:n_tokens]
 
@@ -237,6 +240,21 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     reader.close()
     half.close()
     assert not path_of("d", tmp_path).exists()
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
+    if role == "prefill":
+        half = prefill.PrefillScheduler(config(), GROUP)
+        worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    else:
+        half = decode.DecodeScheduler(config("unknown"), GROUP, records=4)
+        worker = decode.DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
+    for slots in (None, torch.tensor([4])):
+        worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
+        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+        assert worker.finish().hidden == "a step did not tell where its tokens lie in the KV cache"
+    half.close()
 
 
 def test_a_rank_that_does_not_report_counts_nothing(engine):
