@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from eldr.wire import ExpertCounts, encode_counts
 logger = init_logger("vllm.eldr")
 
 DEFAULT_RECORDS = 1024
+_STEPS_AHEAD = 64
 
 
 def n_rows(config: Any) -> int:
@@ -145,7 +147,8 @@ class DecodeScheduler:
         self._tracker = Tracker(n_rows(config), group.block_size)
         self._ended: dict[str, Ended] = {}
         self._steps = 0
-        self._begun: dict[int, tuple[float, int]] = {}  # step -> when it was scheduled, its requests
+        # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         cells = model.get_total_num_hidden_layers() * model.get_num_experts()
@@ -167,7 +170,7 @@ class DecodeScheduler:
         if not output.total_num_scheduled_tokens:
             return DecodeOrders(plan)
         self._steps += 1
-        self._begun[self._steps] = time.perf_counter(), len(output.num_scheduled_tokens)
+        self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
         return DecodeOrders(plan, self._steps)
 
     def end(self, request: Any) -> None:
@@ -199,7 +202,11 @@ class DecodeScheduler:
 
     def _measure(self, step: int, union: np.ndarray) -> None:
         now = time.perf_counter()
-        begun, requests = self._begun.pop(step)
+        while self._begun and self._begun[0][0] < step:
+            self._begun.popleft()
+        if not self._begun or self._begun[0][0] != step:
+            return
+        _, begun, requests = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
         self._stats.add_step(union, requests, now - max(begun, self._last_update))
         self._last_update = now

@@ -41,6 +41,10 @@ _SPECULATION = "remove it: rejected drafts would be counted"
 _PARTS = (
     "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
 )
+_RANKS = (
+    "remove it: ranks that batch together count each for itself; use replicas, each is an engine of its own"
+)
+_MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
 _RULES = (
     _Rule(
         ("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"
@@ -53,7 +57,9 @@ _RULES = (
     _Rule(("--pipeline-parallel-size", "-pp"), _PARTS, harmless="1"),
     _Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, harmless="1"),
     _Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, harmless="1"),
-    _Rule(("--enable-dbo",), "remove it: micro-batches hide which token goes where"),
+    _Rule(("--data-parallel-size", "-dp"), _RANKS, harmless="1"),
+    _Rule(("--enable-dbo",), _MICRO_BATCHES),
+    _Rule(("--ubatch-size",), _MICRO_BATCHES, harmless="0"),
     _Rule(("--speculative-config", "-sc"), _SPECULATION),
     _Rule(("--spec-method",), _SPECULATION),
     _Rule(("--spec-model",), _SPECULATION),
