@@ -64,6 +64,11 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             )
 
     @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """Nothing is loaded, so whatever the transport beside us can complete stays complete."""
+        return True
+
+    @property
     def requires_kv_delivery(self) -> bool:
         """Nothing is delivered, so a preempted request need not be recomputed for our sake."""
         return False

@@ -145,18 +145,23 @@ class DecodeScheduler:
         self._top_k = model.get_num_experts_per_tok()
         self._group = group
         self._tracker = Tracker(n_rows(config), group.block_size)
+        self._experts = model.get_num_experts()
         self._ended: dict[str, Ended] = {}
+        self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
         self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
-        cells = model.get_total_num_hidden_layers() * model.get_num_experts()
+        cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         self._ring = RingWriter(path_of(config.instance_id), records, base64_of_uint16 + 1024)
 
     def add(self, request: Any) -> None:
         """Follow a request."""
+        if request.resumable:  # prompt and answer take turns
+            self._stats.add_record("unavailable")
+            return
         self._tracker.add(request.request_id, request.num_prompt_tokens)
 
     def orders(self, output: Any) -> DecodeOrders:
@@ -176,9 +181,11 @@ class DecodeScheduler:
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
         ended = self._tracker.end(request.request_id)
-        if ended is None or not ended.tokens:
+        if ended is None:
             return
-        if ended.row is None:
+        if not ended.tokens:
+            self._empty.append((request.request_id, ended))
+        elif ended.row is None:
             self._stats.add_record("unavailable")
         else:
             self._ended[request.request_id] = ended
@@ -188,12 +195,19 @@ class DecodeScheduler:
         if not isinstance(report, StepReport):
             return
         if report.hidden:
-            for _ in self._ended:
+            for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
             self._ended.clear()
+            self._empty.clear()
             self._begun.clear()
             return
         counts, union = report.arrived()
+        if union is not None:
+            # one token was generated, and never fed: a reader that knows need not wait
+            nothing = np.zeros((len(union), self._experts), np.uint16)
+            for name, short in self._empty:
+                self._publish(name, nothing, short)
+            self._empty.clear()
         for request, value in counts.items():
             if (ended := self._ended.pop(request, None)) is not None:
                 self._publish(request, value, ended)

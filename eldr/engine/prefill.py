@@ -111,6 +111,7 @@ class PrefillScheduler:
         self._blocks = CountedBlocks(group.block_size)
         self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
         self._partial: set[str] = set()  # requests with blocks that were not computed here
+        self._streaming: set[str] = set()
         self._ready: dict[str, dict[str, Any]] = {}
         self._handed_out: dict[str, dict[str, Any]] = {}
         self._hidden = ""
@@ -118,7 +119,12 @@ class PrefillScheduler:
 
     def add(self, request: Any) -> None:
         """Follow a request whose KV another engine will pull."""
-        if (request.kv_transfer_params or {}).get("do_remote_decode"):
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
+            return
+        if request.resumable:  # its prompt grows while it runs
+            self._streaming.add(request.request_id)
+            self._stats.add_record("unavailable")
+        else:
             self._waiting[request.request_id] = request.num_prompt_tokens
 
     def matched(self, request: Any, tokens: int) -> None:
@@ -160,6 +166,9 @@ class PrefillScheduler:
         """
         name = request.request_id
         self._blocks.forget(name)
+        if name in self._streaming:
+            self._streaming.remove(name)
+            return {"eldr": _unavailable("the prompt was streamed in")}
         if name not in self._waiting:
             return None
         if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):

@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
+    KVConnectorRole,
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
@@ -29,6 +30,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from eldr.engine import plugin, prefill
 from eldr.engine.cache import CacheGroup
+from eldr.engine.connector import EldrConnector
 from eldr.wire import decode_counts
 
 BLOCK, BLOCKS, LAYERS, EXPERTS, TOP_K = 4, 24, 2, 6, 2
@@ -270,6 +272,33 @@ def test_blocks_that_are_computed_again_are_exact_again(engine):
     Loader.offers.clear()
     engine.add("computed", list(range(100, 120)))
     assert engine.answer("computed").exact
+
+
+def test_a_prompt_that_is_streamed_in_has_no_signature(engine):
+    engine.add("streamed", list(range(20)), resumable=True)
+    engine.step()
+    engine.step()
+    assert engine.scheduler.requests["streamed"].status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    engine.add("streamed", [1, 2, 3], resumable=False)  # which ends the stream
+    assert "streamed" not in engine.scheduler.requests
+    engine.step()
+    assert engine.answers == {"streamed": None}
+    engine.add("next", list(range(20)))
+    assert engine.answer("next").exact
+
+
+def test_hybrid_hits_stay_as_they_are_with_the_transport_alone(engine, monkeypatch):
+    for supported in (True, False):
+        monkeypatch.setattr(Loader, "supports_divergent_local_hybrid_hits", supported)
+        assert engine.scheduler.connector.supports_divergent_local_hybrid_hits is supported
+
+
+def test_an_engine_that_does_both_is_refused():
+    config = SimpleNamespace(
+        kv_transfer_config=KVTransferConfig(kv_connector="EldrConnector", kv_role="kv_both")
+    )
+    with pytest.raises(ValueError, match=r"expected kv_producer .* or kv_consumer .* got 'kv_both'"):
+        EldrConnector(config, KVConnectorRole.SCHEDULER, None)
 
 
 def test_whatever_is_loaded_shared_evicted_or_aborted_an_exact_answer_is_right(engine):
