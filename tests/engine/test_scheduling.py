@@ -33,7 +33,7 @@ from eldr.engine.cache import CacheGroup
 from eldr.engine.connector import EldrConnector
 from eldr.wire import decode_counts
 
-BLOCK, BLOCKS, LAYERS, EXPERTS, TOP_K = 4, 24, 2, 6, 2
+BLOCK, BLOCKS, LAYERS, EXPERTS, TOP_K = 4, 40, 2, 6, 2
 REMOTE = {"do_remote_decode": True}
 MODEL = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -61,7 +61,7 @@ class Loader(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.loading = set()
+        self.loading, self.blocks = set(), []
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         known, between = self.offers.get(request.request_id, (0, False))
@@ -69,8 +69,12 @@ class Loader(KVConnectorBase_V1, SupportsHMA):
         return more, between and more > 0
 
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
-        if num_external_tokens and self.offers[request.request_id][1]:
-            self.loading.add(request.request_id)
+        if num_external_tokens:
+            end = -(-self.offers[request.request_id][0] // BLOCK)
+            first = end - -(-num_external_tokens // BLOCK)
+            self.blocks += blocks.get_block_ids()[0][first:end]
+            if self.offers[request.request_id][1]:
+                self.loading.add(request.request_id)
 
     def build_connector_meta(self, scheduler_output):
         return KVConnectorMetadata()
@@ -148,7 +152,8 @@ class Engine:
         request = Request(name, prompt, sampling, None, block_hasher=self.hasher, resumable=resumable)
         self.scheduler.add_request(request)
 
-    def step(self):
+    def step(self, lost=lambda block: False):
+        """Run a step; of the blocks that are loaded in it, lost ones do not arrive."""
         output = self.scheduler.schedule()
         names = list(output.num_scheduled_tokens)
         slots, tokens, sampled = [], [], []
@@ -162,12 +167,14 @@ class Engine:
         Slots.slots, Capture.ids = (torch.tensor(slots), experts_of(tokens)) if slots else (None, None)
         report = pickle.loads(pickle.dumps(self.worker.finish()))
         arrived, self.loader.loading = self.loader.loading, set()
+        broken, self.loader.blocks = set(filter(lost, self.loader.blocks)), []
         result = ModelRunnerOutput(
             names,
             {name: i for i, name in enumerate(names)},
             sampled,
             kv_connector_output=KVConnectorOutput(
                 finished_recving=arrived,
+                invalid_block_ids=broken,
                 kv_connector_worker_meta=MultiKVConnectorWorkerMetadata((None, report)),
             ),
         )
@@ -200,6 +207,7 @@ def engine(tmp_path, monkeypatch):
     transfer = KVTransferConfig(
         kv_connector="MultiConnector",
         kv_role="kv_producer",
+        kv_load_failure_policy="recompute",
         kv_connector_extra_config={
             "connectors": [
                 {"kv_connector": "Loader", "kv_role": "kv_both"},
@@ -235,7 +243,7 @@ def test_computed_and_cached_prompts_are_exact(engine):
 
 @pytest.mark.parametrize("between", [False, True])
 def test_loaded_blocks_are_left_out_and_never_exact_for_whoever_finds_them(engine, between):
-    for n in range(3):  # more than the cache holds: every block has counts of something else
+    for n in range(5):  # more than the cache holds: every block has counts of something else
         engine.add(f"before {n}", list(range(n, n + 35)))
         assert engine.answer(f"before {n}").exact
     prompt = list(range(100, 126))
@@ -266,7 +274,7 @@ def test_blocks_that_are_computed_again_are_exact_again(engine):
     Loader.offers["loaded"] = (3 * BLOCK, True)
     engine.add("loaded", list(range(100, 120)))
     engine.run()
-    for n in range(3):  # more than the cache holds: every block is computed into
+    for n in range(5):  # more than the cache holds: every block is computed into
         engine.add(f"after {n}", list(range(n, n + 35)))
         assert engine.answer(f"after {n}").exact
     Loader.offers.clear()
@@ -314,7 +322,7 @@ def test_whatever_is_loaded_shared_evicted_or_aborted_an_exact_answer_is_right(e
             Loader.offers[name] = chance.randrange(len(prompts[name])), chance.random() < 0.5
         engine.add(name, prompts[name], remote=chance.random() < 0.8)
         for _ in range(chance.randrange(4)):
-            engine.step()
+            engine.step(lost=lambda _: chance.random() < 0.2)
         if chance.random() < 0.05:
             engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
     engine.run()
@@ -324,5 +332,5 @@ def test_whatever_is_loaded_shared_evicted_or_aborted_an_exact_answer_is_right(e
             exact.append(value.exact)
             assert value.exact == bool(np.array_equal(value.counts, counts_of(prompts[name]))), name
             assert (value.counts <= counts_of(prompts[name])).all()
-    assert exact.count(True) > 30
-    assert exact.count(False) > 30
+    assert exact.count(True) > 5
+    assert exact.count(False) > 5

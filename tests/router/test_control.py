@@ -328,6 +328,19 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         )
 
 
+async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp_path):
+    settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
+    async with start("p0", "d0", settings=settings) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["d0"].activations = []
+        await router.post()
+        empty = signature(0, 0, 0, 0, 0, 0, 0, 0)
+        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[0].id}", **empty})
+        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
+        (record,) = await records(router)
+        assert (record.decode_tokens, record.decode_exact) == (0, True)
+
+
 async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_its_first_one(start, tmp_path):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}) as router:
         router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
