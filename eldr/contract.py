@@ -71,7 +71,8 @@ PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished, sampled requests.
 
 Query ``after`` (cursor, default 0), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
-``boot`` (the boot id the cursor belongs to; another one restarts from the oldest record), ``rate`` (only requests
+``boot`` (the boot id the cursor belongs to; with another one, as with a cursor beyond the last record, reading starts
+at the oldest), ``rate`` (only requests
 sampled at this rate, see :func:`is_sampled`; default 1).
 Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
 counts object described at :data:`ELDR_KEY`. Reading is the acknowledgement: the engine keeps a bounded number of

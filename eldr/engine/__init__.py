@@ -7,6 +7,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
 ``plugin``          the two entry points
 ``connector``       the KV connector that moves no KV: vLLM's hooks, handed to one half of a role
 ``prefill``         record counts per KV block, reduce a prompt's blocks, pop the sum into the answer
+``provenance``      which KV blocks hold counts that can be summed; plain Python
 ``decode``          count per request, and the union of every step
 ``tracking``        which positions of which request a decode step counts; plain Python
 ``capture``         how the routing of a forward pass becomes visible

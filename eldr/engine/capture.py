@@ -6,6 +6,7 @@ of ours runs in the forward pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,17 @@ from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEExpertsMonolithic
 from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
     RoutedExpertsCapturer,
+    RoutedExpertsCaptureSource,
     bind_routed_experts_capturer,
 )
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
+from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
+
+from eldr.engine.kernels import NO_EXPERT
 
 logger = init_logger("vllm.eldr")
+
+NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
 
 
 class HiddenRoutingError(RuntimeError):
@@ -37,46 +44,95 @@ class RoutingCapture:
     Raises
     ------
     HiddenRoutingError
-        If a layer's routing can neither be captured nor recomputed.
+        If a layer's routing can neither be captured nor recomputed, or vLLM cannot make its buffer.
     """
 
     def __init__(self, config: Any) -> None:
-        context = config.compilation_config.static_forward_context
-        runners = [module for module in context.values() if isinstance(module, MoERunner)]
-        self._capturer = RoutedExpertsCapturer(config.scheduler_config.max_num_batched_tokens, config)
         try:
-            for runner in runners:
-                _bind(runner, self._capturer)
-        except ValueError as error:
+            modules = moe_modules(config.compilation_config)
+            self._capturer = RoutedExpertsCapturer(config.scheduler_config.max_num_batched_tokens, config)
+            for module in modules:
+                _bind(module, self._capturer)
+        except (ValueError, RuntimeError) as error:
             raise HiddenRoutingError(str(error)) from error
-        layers = sorted({runner.layer_id for runner in runners})
-        if not layers:
-            raise HiddenRoutingError("no mixture-of-experts layer found")
+        self._buffer = self._capturer.device_buffer
+        self._written = self._buffer.shape[0]  # rows that may hold ids, at first those of warm-ups
+        layers = sorted(module.layer_id for module in modules)
         self.n_layers = len(layers)
-        buffer = self._capturer.device_buffer
-        self.device = buffer.device
-        self._all = layers == list(range(buffer.shape[1]))
-        self._layers = torch.tensor(layers, device=buffer.device)
+        self.device = self._buffer.device
+        self._all = layers == list(range(self._buffer.shape[1]))
+        self._layers = torch.tensor(layers, device=self.device)
+
+    def begin(self) -> None:
+        """Forget the ids of the step before: a layer that captures nothing must count nothing."""
+        self._buffer[: self._written].fill_(NO_EXPERT)
+        self._written = 0
 
     def expert_ids(self, n_tokens: int) -> torch.Tensor:
         """Return the ids of the step's first tokens, int32 of shape (n_tokens, n_layers, top_k)."""
-        ids = self._capturer.device_buffer[:n_tokens]
+        self._written = n_tokens
+        ids = self._buffer[:n_tokens]
         return ids if self._all else ids.index_select(1, self._layers)
 
 
-def _bind(runner: Any, capturer: Any) -> None:
-    kernel = getattr(getattr(runner._quant_method, "moe_kernel", None), "impl", None)  # noqa: SLF001 - as vLLM's binder
-    experts = getattr(kernel, "fused_experts", None)
+def moe_modules(compilation: Any) -> list[Any]:
+    """Return the mixture-of-experts layers that an engine runs.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one whose ids would be lost: fewer layers would be counted than there are.
+    """
+    context = compilation.static_forward_context
+    known = [
+        module for module in context.values() if isinstance(module, MoERunner | RoutedExpertsCaptureSource)
+    ]
+    if not known:
+        raise ValueError("no mixture-of-experts layer found")
+    named = [name for name in compilation.static_all_moe_layers if context.get(name) not in known]
+    if named:
+        raise ValueError(
+            f"layer {named[0]}: its class {type(context.get(named[0])).__name__} captures no routing"
+        )
+    twice = [layer for layer, n in Counter(module.layer_id for module in known).items() if n > 1]
+    if twice:
+        raise ValueError(f"layer {twice[0]}: it routes more than once, and only one choice can be captured")
+    return known
+
+
+def _bind(module: Any, capturer: Any) -> None:
+    layers, top_k = capturer.shape_per_token
+    if not 0 <= module.layer_id < layers:
+        raise ValueError(f"layer {module.layer_id}: the model has layers 0 to {layers - 1}")
+    if not isinstance(module, MoERunner):
+        bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
+        return
+    if why := _misleading(module.router, top_k):
+        raise ValueError(f"layer {module.layer_id}: router {type(module.router).__name__} {why}")
+    method = module._quant_method  # noqa: SLF001 - as vLLM's binder
+    experts = getattr(getattr(getattr(method, "moe_kernel", None), "impl", None), "fused_experts", None)
     reports = isinstance(experts, FusedMoEExpertsMonolithic) and experts.supports_routing_replay_capture()
-    if not runner._quant_method.is_monolithic or reports:  # noqa: SLF001
-        bind_routed_experts_capturer(torch.nn.ModuleList([runner]), capturer)
-    elif type(runner.router) is FusedTopKRouter:
-        _recompute(runner, partial(capturer.capture, runner.layer_id))
+    if not method.is_monolithic or reports:
+        bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
+    elif type(module.router) is FusedTopKRouter:
+        _recompute(module, partial(capturer.capture, module.layer_id))
     else:
         raise ValueError(
-            f"layer {runner.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "
-            f"{type(runner.router).__name__} is not a plain top-k, so its choice cannot be recomputed"
+            f"layer {module.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "
+            f"{type(module.router).__name__} is not a plain top-k, so its choice cannot be recomputed"
         )
+
+
+def _misleading(router: Any, top_k: int) -> str:
+    """Return why the ids that a router shows are not the experts that a token uses; empty if they are."""
+    if isinstance(router, ZeroExpertRouter):
+        return "shows expert 0 where a token uses a zero expert"
+    # only routers that can fuse have the attribute
+    if shared := getattr(router, "num_fused_shared_experts", 0):
+        return f"adds {shared} shared experts to every token's choice; serve without fusing them"
+    if (chosen := getattr(router, "top_k", top_k)) != top_k:
+        return f"chooses {chosen} experts, the model's configuration says {top_k}"
+    return ""
 
 
 def _recompute(runner: Any, capture: Any) -> None:

@@ -35,12 +35,26 @@ def problems(config: Any, block_size: int, version: str, *, prefill: bool) -> li
     if not config.model_config.get_num_experts():
         found.append(f"model {config.model_config.model}: it has no experts to count; serve it without ELDR")
     parallel = config.parallel_config
-    for field in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
-        size = getattr(parallel, field, 1)
+    # read without defaults: a field that vLLM renames must fail, not count as harmless
+    sizes = {
+        "pipeline_parallel_size": parallel.pipeline_parallel_size,
+        "decode_context_parallel_size": parallel.decode_context_parallel_size,
+        "prefill_context_parallel_size": parallel.prefill_context_parallel_size,
+    }
+    for field, size in sizes.items():
         if size > 1:
             found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
-    if getattr(parallel, "enable_dbo", False):
-        found.append("enable_dbo: micro-batches hide which token goes where; leave it off")
+    if (size := parallel.data_parallel_size) > 1:
+        found.append(
+            f"data_parallel_size={size}: ranks batch together, but each counts for itself; run one engine per replica"
+        )
+    if parallel.use_ubatching:
+        found.append(
+            f"enable_dbo={parallel.enable_dbo}, ubatch_size={parallel.ubatch_size}: micro-batches hide which token goes "
+            "where; leave both off"
+        )
+    if config.device_config.device_type == "cpu" and config.compilation_config.mode:
+        found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
     if config.speculative_config is not None:
         role = "rejected draft tokens would count as prompt" if prefill else "rejected drafts would count"
         found.append(f"speculative_config: {role}; leave it off")

@@ -64,6 +64,11 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             )
 
     @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """Nothing is loaded, so whatever the transport beside us can complete stays complete."""
+        return True
+
+    @property
     def requires_kv_delivery(self) -> bool:
         """Nothing is delivered, so a preempted request need not be recomputed for our sake."""
         return False
@@ -105,12 +110,16 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     # --- scheduler process
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Offer no KV."""
-        del request, num_computed_tokens
+        """Offer no KV, and take how much of a prompt this engine has already."""
+        if isinstance(self._scheduler, PrefillScheduler):
+            self._scheduler.matched(request, num_computed_tokens)
         return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Nothing depends on it."""
+        """Take a prompt's blocks; the number says nothing, as another connector is the one that loads."""
+        del num_external_tokens
+        if isinstance(self._scheduler, PrefillScheduler):
+            self._scheduler.allocated(request, blocks)
 
     def on_new_request(self, request: Any) -> None:
         """Follow a request."""

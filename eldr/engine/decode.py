@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from vllm.logger import init_logger
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
 from eldr.engine.kernels import RequestRows
 from eldr.engine.messages import DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
@@ -28,6 +29,7 @@ from eldr.wire import ExpertCounts, encode_counts
 logger = init_logger("vllm.eldr")
 
 DEFAULT_RECORDS = 1024
+_STEPS_AHEAD = 64
 
 
 def n_rows(config: Any) -> int:
@@ -69,8 +71,10 @@ class DecodeWorker:
         """Begin a step, before its forward pass."""
         self._step = orders.step
         self._slots.bind()
-        if self._rows is not None and orders.plan:
-            self._released |= _apply(orders.plan, self._rows)
+        if self._rows is not None:
+            self._capture.begin()
+            if orders.plan:
+                self._released |= _apply(orders.plan, self._rows)
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
@@ -79,6 +83,9 @@ class DecodeWorker:
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
         slots, step = self._slots.take(), self._step
+        if slots is None and step is not None and not self._hidden:
+            self._hidden = NO_SLOTS
+            logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
         if self._hidden:
             return StepReport({}, hidden=self._hidden)
         if self._rows is None:
@@ -138,17 +145,23 @@ class DecodeScheduler:
         self._top_k = model.get_num_experts_per_tok()
         self._group = group
         self._tracker = Tracker(n_rows(config), group.block_size)
+        self._experts = model.get_num_experts()
         self._ended: dict[str, Ended] = {}
+        self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
-        self._begun: dict[int, tuple[float, int]] = {}  # step -> when it was scheduled, its requests
+        # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
-        cells = model.get_total_num_hidden_layers() * model.get_num_experts()
+        cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         self._ring = RingWriter(path_of(config.instance_id), records, base64_of_uint16 + 1024)
 
     def add(self, request: Any) -> None:
         """Follow a request."""
+        if request.resumable:  # prompt and answer take turns
+            self._stats.add_record("unavailable")
+            return
         self._tracker.add(request.request_id, request.num_prompt_tokens)
 
     def orders(self, output: Any) -> DecodeOrders:
@@ -162,15 +175,17 @@ class DecodeScheduler:
         if not output.total_num_scheduled_tokens:
             return DecodeOrders(plan)
         self._steps += 1
-        self._begun[self._steps] = time.perf_counter(), len(output.num_scheduled_tokens)
+        self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
         return DecodeOrders(plan, self._steps)
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
         ended = self._tracker.end(request.request_id)
-        if ended is None or not ended.tokens:
+        if ended is None:
             return
-        if ended.row is None:
+        if not ended.tokens:
+            self._empty.append((request.request_id, ended))
+        elif ended.row is None:
             self._stats.add_record("unavailable")
         else:
             self._ended[request.request_id] = ended
@@ -180,12 +195,19 @@ class DecodeScheduler:
         if not isinstance(report, StepReport):
             return
         if report.hidden:
-            for _ in self._ended:
+            for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
             self._ended.clear()
+            self._empty.clear()
             self._begun.clear()
             return
         counts, union = report.arrived()
+        if union is not None:
+            # one token was generated, and never fed: a reader that knows need not wait
+            nothing = np.zeros((len(union), self._experts), np.uint16)
+            for name, short in self._empty:
+                self._publish(name, nothing, short)
+            self._empty.clear()
         for request, value in counts.items():
             if (ended := self._ended.pop(request, None)) is not None:
                 self._publish(request, value, ended)
@@ -194,7 +216,11 @@ class DecodeScheduler:
 
     def _measure(self, step: int, union: np.ndarray) -> None:
         now = time.perf_counter()
-        begun, requests = self._begun.pop(step)
+        while self._begun and self._begun[0][0] < step:
+            self._begun.popleft()
+        if not self._begun or self._begun[0][0] != step:
+            return
+        _, begun, requests = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
         self._stats.add_step(union, requests, now - max(begun, self._last_update))
         self._last_update = now

@@ -2,7 +2,7 @@
 
 Shapes: T tokens of a step, L mixture-of-experts layers, K experts per token, E experts per layer. Every function has
 static shapes for a given T and never waits for the device. Slots are vLLM's: block * block size + offset, or -1 for
-padding.
+padding. Expert ids are 0..E-1; others, as NO_EXPERT, count nowhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+NO_EXPERT = -1
+"""Stands where a layer captured no id."""
 
 
 def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
@@ -28,12 +31,12 @@ def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Ten
     block_size : int
         Tokens per block, at most 255.
     """
-    spare, layers, experts = table.shape[0] - 1, table.shape[1], table.shape[2]
+    spare, experts = table.shape[0] - 1, table.shape[2]
     slots = slots.to(torch.int64)
     real = slots >= 0
     blocks = torch.where(real, slots // block_size, spare)
     table.index_fill_(0, torch.where(real & (slots % block_size == 0), blocks, spare), 0)
-    cells = (blocks * (layers * experts))[:, None, None] + _layer_cells(expert_ids, experts)
+    cells = _cells(blocks, expert_ids, experts, spare)
     ones = torch.ones((), dtype=table.dtype, device=table.device).expand(cells.numel())
     table.view(-1).index_add_(0, cells.view(-1), ones)
 
@@ -73,13 +76,13 @@ def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Ten
         Slot of each token.
     """
     counts = rows.counts
-    spare, layers, experts = counts.shape[0] - 1, counts.shape[1], counts.shape[2]
+    spare, experts = counts.shape[0] - 1, counts.shape[2]
     slots = slots.to(torch.int64)
     real = slots >= 0
     blocks = torch.where(real, slots // rows.block_size, rows.row_of_block.shape[0] - 1)
     counted = real & (slots % rows.block_size >= rows.first_offset[blocks])
     row = torch.where(counted, rows.row_of_block[blocks], spare)
-    cells = (row * (layers * experts))[:, None, None] + _layer_cells(expert_ids, experts)
+    cells = _cells(row, expert_ids, experts, spare)
     ones = torch.ones((), dtype=counts.dtype, device=counts.device).expand(cells.numel())
     counts.view(-1).index_add_(0, cells.view(-1), ones)
 
@@ -101,11 +104,11 @@ def active_experts(expert_ids: torch.Tensor, slots: torch.Tensor, n_experts: int
     Tensor of int32, shape (L,)
     """
     layers = expert_ids.shape[1]
-    spare = layers * n_experts
-    used = torch.zeros(spare + 1, dtype=torch.int32, device=expert_ids.device)
-    cells = torch.where((slots >= 0)[:, None, None], _layer_cells(expert_ids, n_experts), spare)
-    used.index_fill_(0, cells.view(-1), 1)
-    return used[:spare].view(layers, n_experts).sum(1, dtype=torch.int32)
+    used = torch.zeros((2, layers, n_experts), dtype=torch.int32, device=expert_ids.device)
+    spare = 1
+    cells = _cells(torch.where(slots >= 0, 0, spare), expert_ids, n_experts, spare)
+    used.view(-1).index_fill_(0, cells.view(-1), 1)
+    return used[0].sum(1, dtype=torch.int32)
 
 
 def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -114,6 +117,10 @@ def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor)
     return active_experts(expert_ids, slots, rows.counts.shape[2])
 
 
-def _layer_cells(expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
-    base = torch.arange(expert_ids.shape[1], device=expert_ids.device) * n_experts
-    return base[None, :, None] + expert_ids
+def _cells(rows: torch.Tensor, expert_ids: torch.Tensor, n_experts: int, spare: int) -> torch.Tensor:
+    """Return where in (rows, L, E) each id counts; in the spare row if it is no expert's."""
+    layers = expert_ids.shape[1]
+    known = (expert_ids >= 0) & (expert_ids < n_experts)
+    row = torch.where(known, rows[:, None, None], spare)
+    layer = torch.arange(layers, device=expert_ids.device)[None, :, None]
+    return (row * layers + layer) * n_experts + torch.where(known, expert_ids, 0)

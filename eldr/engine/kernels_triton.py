@@ -72,8 +72,8 @@ def _count_requests(
     slot = tl.load(slots + token).to(tl.int64)
     if slot >= 0:
         choice = tl.arange(0, padded_k)
-        chosen = choice < top_k
-        ids = tl.load(expert_ids + (token * n_layers + layer) * top_k + choice, mask=chosen, other=0)
+        ids = tl.load(expert_ids + (token * n_layers + layer) * top_k + choice, mask=choice < top_k, other=-1)
+        chosen = (ids >= 0) & (ids < n_experts)
         tl.store(used + layer * n_experts + ids, 1, mask=chosen)
         block = slot // block_size
         row = tl.load(row_of_block + block)

@@ -19,10 +19,13 @@ class PrefillOrders(KVConnectorMetadata):
     Attributes
     ----------
     finishing : dict
-        Request id to the blocks of its prompt.
+        Request id to the blocks of its prompt that hold counts.
+    runs : bool
+        Whether the step has tokens.
     """
 
     finishing: dict[str, list[int]] = field(default_factory=dict)
+    runs: bool = False
 
 
 @dataclass

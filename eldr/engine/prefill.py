@@ -17,8 +17,9 @@ from vllm.v1.request import RequestStatus
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
 from eldr.engine.messages import PrefillOrders, StepReport
+from eldr.engine.provenance import CountedBlocks
 from eldr.wire import ExpertCounts, encode_counts
 
 logger = init_logger("vllm.eldr")
@@ -63,6 +64,8 @@ class PrefillWorker:
         """Begin a step, before its forward pass."""
         self._orders = orders
         self._slots.bind()
+        if self._table is not None:
+            self._capture.begin()
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
@@ -71,6 +74,10 @@ class PrefillWorker:
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass, and sum the prompts that ended with it."""
         slots, orders = self._slots.take(), self._orders
+        if slots is None and orders.runs and not self._hidden:
+            # rows of this step's blocks keep counts of other prompts, so no later sum can be trusted either
+            self._hidden = NO_SLOTS
+            logger.error("ELDR: serving without signatures from now on: %s", NO_SLOTS)
         if self._hidden:
             return StepReport({}, hidden=self._hidden)
         if self._table is None:
@@ -101,7 +108,10 @@ class PrefillScheduler:
     def __init__(self, config: Any, group: CacheGroup) -> None:
         self._top_k = config.model_config.get_num_experts_per_tok()
         self._group = group
+        self._blocks = CountedBlocks(group.block_size)
         self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
+        self._partial: set[str] = set()  # requests with blocks that were not computed here
+        self._streaming: set[str] = set()
         self._ready: dict[str, dict[str, Any]] = {}
         self._handed_out: dict[str, dict[str, Any]] = {}
         self._hidden = ""
@@ -109,19 +119,43 @@ class PrefillScheduler:
 
     def add(self, request: Any) -> None:
         """Follow a request whose KV another engine will pull."""
-        if (request.kv_transfer_params or {}).get("do_remote_decode"):
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
+            return
+        if request.resumable:  # its prompt grows while it runs
+            self._streaming.add(request.request_id)
+            self._stats.add_record("unavailable")
+        else:
             self._waiting[request.request_id] = request.num_prompt_tokens
+
+    def matched(self, request: Any, tokens: int) -> None:
+        """Take how much of a request is in the prefix cache, before its blocks are allocated."""
+        self._blocks.matched(request.request_id, tokens)
+
+    def allocated(self, request: Any, blocks: Any) -> None:
+        """Take a request's blocks, before a step or a load fills them."""
+        self._blocks.allocated(request.request_id, lambda: list(blocks.get_block_ids()[self._group.index]))
 
     def orders(self, output: Any) -> PrefillOrders:
         """Return which prompts are complete with this step."""
-        orders = PrefillOrders()
-        for request, computed, tokens in scheduled(output) if self._waiting else ():
+
+        def blocks_of(request: str) -> list[int]:
+            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            return blocks
+
+        steps = scheduled(output)
+        # all of them first: a prompt may share a block that another request of the same step computes
+        self._blocks.computed(steps, blocks_of)
+        orders = PrefillOrders(runs=bool(steps))
+        for request, computed, tokens in steps if self._waiting else ():
             prompt = self._waiting.get(request)
             if prompt is None or not computed < prompt <= computed + tokens:
                 continue
-            n_blocks = -(-prompt // self._group.block_size)
-            blocks = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
-            orders.finishing[request] = list(blocks[:n_blocks])
+            blocks = blocks_of(request)[: -(-prompt // self._group.block_size)]
+            orders.finishing[request] = counted = self._blocks.counted(blocks)
+            if len(counted) < len(blocks):
+                self._partial.add(request)
+            else:
+                self._partial.discard(request)
         return orders
 
     def end(self, request: Any) -> dict[str, Any] | None:
@@ -131,18 +165,26 @@ class PrefillScheduler:
         between, by :meth:`update`.
         """
         name = request.request_id
+        self._blocks.forget(name)
+        if name in self._streaming:
+            self._streaming.remove(name)
+            return {"eldr": _unavailable("the prompt was streamed in")}
         if name not in self._waiting:
             return None
         if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):
-            del self._waiting[name]
+            self._forget(name)
             self._ready.pop(name, None)
             return None
         value = self._ready.pop(name, None)
         if value is None:
             value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
         else:
-            del self._waiting[name]
+            self._forget(name)
         return {"eldr": value}
+
+    def _forget(self, request: str) -> None:
+        self._waiting.pop(request, None)
+        self._partial.discard(request)
 
     def update(self, report: Any) -> None:
         """Take the worker's report of a step."""
@@ -151,7 +193,7 @@ class PrefillScheduler:
             for request, counts in report.arrived()[0].items():
                 self._pop(request, counts)
         for request, value in self._handed_out.items():
-            self._waiting.pop(request, None)
+            self._forget(request)
             if "counts" not in value:
                 self._stats.add_record("unavailable")
         self._handed_out.clear()
@@ -160,7 +202,8 @@ class PrefillScheduler:
         tokens = self._waiting.get(request)
         if tokens is None:
             return  # aborted meanwhile
-        exact = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        sums_up = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        exact = sums_up and request not in self._partial
         self._stats.add_record("exact" if exact else "inexact")
         kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
         value = encode_counts(ExpertCounts(counts.astype(kind), self._top_k, tokens, exact))

@@ -28,9 +28,10 @@ def page(
     rate : float
         Only requests that are sampled at this rate.
     """
-    if boot and boot != ring.boot:
-        after = 0
-    start, end = max(after, ring.oldest), ring.written
+    end = ring.written
+    if (boot and boot != ring.boot) or after > end:
+        after = 0  # a cursor of the engine before this one
+    start = max(after, ring.oldest)
     lost, cursor = max(0, start - after), start
     records: list[dict[str, Any]] = []
     while cursor < end and len(records) < limit:
@@ -46,7 +47,7 @@ def page(
     return {
         "v": contract.COUNTS_VERSION,
         "boot": ring.boot,
-        "next": max(cursor, after if after <= end else 0),
+        "next": cursor,
         "lost": lost,
         "records": records,
     }

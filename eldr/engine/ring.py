@@ -14,6 +14,7 @@ import os
 import struct
 import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 _MAGIC = b"eldrring"
@@ -48,23 +49,24 @@ class RingWriter:
     """
 
     def __init__(self, path: Path, slots: int, slot_bytes: int) -> None:
-        _sweep(path.parent)
         stride = -(-(slot_bytes + _SLOT.size) // 8) * 8
         self._path = path
         beside = path.with_name(f"{path.name}.{os.getpid()}")
-        self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
-            os.posix_fallocate(self._fd, 0, _START + slots * stride)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held while the writer lives
-            self._memory = mmap.mmap(self._fd, 0)
-        except OSError:
-            os.close(self._fd)
-            beside.unlink()
-            raise
-        self._slots, self._stride, self._written = slots, stride, 0
-        self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, uuid.uuid4().bytes, slots, stride)
-        beside.replace(path)
+        with _alone(path.parent):
+            _sweep(path.parent)
+            self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held while the writer lives
+                # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
+                os.posix_fallocate(self._fd, 0, _START + slots * stride)
+                self._memory = mmap.mmap(self._fd, 0)
+            except OSError:
+                os.close(self._fd)
+                beside.unlink(missing_ok=True)
+                raise
+            self._slots, self._stride, self._written = slots, stride, 0
+            self._memory[: _HEADER.size] = _HEADER.pack(_MAGIC, uuid.uuid4().bytes, slots, stride)
+            beside.replace(path)
 
     def write(self, record: bytes) -> bool:
         """Append a record; False if it is longer than a slot."""
@@ -83,8 +85,7 @@ class RingWriter:
 
     def close(self) -> None:
         """Remove the ring."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+        self._path.unlink(missing_ok=True)
         self._memory.close()
         os.close(self._fd)
 
@@ -146,6 +147,17 @@ def _checksum(number: int, record: bytes) -> int:
     return zlib.crc32(record, number & 0xFFFFFFFF)
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other writers waiting: a ring between its creation and its lock would be swept."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _sweep(folder: Path) -> None:
     """Remove rings whose writers were killed: nobody holds their lock."""
     for path in folder.glob(f"{_PREFIX}*"):
@@ -153,6 +165,6 @@ def _sweep(folder: Path) -> None:
             fd = os.open(path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                path.unlink(missing_ok=True)
             finally:
                 os.close(fd)

@@ -100,8 +100,8 @@ class ActivationRing:
 
     def read(self, *, after: int, prefix: str, limit: int, boot: str, rate: float = 1.0) -> dict[str, Any]:
         """Return records from cursor ``after`` on; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
-        if boot and boot != self.boot:
-            after = 0
+        if (boot and boot != self.boot) or after > self._next:
+            after = 0  # a cursor of the engine before this one
         oldest = self._next - len(self._ring)
         lost = max(0, oldest - after)
         start = max(after, oldest)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from vllm.config import VllmConfig
 from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
+from vllm.model_executor.layers.fused_moe.router.aiter_shared_routed_fused_moe_router import (
+    AiterSharedRoutedFusedMoERouter,
+)
+from vllm.model_executor.layers.fused_moe.router.fused_topk_bias_router import FusedTopKBiasRouter
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
+from vllm.model_executor.layers.fused_moe.router.grouped_topk_router import GroupedTopKRouter
+from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
 from eldr.engine import capture
@@ -94,37 +101,141 @@ def test_micro_batches_give_no_slots(runner):
     assert runner.kv_connector.seen is None
 
 
-class Monolithic:
-    """A layer whose kernel gets logits and shows nothing."""
+TOP_K, EXPERTS = 2, 6
 
-    layer_id = 3
 
-    def __init__(self, router):
-        self.router = router
+class Layer(MoERunner):
+    """A mixture-of-experts layer, as far as its routing can be seen."""
+
+    layer_id = _quant_method = None
+
+    def __init__(self, layer_id, router=None, *, monolithic=False):
+        torch.nn.Module.__init__(self)
+        self.layer_id = layer_id
+        self.router = router or FusedTopKRouter(TOP_K, EXPERTS)
         self.routed_experts = SimpleNamespace(forward_monolithic=lambda x, router_logits, input_ids: x + 1)
-        self._quant_method = SimpleNamespace(is_monolithic=True)
+        self._quant_method = SimpleNamespace(is_monolithic=monolithic)
 
 
-class Capturer:
-    def __init__(self):
-        self.calls = []
+def engine(*modules, experts=EXPERTS):
+    """Return the configuration of an engine whose model has some modules in three layers."""
+    model = SimpleNamespace(
+        get_total_num_hidden_layers=lambda: 3,
+        get_num_experts=lambda: experts,
+        get_num_experts_per_tok=lambda: TOP_K,
+        hf_text_config=SimpleNamespace(model_type="test"),
+    )
+    context = {f"layer {n}": module for n, module in enumerate(modules)}
+    return SimpleNamespace(
+        model_config=model,
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=8),
+        parallel_config=SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1),
+        compilation_config=SimpleNamespace(
+            static_forward_context={"attention": torch.nn.Identity(), **context},
+            static_all_moe_layers=list(context),
+        ),
+    )
 
-    def capture(self, layer_id, topk_ids):
-        self.calls.append((layer_id, topk_ids))
+
+def route(layer, ids):
+    """Do what the layer's router does after it has chosen."""
+    with set_forward_context(None, VllmConfig(), num_tokens=len(ids)):
+        layer.router.capture_fn(torch.tensor(ids))
+
+
+def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
+    layers = Layer(2), Layer(0)
+    step = capture.RoutingCapture(engine(*layers))
+    step.begin()
+    route(layers[0], [[1, 2], [3, 4]])
+    route(layers[1], [[5, 0], [0, 1]])
+    assert step.n_layers == 2
+    assert step.expert_ids(2).tolist() == [[[5, 0], [1, 2]], [[0, 1], [3, 4]]]
+
+
+def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():
+    layers = Layer(0), Layer(1)
+    step = capture.RoutingCapture(engine(*layers))
+    for layer in layers:
+        route(layer, [[1, 2]] * 8)  # a warm-up, which is no step
+    step.begin()
+    route(layers[0], [[3, 4]] * 4)
+    route(layers[1], [[4, 5]])
+    assert step.expert_ids(4)[:, 1].tolist() == [[4, 5], *[[-1, -1]] * 3]
+    step.begin()
+    route(layers[1], [[0, 1]])
+    assert step.expert_ids(8)[:, 0].tolist() == [[-1, -1]] * 8
+    assert step.expert_ids(8)[:, 1].tolist() == [[0, 1], *[[-1, -1]] * 7]
+
+
+def bias_router(**changes):
+    return FusedTopKBiasRouter(TOP_K, EXPERTS, e_score_correction_bias=torch.zeros(EXPERTS), **changes)
+
+
+@pytest.mark.parametrize(
+    ("router", "named"),
+    [
+        (
+            ZeroExpertRouter(TOP_K, EXPERTS + 2, torch.zeros(EXPERTS + 2), EXPERTS, "identity"),
+            "ZeroExpertRouter shows expert 0 where a token uses a zero expert",
+        ),
+        (bias_router(num_fused_shared_experts=1), "FusedTopKBiasRouter adds 1 shared"),
+        (
+            GroupedTopKRouter(TOP_K, EXPERTS, num_expert_group=2, topk_group=1, num_fused_shared_experts=2),
+            "GroupedTopKRouter adds 2 shared",
+        ),
+        (AiterSharedRoutedFusedMoERouter(TOP_K, EXPERTS, 1), "AiterSharedRoutedFusedMoERouter adds 1 shared"),
+        (FusedTopKRouter(TOP_K + 1, EXPERTS), "chooses 3 experts, the model's configuration says 2"),
+        (SimpleNamespace(), "not supported with router SimpleNamespace"),
+    ],
+)
+def test_a_router_whose_ids_are_not_the_experts_of_a_token_is_not_counted(router, named):
+    with pytest.raises(capture.HiddenRoutingError, match=named):
+        capture.RoutingCapture(engine(Layer(0), Layer(1, router)))
+
+
+def test_routers_with_nothing_fused_are_counted():
+    grouped = GroupedTopKRouter(TOP_K, EXPERTS, num_expert_group=2, topk_group=1)
+    assert capture.RoutingCapture(engine(Layer(0, bias_router()), Layer(1, grouped))).n_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (engine(), "no mixture-of-experts layer found"),
+        (engine(Layer(0), torch.nn.Identity()), "layer 1: its class Identity captures no routing"),
+        (engine(Layer(1), Layer(1)), "layer 1: it routes more than once"),
+        (engine(Layer(0), Layer(3)), "layer 3: the model has layers 0 to 2"),
+        (engine(Layer(0), experts=0), "requires positive layer, expert"),
+    ],
+)
+def test_without_every_layer_nothing_is_counted(config, named):
+    with pytest.raises(capture.HiddenRoutingError, match=named):
+        capture.RoutingCapture(config)
+
+
+def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_engine(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(capture, "RoutedExpertsCapturer", full)
+    with pytest.raises(capture.HiddenRoutingError, match="no memory"):
+        capture.RoutingCapture(engine(Layer(0)))
 
 
 def test_the_choice_of_a_kernel_that_routes_inside_itself_is_recomputed_from_its_logits():
-    runner, capturer = Monolithic(FusedTopKRouter(2, 5)), Capturer()
-    capture._bind(runner, capturer)
-    logits = torch.tensor([[0.1, 3.0, -1.0, 2.0, 0.0], [9.0, 0.0, 8.0, 1.0, 2.0]])
-    assert runner.routed_experts.forward_monolithic(x=1, router_logits=logits, input_ids=None) == 2
-    ((layer, ids),) = capturer.calls
-    assert layer == 3
-    assert ids.tolist() == [[1, 3], [0, 2]]
+    layer = Layer(1, monolithic=True)
+    step = capture.RoutingCapture(engine(layer))
+    step.begin()
+    logits = torch.tensor([[0.1, 3.0, -1.0, 2.0, 0.0, 0.0], [9.0, 0.0, 8.0, 1.0, 2.0, 0.0]])
+    with set_forward_context(None, VllmConfig(), num_tokens=2):
+        assert layer.routed_experts.forward_monolithic(x=1, router_logits=logits, input_ids=None) == 2
+    assert step.expert_ids(2).tolist() == [[[1, 3]], [[0, 2]]]
 
 
 def test_a_router_that_is_more_than_a_top_k_is_not_guessed():
     with pytest.raises(
-        ValueError, match="layer 3: kernel NoneType routes inside itself, and router SimpleNamespace"
+        capture.HiddenRoutingError,
+        match="layer 1: kernel NoneType routes inside itself, and router FusedTopKBiasRouter",
     ):
-        capture._bind(Monolithic(SimpleNamespace(top_k=2)), Capturer())
+        capture.RoutingCapture(engine(Layer(1, bias_router(), monolithic=True)))

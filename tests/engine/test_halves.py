@@ -31,8 +31,10 @@ def config(instance="test"):
     )
 
 
-def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None):
-    return SimpleNamespace(request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv)
+def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False):
+    return SimpleNamespace(
+        request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv, resumable=resumable
+    )
 
 
 REMOTE = {"do_remote_decode": True}
@@ -132,6 +134,14 @@ class TestPrefillScheduler:
         half.update(StepReport({"a": counts_of(10)}))
         assert half.stats() is None
 
+    def test_a_prompt_that_is_streamed_in_has_no_counts_and_says_why(self, half):
+        half.add(request("a", 10, kv=REMOTE, resumable=True))
+        assert half.orders(output(new=[("a", 0, 10)], blocks={"a": [1, 2, 3]})).finishing == {}
+        answer = half.end(request("a", 10))
+        assert answer == {"eldr": {"v": 1, "unavailable": "the prompt was streamed in"}}
+        assert half.stats().data["records"] == {"unavailable": 1}
+        assert half.end(request("a", 10)) is None
+
     def test_an_engine_that_cannot_see_its_routing_says_why_in_every_answer(self, half):
         half.add(request("a", 10, kv=REMOTE))
         half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
@@ -148,6 +158,9 @@ class Capture:
     ids: torch.Tensor
 
     def __init__(self, *_):
+        pass
+
+    def begin(self):
         pass
 
     def expert_ids(self, n_tokens):
@@ -237,6 +250,92 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     reader.close()
     half.close()
     assert not path_of("d", tmp_path).exists()
+
+
+@pytest.fixture
+def decoding(engine, monkeypatch, tmp_path):
+    """Return both halves of a decode engine, and a way to read its records."""
+    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
+    worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
+    reader = RingReader(path_of("d", tmp_path))
+    yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
+    reader.close()
+    half.close()
+
+
+def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(decoding):
+    half, worker, records = decoding
+    half.add(request("one", 6))
+    report = run(half, worker, new=[("one", 5, 1)], blocks={"one": [4, 2]}, expert=0)
+    half.end(request("one", 6))  # vLLM ends a request before it hands over the step's report
+    half.update(report)
+    (record,) = records()
+    value = decode_counts(record)
+    assert (record["request_id"], value.tokens, value.exact, value.shape) == (
+        "one",
+        0,
+        True,
+        (LAYERS, EXPERTS),
+    )
+    assert not value.counts.any()
+
+
+def test_requests_that_never_ran_or_are_streamed_in_leave_no_record(decoding):
+    half, worker, records = decoding
+    half.add(request("never ran", 6))
+    half.add(request("streamed", 6, resumable=True))
+    half.update(run(half, worker, new=[("streamed", 0, 6)], blocks={"streamed": [4, 2]}, expert=0))
+    half.update(run(half, worker, cached=[("streamed", 6, 1)], blocks={"streamed": [4, 2]}, expert=0))
+    for name in ("never ran", "streamed"):
+        half.end(request(name, 6))
+    half.update(run(half, worker, expert=0))
+    assert records() == []
+    assert half.stats().data["records"] == {"unavailable": 1}
+
+
+def test_steps_whose_report_never_comes_are_forgotten(decoding):
+    half, worker, _ = decoding
+    half.add(request("a", 1))
+    blocks = {"a": [1, 2, 3, 4, 5, 6, 7, 8]}
+    for _ in range(1000):
+        half.orders(output(cached=[("a", 0, 1)], blocks=blocks))
+    assert len(half._begun) <= 64
+    half.update(run(half, worker, cached=[("a", 1, 1)], blocks=blocks, expert=0))
+    assert not half._begun
+    assert half.stats().data["batch"] == [1]
+
+
+def test_steps_that_are_scheduled_ahead_count_the_token_that_was_fed_after_the_end(decoding):
+    half, worker, records = decoding
+    blocks = {"a": [4, 2]}
+    half.add(request("a", 3))
+    half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
+    # asynchronous scheduling: a step is scheduled before the report of the one before it has come
+    report = run(half, worker, cached=[("a", 3, 1)], blocks=blocks, expert=2)
+    ahead = run(half, worker, cached=[("a", 4, 1)], blocks=blocks, expert=4)
+    half.end(request("a", 3))
+    half.update(report)
+    half.update(ahead)
+    half.update(run(half, worker, expert=0))
+    value = decode_counts(records()[0])
+    assert (value.tokens, value.exact) == (2, True)
+    assert value.counts.tolist() == [[0, 0, 1, 1, 1, 1]] * LAYERS
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
+    if role == "prefill":
+        half = prefill.PrefillScheduler(config(), GROUP)
+        worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    else:
+        half = decode.DecodeScheduler(config("unknown"), GROUP, records=4)
+        worker = decode.DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
+    for slots in (None, torch.tensor([4])):
+        worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
+        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+        assert worker.finish().hidden == "a step did not tell where its tokens lie in the KV cache"
+    half.close()
 
 
 def test_a_rank_that_does_not_report_counts_nothing(engine):

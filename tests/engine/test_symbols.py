@@ -74,10 +74,30 @@ def test_the_endpoint_satisfies_vllms_protocol():
     [
         (
             "vllm.config:ParallelConfig",
-            ["pipeline_parallel_size", "decode_context_parallel_size", "enable_dbo"],
+            [
+                "pipeline_parallel_size",
+                "decode_context_parallel_size",
+                "prefill_context_parallel_size",
+                "data_parallel_size",
+                "use_ubatching",
+                "enable_dbo",
+                "ubatch_size",
+            ],
         ),
+        ("vllm.config:CompilationConfig", ["mode", "static_forward_context", "static_all_moe_layers"]),
+        ("vllm.config:DeviceConfig", ["device_type"]),
         ("vllm.config:SchedulerConfig", ["max_num_seqs", "max_num_batched_tokens"]),
-        ("vllm.config:VllmConfig", ["instance_id", "speculative_config", "kv_transfer_config"]),
+        (
+            "vllm.config:VllmConfig",
+            [
+                "instance_id",
+                "speculative_config",
+                "kv_transfer_config",
+                "parallel_config",
+                "compilation_config",
+                "device_config",
+            ],
+        ),
         (
             "vllm.config:ModelConfig",
             ["get_num_experts", "get_num_experts_per_tok", "get_total_num_hidden_layers"],
@@ -94,10 +114,83 @@ def test_attributes_that_are_read_exist(target, attributes):
     assert set(attributes) <= known
 
 
+# Triton kernels of Model Runner V2 need a GPU to run, even to be imported; its source is what can be looked at here.
+
+
+def source(module):
+    """Return the syntax tree of a module of vLLM that cannot be imported here."""
+    return ast.parse(Path(vllm.__file__).parent.joinpath(*module.split("/")).read_text())
+
+
+def calls(tree):
+    """Return every call below a node as text, in the order of lines."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [ast.unparse(node) for node in sorted(found, key=lambda node: (node.lineno, node.col_offset))]
+
+
+def position(found, beginning):
+    """Return where a call stands that begins so; there must be one."""
+    (index,) = [i for i, call in enumerate(found) if call.startswith(beginning)] or [None]
+    assert index is not None, f"vLLM does not call {beginning}... there any more"
+    return index
+
+
+def function(tree, name):
+    (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+    return found
+
+
+def forward_contexts(tree):
+    """Return what runs inside each forward context that has a slot mapping."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With):
+            opened = calls(ast.Module([ast.Expr(item.context_expr) for item in node.items], []))
+            if any(c.startswith("set_forward_context(") and "slot_mapping=" in c for c in opened):
+                yield opened, calls(ast.Module(node.body, []))
+
+
 def test_model_runner_v2_passes_attention_metadata_where_a_full_graph_has_no_forward_context():
-    # Triton kernels of the runner need a GPU to run; its source is what can be looked at here.
     from vllm.v1.worker.gpu import kv_connector
 
-    source = inspect.getsource(kv_connector.ActiveKVConnector)
-    assert 'load_kwargs["attn_metadata"] = attn_metadata' in source
-    assert source.index("bind_connector_metadata") < source.index("self._start_load_kv()")
+    adapter = inspect.getsource(kv_connector.ActiveKVConnector)
+    assert 'load_kwargs["attn_metadata"] = attn_metadata' in adapter
+    assert adapter.index("bind_connector_metadata") < adapter.index("self._start_load_kv()")
+    steps = calls(function(source("v1/worker/gpu/model_runner.py"), "execute_model"))
+    before = "self.kv_connector.pre_forward(scheduler_output, input_batch, attn_metadata=attn_metadata)"
+    assert position(steps, before) < position(steps, "self.cudagraph_manager.run_fullgraph(")
+
+
+def test_model_runner_v2_binds_inside_the_forward_context_where_there_is_one():
+    ((_, inside),) = forward_contexts(function(source("v1/worker/gpu/model_runner.py"), "execute_model"))
+    assert position(inside, "self.kv_connector.pre_forward(") < position(inside, "self.model(")
+
+
+def test_model_runner_v1_binds_inside_the_forward_context_before_the_model_runs():
+    ((opened, inside),) = forward_contexts(function(source("v1/worker/gpu_model_runner.py"), "execute_model"))
+    position([*opened, *inside], "self.maybe_get_kv_connector_output(")
+    position(inside, "self._model_forward(")
+    lifecycle = calls(
+        function(source("v1/worker/kv_connector_model_runner_mixin.py"), "_get_kv_connector_output")
+    )
+    assert position(lifecycle, "kv_connector.bind_connector_metadata(") < position(
+        lifecycle, "kv_connector.build_connector_worker_meta("
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "metadata"),
+    [
+        ("flash_attn", "FlashAttentionMetadata"),
+        ("flashinfer", "FlashInferMetadata"),
+        ("triton_attn", "TritonAttentionMetadata"),
+        ("rocm_attn", "RocmAttentionMetadata"),
+        ("rocm_aiter_fa", "AiterFlashAttentionMetadata"),
+    ],
+)
+def test_the_attention_metadata_of_gpus_has_the_slot_mapping_that_a_full_graph_step_is_counted_by(
+    backend, metadata
+):
+    (found,) = [
+        n for n in source(f"v1/attention/backends/{backend}.py").body if getattr(n, "name", "") == metadata
+    ]
+    assert "slot_mapping" in [n.target.id for n in found.body if isinstance(n, ast.AnnAssign)]

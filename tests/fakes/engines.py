@@ -165,6 +165,7 @@ class FakeEngine:
     seen: list[Seen] = field(default_factory=list)
     script: deque[Behaviour] = field(default_factory=deque)
     activations: list[dict[str, Any]] | None = None
+    boot: str = "b"
     connections: int = 0
     accepted: int = 0
     hanging: int = 0
@@ -247,10 +248,10 @@ class FakeEngine:
         if self.activations is None:
             await exchange.json({"error": {"message": "Not Found"}}, 404)
             return
-        after = int(query["after"][0])
+        after = int(query["after"][0]) if query.get("boot", [self.boot]) == [self.boot] else 0
         records = [r for r in self.activations[after:] if r["request_id"].find(query["prefix"][0]) >= 0]
         await exchange.json(
-            {"v": 1, "boot": "b", "next": len(self.activations), "lost": 0, "records": records}
+            {"v": 1, "boot": self.boot, "next": len(self.activations), "lost": 0, "records": records}
         )
 
     async def gone(self, exchange: Exchange) -> None:

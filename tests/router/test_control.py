@@ -328,6 +328,34 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         )
 
 
+async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp_path):
+    settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
+    async with start("p0", "d0", settings=settings) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        router["d0"].activations = []
+        await router.post()
+        empty = signature(0, 0, 0, 0, 0, 0, 0, 0)
+        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[0].id}", **empty})
+        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
+        (record,) = await records(router)
+        assert (record.decode_tokens, record.decode_exact) == (0, True)
+
+
+async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_its_first_one(start, tmp_path):
+    async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}) as router:
+        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
+        other = {"request_id": "cmpl-of-somebody-else", **signature(1, 0, 0, 0, 0, 0, 0, 1)}
+        for n, boot in enumerate("bc"):
+            router["d0"].boot, router["d0"].activations = boot, [other] * (3 if boot == "b" else 0)
+            await router.post()
+            decoded = {
+                "request_id": f"cmpl-{router['d0'].requests[n].id}",
+                **signature(5, 0, 0, 0, 0, 0, 0, 5),
+            }
+            router["d0"].activations.append(decoded)
+            await until(lambda n=n: router.counter("log_records", decode="joined") == n + 1, "the record")
+
+
 @pytest.mark.parametrize("supported", [True, False])
 async def test_a_record_is_written_though_activations_never_come(start, tmp_path, supported):
     settings = {"log_dir": tmp_path / "log", "join_seconds": 0.1}

@@ -79,7 +79,7 @@ def tokens(seed: int, n: int) -> list[int]:
 
 def check(lab: Lab, exchanges: list[Exchange]) -> None:
     """Compare counts and tokens of these requests with the reference."""
-    done = {e.base for e in exchanges if len(e.generated) > 1}
+    done = {e.base for e in exchanges}
     wait_for(lambda: done <= lab.pair.activations().keys(), "activations of every request", 60)
     activations = lab.pair.activations()
     for exchange in exchanges:
@@ -94,10 +94,12 @@ def check(lab: Lab, exchanges: list[Exchange]) -> None:
             assert np.abs(exchange.signature.counts.astype(int) - np.array(expected.prefill)).sum() == 0, (
                 clearest
             )
-        if g > 1:
-            record = activations[exchange.base]
-            assert record.exact, clearest
-            assert record.tokens == g - 1
+        record = activations[exchange.base]
+        assert record.exact, clearest
+        assert record.tokens == g - 1
+        if g == 1:
+            assert not record.counts.any()
+        else:
             assert np.abs(record.counts.astype(int) - np.array(expected.decode)).sum() == 0, clearest
         for position, (said, ranked) in enumerate(zip(exchange.generated, expected.next, strict=True)):
             if said != ranked.best:

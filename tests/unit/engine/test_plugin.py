@@ -45,28 +45,35 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "name a folder that can be written" in result.output
 
 
-def engine(**changes):
-    values = {
-        "experts": 64,
+def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, **parallel):
+    sizes = {
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "data_parallel_size": 1,
+        "use_ubatching": False,
         "enable_dbo": False,
-        "speculative_config": None,
-    } | changes
+        "ubatch_size": 0,
+    }
     return SimpleNamespace(
-        model_config=SimpleNamespace(model="m", get_num_experts=lambda: values["experts"]),
-        parallel_config=SimpleNamespace(
-            pipeline_parallel_size=values["pipeline_parallel_size"],
-            decode_context_parallel_size=values["decode_context_parallel_size"],
-            enable_dbo=values["enable_dbo"],
-        ),
-        speculative_config=values["speculative_config"],
+        model_config=SimpleNamespace(model="m", get_num_experts=lambda: experts),
+        parallel_config=SimpleNamespace(**sizes | parallel),
+        speculative_config=speculative_config,
+        device_config=SimpleNamespace(device_type=device),
+        compilation_config=SimpleNamespace(mode=mode),
     )
 
 
 def test_a_plain_engine_is_accepted():
     assert compatibility.problems(engine(), 128, "0.32.0", prefill=True) == []
-    assert compatibility.problems(engine(), 512, "0.32.0+cpu", prefill=False) == []
+    assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
+
+
+def test_a_field_that_vllm_renamed_is_noticed():
+    config = engine()
+    del config.parallel_config.data_parallel_size
+    with pytest.raises(AttributeError, match="data_parallel_size"):
+        compatibility.problems(config, 128, "0.32.0", prefill=True)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,11 @@ def test_a_plain_engine_is_accepted():
     [
         ({"pipeline_parallel_size": 2}, 16, "0.32.0", "pipeline_parallel_size=2"),
         ({"decode_context_parallel_size": 2}, 16, "0.32.0", "decode_context_parallel_size=2"),
-        ({"enable_dbo": True}, 16, "0.32.0", "enable_dbo"),
+        ({"prefill_context_parallel_size": 2}, 16, "0.32.0", "prefill_context_parallel_size=2"),
+        ({"data_parallel_size": 2}, 16, "0.32.0", "data_parallel_size=2"),
+        ({"use_ubatching": True, "enable_dbo": True}, 16, "0.32.0", "enable_dbo=True"),
+        ({"use_ubatching": True, "ubatch_size": 2}, 16, "0.32.0", "ubatch_size=2"),
+        ({"device": "cpu", "mode": 3}, 16, "0.32.0", "set --enforce-eager"),
         ({"speculative_config": object()}, 16, "0.32.0", "speculative_config"),
         ({"experts": 0}, 16, "0.32.0", "no experts to count"),
         ({}, 256, "0.32.0", "block_size=256"),

@@ -1,9 +1,11 @@
 """The ring between an engine's processes: bounded, checked, and clean after a killed writer."""
 
+import fcntl
 import json
 import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 
@@ -76,6 +78,72 @@ def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living
     assert [path.name for path in tmp_path.iterdir()] == [path_of("i", tmp_path).name]
 
 
+def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(tmp_path, monkeypatch):
+    flock, fallocate, second = fcntl.flock, os.posix_fallocate, threading.Event()
+    writers = {}
+
+    def watched_flock(fd, operation):
+        if threading.current_thread() is other and operation == fcntl.LOCK_EX:
+            second.set()  # it waits for its turn
+        flock(fd, operation)
+
+    def slow_fallocate(*args):
+        fallocate(*args)
+        if threading.current_thread() is not other:
+            other.start()
+            assert second.wait(60)
+
+    def start():
+        try:
+            writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64)
+        finally:
+            second.set()
+
+    other = threading.Thread(target=start)
+    monkeypatch.setattr("fcntl.flock", watched_flock)
+    monkeypatch.setattr("os.posix_fallocate", slow_fallocate)
+    monkeypatch.setattr("os.getpid", threading.get_ident)
+    writers["one"] = RingWriter(path_of("one", tmp_path), slots=4, slot_bytes=64)
+    other.join(60)
+    for name, writer in writers.items():
+        assert writer.write(b"record")
+        reader = RingReader(path_of(name, tmp_path))
+        assert reader.get(0) == b"record"
+        reader.close()
+        writer.close()
+    assert sorted(writers) == ["one", "other"]
+    assert not list(tmp_path.iterdir())
+
+
+def _start(folder, name, barrier, go):
+    barrier.wait(60)
+    ring = RingWriter(path_of(name, folder), slots=4, slot_bytes=64)
+    ring.write(name.encode())
+    barrier.wait(60)
+    go.wait(60)
+    ring.close()
+
+
+def test_many_engines_can_start_at_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier, go = context.Barrier(5), context.Event()
+    names = [f"engine-{n}" for n in range(4)]
+    children = [context.Process(target=_start, args=(tmp_path, name, barrier, go)) for name in names]
+    for child in children:
+        child.start()
+    barrier.wait(60)
+    barrier.wait(60)
+    for name in names:
+        reader = RingReader(path_of(name, tmp_path))
+        assert reader.get(0) == name.encode()
+        reader.close()
+    go.set()
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+        child.close()
+
+
 def _write(folder, ready, go):
     ring = RingWriter(path_of("fast", folder), slots=8, slot_bytes=256)
     ready.set()
@@ -137,5 +205,26 @@ def test_pages_go_by_cursor_prefix_rate_and_boot(tmp_path):
     assert page(reader, after=0, limit=9, rate=0.0)["records"] == []
     assert page(reader, after=5, limit=9, boot="another")["next"] == 6
     assert page(reader, after=6, limit=9)["next"] == 6
+    assert page(reader, after=7, limit=9)["next"] == 6
     writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("boot", [True, False])
+def test_a_cursor_from_before_a_restart_reads_from_the_oldest_record_on(tmp_path, boot):
+    before = RingWriter(path_of("p", tmp_path), slots=4, slot_bytes=256)
+    reader = RingReader(path_of("p", tmp_path))
+    for n in range(9):
+        before.write(record("aaaaaaaa", n))
+    old = page(reader, after=0, limit=9)
+    reader.close()
+    before.close()
+    after = RingWriter(path_of("p", tmp_path), slots=4, slot_bytes=256)
+    reader = RingReader(path_of("p", tmp_path))
+    for n in range(2):
+        after.write(record("aaaaaaaa", n))
+    new = page(reader, after=old["next"], limit=9, boot=old["boot"] if boot else "")
+    assert [r["tokens"] for r in new["records"]] == [0, 1]
+    assert (new["next"], new["lost"]) == (2, 0)
+    after.close()
     reader.close()

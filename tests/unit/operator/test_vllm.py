@@ -170,6 +170,7 @@ def test_images(make_vllm):
         ({"decode": {"args": ["-dcp", "2"]}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["--prefill-context-parallel-size=2"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["--enable-dbo"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--ubatch-size=2"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--speculative-config.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["-sc.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
         ({"engine": {"args": ["--spec-model=a"]}}, "spec.engine.args[0]", {"prefill", "decode"}),

@@ -1,0 +1,336 @@
+"""The prefill half under vLLM's own scheduler, prefix cache and MultiConnector, beside a connector that loads blocks."""
+
+import json
+import pickle
+import random
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from eldr.engine import plugin, prefill
+from eldr.engine.cache import CacheGroup
+from eldr.engine.connector import EldrConnector
+from eldr.wire import decode_counts
+
+BLOCK, BLOCKS, LAYERS, EXPERTS, TOP_K = 4, 40, 2, 6, 2
+REMOTE = {"do_remote_decode": True}
+MODEL = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "vocab_size": 128,
+    "max_position_embeddings": 512,
+}
+
+
+class Loader(KVConnectorBase_V1, SupportsHMA):
+    """Another connector that brings KV blocks from elsewhere, as offloading ones do."""
+
+    offers: ClassVar[
+        dict
+    ] = {}  # request id -> prompt tokens that it has, whether it brings them between steps
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.loading, self.blocks = set(), []
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        known, between = self.offers.get(request.request_id, (0, False))
+        more = max(0, known - num_computed_tokens)
+        return more, between and more > 0
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens):
+        if num_external_tokens:
+            end = -(-self.offers[request.request_id][0] // BLOCK)
+            first = end - -(-num_external_tokens // BLOCK)
+            self.blocks += blocks.get_block_ids()[0][first:end]
+            if self.offers[request.request_id][1]:
+                self.loading.add(request.request_id)
+
+    def build_connector_meta(self, scheduler_output):
+        return KVConnectorMetadata()
+
+    def request_finished_all_groups(self, request, block_ids):
+        return False, None
+
+    def start_load_kv(self, forward_context, **kwargs): ...
+
+    def wait_for_layer_load(self, layer_name): ...
+
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
+
+    def wait_for_save(self): ...
+
+
+class Slots:
+    slots = None
+
+    def __init__(self, *_):
+        pass
+
+    def bind(self):
+        pass
+
+    def take(self):
+        return self.slots
+
+
+class Capture:
+    n_layers, device = LAYERS, torch.device("cpu")
+    ids = None
+
+    def __init__(self, *_):
+        pass
+
+    def begin(self):
+        pass
+
+    def expert_ids(self, n_tokens):
+        return self.ids[:n_tokens]
+
+
+def experts_of(tokens):
+    """Return the experts of some tokens: in this model a token's id decides."""
+    first = torch.tensor(tokens, dtype=torch.int32) % EXPERTS
+    pair = torch.stack([first, (first + 1) % EXPERTS], dim=1)
+    return pair[:, None, :].expand(len(tokens), LAYERS, TOP_K)
+
+
+def counts_of(tokens):
+    return np.stack(
+        [np.bincount(layer.flatten(), minlength=EXPERTS) for layer in experts_of(tokens).unbind(1)]
+    )
+
+
+class Engine:
+    """vLLM's scheduler, and our worker half behind a model that is a function of token ids."""
+
+    def __init__(self, config):
+        config.cache_config.num_gpu_blocks = BLOCKS
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
+        outputs = StructuredOutputManager(config)
+        self.scheduler = Scheduler(config, caches, outputs, block_size=BLOCK)
+        self.loader, self.connector = self.scheduler.connector.sub_connectors
+        model = SimpleNamespace(get_num_experts=lambda: EXPERTS)
+        group = CacheGroup(0, "layer", BLOCK)
+        self.worker = prefill.PrefillWorker(SimpleNamespace(model_config=model), group, BLOCKS, reports=True)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        self.answers = {}
+
+    def add(self, name, prompt, *, remote=True, resumable=False):
+        sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": REMOTE} if remote else None)
+        request = Request(name, prompt, sampling, None, block_hasher=self.hasher, resumable=resumable)
+        self.scheduler.add_request(request)
+
+    def step(self, lost=lambda block: False):
+        """Run a step; of the blocks that are loaded in it, lost ones do not arrive."""
+        output = self.scheduler.schedule()
+        names = list(output.num_scheduled_tokens)
+        slots, tokens, sampled = [], [], []
+        for name, before, n in prefill.scheduled(output):
+            request = self.scheduler.requests[name]
+            (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
+            slots += [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(before, before + n)]
+            tokens += request.all_token_ids[before : before + n]
+            sampled.append([7] if before + n == request.num_tokens else [])
+        self.worker.begin(pickle.loads(pickle.dumps(output.kv_connector_metadata.metadata[1])))
+        Slots.slots, Capture.ids = (torch.tensor(slots), experts_of(tokens)) if slots else (None, None)
+        report = pickle.loads(pickle.dumps(self.worker.finish()))
+        arrived, self.loader.loading = self.loader.loading, set()
+        broken, self.loader.blocks = set(filter(lost, self.loader.blocks)), []
+        result = ModelRunnerOutput(
+            names,
+            {name: i for i, name in enumerate(names)},
+            sampled,
+            kv_connector_output=KVConnectorOutput(
+                finished_recving=arrived,
+                invalid_block_ids=broken,
+                kv_connector_worker_meta=MultiKVConnectorWorkerMetadata((None, report)),
+            ),
+        )
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            for answer in outputs.outputs:
+                if answer.finished:
+                    self.answers[answer.request_id] = (answer.kv_transfer_params or {}).get("eldr")
+
+    def run(self):
+        for _ in range(1000):
+            if not self.scheduler.has_unfinished_requests():
+                return
+            self.step()
+        raise AssertionError("requests that never end")
+
+    def answer(self, name):
+        self.run()
+        return decode_counts(self.answers[name])
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    plugin.register()
+    monkeypatch.setitem(KVConnectorFactory._registry, "Loader", lambda: Loader)
+    monkeypatch.setattr(Loader, "offers", {})
+    monkeypatch.setattr(prefill, "RoutingCapture", Capture)
+    monkeypatch.setattr(prefill, "StepSlots", Slots)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    transfer = KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role="kv_producer",
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={
+            "connectors": [
+                {"kv_connector": "Loader", "kv_role": "kv_both"},
+                {"kv_connector": "EldrConnector", "kv_role": "kv_producer"},
+            ]
+        },
+    )
+    arguments = EngineArgs(
+        model=str(tmp_path),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        max_model_len=80,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        block_size=BLOCK,
+        kv_transfer_config=transfer,
+    )
+    init_none_hash(sha256)
+    engine = Engine(arguments.create_engine_config())
+    yield engine
+    engine.scheduler.shutdown()
+
+
+def test_computed_and_cached_prompts_are_exact(engine):
+    prompt = list(range(40, 70))
+    for name in ("cold", "cached"):
+        engine.add(name, prompt)
+        value = engine.answer(name)
+        assert value.exact
+        assert np.array_equal(value.counts, counts_of(prompt))
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_loaded_blocks_are_left_out_and_never_exact_for_whoever_finds_them(engine, between):
+    for n in range(5):  # more than the cache holds: every block has counts of something else
+        engine.add(f"before {n}", list(range(n, n + 35)))
+        assert engine.answer(f"before {n}").exact
+    prompt = list(range(100, 126))
+    Loader.offers["loaded"] = (3 * BLOCK, between)
+    engine.add("loaded", prompt)
+    engine.step()
+    engine.add("beside", prompt)  # if blocks come between steps, both run first in the same one
+    for name in ("loaded", "beside"):
+        value = engine.answer(name)
+        assert not value.exact
+        assert np.array_equal(value.counts, counts_of(prompt[3 * BLOCK :]))
+    engine.add("later", [*prompt[: 3 * BLOCK], 1, 2, 3])
+    value = engine.answer("later")
+    assert not value.exact
+    assert np.array_equal(value.counts, counts_of([1, 2, 3]))
+
+
+def test_a_prompt_that_was_loaded_as_a_whole_has_no_counts_and_is_not_exact(engine):
+    prompt = list(range(100, 112))
+    Loader.offers["loaded"] = (11, True)
+    engine.add("loaded", prompt)
+    value = engine.answer("loaded")
+    assert not value.exact
+    assert not value.counts.any()
+
+
+def test_blocks_that_are_computed_again_are_exact_again(engine):
+    Loader.offers["loaded"] = (3 * BLOCK, True)
+    engine.add("loaded", list(range(100, 120)))
+    engine.run()
+    for n in range(5):  # more than the cache holds: every block is computed into
+        engine.add(f"after {n}", list(range(n, n + 35)))
+        assert engine.answer(f"after {n}").exact
+    Loader.offers.clear()
+    engine.add("computed", list(range(100, 120)))
+    assert engine.answer("computed").exact
+
+
+def test_a_prompt_that_is_streamed_in_has_no_signature(engine):
+    engine.add("streamed", list(range(20)), resumable=True)
+    engine.step()
+    engine.step()
+    assert engine.scheduler.requests["streamed"].status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    engine.add("streamed", [1, 2, 3], resumable=False)  # which ends the stream
+    assert "streamed" not in engine.scheduler.requests
+    engine.step()
+    assert engine.answers == {"streamed": None}
+    engine.add("next", list(range(20)))
+    assert engine.answer("next").exact
+
+
+def test_hybrid_hits_stay_as_they_are_with_the_transport_alone(engine, monkeypatch):
+    for supported in (True, False):
+        monkeypatch.setattr(Loader, "supports_divergent_local_hybrid_hits", supported)
+        assert engine.scheduler.connector.supports_divergent_local_hybrid_hits is supported
+
+
+def test_an_engine_that_does_both_is_refused():
+    config = SimpleNamespace(
+        kv_transfer_config=KVTransferConfig(kv_connector="EldrConnector", kv_role="kv_both")
+    )
+    with pytest.raises(ValueError, match=r"expected kv_producer .* or kv_consumer .* got 'kv_both'"):
+        EldrConnector(config, KVConnectorRole.SCHEDULER, None)
+
+
+def test_whatever_is_loaded_shared_evicted_or_aborted_an_exact_answer_is_right(engine):
+    chance = random.Random(5)
+    stems = [[chance.randrange(128) for _ in range(48)] for _ in range(4)]
+    prompts, exact = {}, []
+    for n in range(150):
+        name, stem = f"r{n}", chance.choice(stems)
+        prompts[name] = stem[: chance.randrange(1, 48)] + [
+            chance.randrange(128) for _ in range(chance.randrange(1, 9))
+        ]
+        if chance.random() < 0.3:
+            Loader.offers[name] = chance.randrange(len(prompts[name])), chance.random() < 0.5
+        engine.add(name, prompts[name], remote=chance.random() < 0.8)
+        for _ in range(chance.randrange(4)):
+            engine.step(lost=lambda _: chance.random() < 0.2)
+        if chance.random() < 0.05:
+            engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+    engine.run()
+    for name, answer in engine.answers.items():
+        if answer is not None:
+            value = decode_counts(answer)
+            exact.append(value.exact)
+            assert value.exact == bool(np.array_equal(value.counts, counts_of(prompts[name]))), name
+            assert (value.counts <= counts_of(prompts[name])).all()
+    assert exact.count(True) > 5
+    assert exact.count(False) > 5
