@@ -14,7 +14,8 @@ import pytest
 from eldr.engine.install import copy
 from tests.support.router import Router, router
 from tests.vllm.client import Answer, ask
-from tests.vllm.engines import NAME, Engine, Fleet, Setup, wait_for
+from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.fleet import Fleet
 from tests.vllm.prompts import ALL, FRESH, Case
 
 ENV = "ELDR_VLLM"

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "hack" / "tiny_moe" / "model"
 NAME = "tiny-moe"
 BLOCK = 32
-START_SECONDS = 240.0
 STOP_SECONDS = 30.0
 _QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -249,6 +247,11 @@ class Engine:
     def _reap(self) -> None:
         assert self._process is not None
         self._process.wait()
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self.members(), f"all of {self.name} to be gone", STOP_SECONDS)
+        for pid in self.members():  # a tracker that waits for a pipe which nobody closes
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not self.members(), f"all of {self.name} to be gone", STOP_SECONDS, self.members)
         self._process = None
 
@@ -272,50 +275,6 @@ class Engine:
     def requests(self) -> float:
         """Return how many requests it works on or keeps waiting."""
         return self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting")
-
-
-class Fleet:
-    """The engines of a test run: started when first asked for, never more than three at a time.
-
-    Parameters
-    ----------
-    engines : iterable of Engine
-    most : int
-        Engines at a time.
-    """
-
-    def __init__(self, engines: Iterable[Engine], most: int = 3) -> None:
-        self._engines = {engine.name: engine for engine in engines}
-        self._most = most
-
-    def __getitem__(self, name: str) -> Engine:
-        return self._engines[name]
-
-    def up(self, *names: str) -> list[Engine]:
-        """Return these engines, running; those missing are started together, others make room."""
-        wanted = [self._engines[name] for name in names]
-        assert len(wanted) <= self._most
-        for engine in self._engines.values():
-            if not engine.running():
-                engine.stop()
-        others = [e for e in self._engines.values() if e.running() and e not in wanted]
-        missing = [engine for engine in wanted if not engine.running()]
-        room = self._most - len(wanted)
-        for engine in others[room:] if missing else ():
-            engine.stop()
-        for engine in missing:
-            engine.start()
-        for engine in missing:
-            self._wait(engine.ready, engine)
-        return wanted
-
-    def _wait(self, condition: Callable[[], bool], engine: Engine) -> None:
-        wait_for(condition, f"engine {engine.name} to serve", START_SECONDS, engine.tail)
-
-    def stop(self) -> None:
-        """End them all."""
-        for engine in self._engines.values():
-            engine.stop()
 
 
 def _kv_shape(model: Path) -> tuple[int, int, int]:
