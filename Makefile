@@ -9,7 +9,7 @@ test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
 e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about 20 minutes; skipped where they cannot be installed
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
-	  PYTHONPATH=. "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
+	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
 demo: venv ## the whole loop on this machine, about six minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo

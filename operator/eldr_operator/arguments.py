@@ -35,10 +35,13 @@ class _Rule:
     roles: frozenset[str] = _BOTH
 
     def matches(self, name: str) -> bool:
-        """Tell whether vLLM may read a name as one of these: it takes any unambiguous beginning of a long one."""
-        if len(name) > len("--") and name.startswith("--"):
-            return any(known.startswith(name) for known in self.names)
-        return name in self.names
+        """Tell whether vLLM may read a name as one of these: it takes any unambiguous beginning of an option.
+
+        An ambiguous one matches as well: vLLM would end at its start.
+        """
+        if name in _WHOLE or not name.lstrip("-"):
+            return name in self.names
+        return any(known.startswith(name) for known in self.names)
 
     def lets_pass(self, value: str) -> bool:
         """Tell whether a value does no harm; what is no number is refused, vLLM would not take it either."""
@@ -57,6 +60,8 @@ _PARTS = (
 _DATA_PARALLEL = (
     "remove it: one address would hide several batches, among which routers cannot choose; use more replicas"
 )
+_NODES = "remove it: an engine is one pod; use gpus, which is tensor parallelism, or more replicas"
+_SERVERS = "remove it: engines with several API servers were never tried; use more replicas"
 _MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
 _PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
 _MAX_BLOCK_SIZE = 255
@@ -99,6 +104,10 @@ _RULES = (
         ),
         _DATA_PARALLEL,
     ),
+    _Rule(("--nnodes", "-n"), _NODES, _ONE),
+    _Rule(("--node-rank", "-r"), _NODES, range(1)),
+    _Rule(("--master-addr", "--master-port"), _NODES),
+    _Rule(("--api-server-count", "-asc"), _SERVERS, range(1, 2)),
     _Rule(("--enable-dbo",), _MICRO_BATCHES),
     _Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
     _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
@@ -108,10 +117,14 @@ _RULES = (
         range(_MAX_BLOCK_SIZE + 1),
         _PREFILL,
     ),
-    _Rule(("--speculative-config", "-sc", "-s"), _SPECULATION),
+    _Rule(("--speculative-config", "-sc"), _SPECULATION),
     _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
 )
 """What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
+_WHOLE = frozenset(("-dc", *(name for rule in _RULES for name in rule.names)))
+"""No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
+_LETTERS = frozenset(name for rule in _RULES for name in rule.names if len(name) == len("-x"))
+"""Options of one letter, to which a value may be attached: -n2."""
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -130,18 +143,23 @@ def _refused(args: Sequence[str], field: str, roles: frozenset[str]) -> Iterator
     for index, argument in enumerate(args):
         if not argument.startswith("-"):
             continue
-        name, equals, value = argument.partition("=")
-        if not equals:
-            value = args[index + 1] if index + 1 < len(args) else ""
-        name = _canonical(name)
+        name, own = _split(argument)
+        following = args[index + 1] if own is None and index + 1 < len(args) else ""
+        value = following if own is None else own
         for rule in _RULES:
             if rule.matches(name) and not rule.roles.isdisjoint(roles) and not rule.lets_pass(value):
-                shown = argument if equals or value.startswith("--") else f"{argument} {value}".rstrip()
+                shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
                 yield Problem("InvalidArgument", f"{field}[{index}]", shown, rule.remedy)
                 break
 
 
-def _canonical(name: str) -> str:
-    """Return an option as vLLM reads it: --option.key sets one key of JSON, underscores stand for dashes."""
-    option = name.partition(".")[0]
-    return option.replace("_", "-") if option.startswith("--") else option
+def _split(argument: str) -> tuple[str, str | None]:
+    """Return an option as vLLM reads it, and the value if it holds one.
+
+    --option.key sets one key of JSON, underscores stand for dashes, and a value may follow a letter at once.
+    """
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--") and (letter := name[:2]) in _LETTERS and name != letter:
+        return letter, argument.removeprefix(letter)
+    name = name.partition(".")[0]
+    return name.replace("_", "-") if name.startswith("--") else name, value if equals else None

@@ -188,6 +188,18 @@ def test_images(make_vllm):
         ({"decode": {"args": ["--ssl-keyfile", "/k"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--enable-ssl-refresh"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--grpc"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-pc", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["-s={}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-n", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-n2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-n=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--nnodes=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-r1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--node_rank", "1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--master-addr=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--master-port", "1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--api-server-count=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-asc", "0"]}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
 def test_refused_arguments(make_vllm, spec, field, roles):
@@ -207,6 +219,8 @@ def test_refused_arguments(make_vllm, spec, field, roles):
         {"decode": {"args": ["--no-async-scheduling", "--ubatch-size=0", "--no-enable-dbo", "--", "-"]}},
         {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
         {"decode": {"args": ["--block-size=512"]}},
+        {"decode": {"args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "-asc=1"]}},
+        {"decode": {"args": ["-dc={}", "-dc.n=2", "-tp", "2", "-q=fp8", "-O3", "--seed", "-1"]}},
         {"decode": {"args": ["--chat-template", "port"]}},
         {"engine": {"type": "Simulator", "args": ["--port=1"]}},
     ],
@@ -241,11 +255,13 @@ def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
         option for option in options if option.startswith(("--ssl-", "--data-parallel-", "-dp"))
     } <= refused
     for option in refused:
-        for end in range(len("--x"), len(option)):
-            if option.startswith("--") and (short := option[:end]) not in options:
+        dashes = len(option) - len(option.lstrip("-"))
+        for end in range(dashes + 1, len(option)):
+            if (short := option[:end]) not in options:
                 assert is_refused(short), f"{short} may be {option}"
-                assert is_refused(short.replace("-", "_").replace("__", "--", 1))
                 assert is_refused(f"{short}.key")
+                if dashes == len("--"):
+                    assert is_refused(short.replace("-", "_").replace("__", "--", 1))
     let_pass = options - refused
     assert {
         "--model-impl",
