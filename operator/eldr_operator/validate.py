@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from eldr import contract
-from eldr_operator import arguments, variables
+from eldr_operator import arguments, templates, variables
 from eldr_operator.desired import podpatch
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment, RefitSpec
@@ -46,6 +46,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *schedule_problems(cr.spec.refit),
         *arguments.problems(cr),
         *variables.problems(cr),
+        *templates.problems(cr),
         *podpatch.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
         *podpatch.problems(cr.spec.decode.pod_template, "spec.decode.podTemplate"),
     ]

@@ -5,18 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from eldr import contract
-from eldr_operator.desired.vllm import PLUGIN, PLUGIN_DIR
+from eldr_operator.desired.vllm import PLUGIN, PLUGIN_DIR, SIDE_CHANNEL_PORT
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.templates import engine_patches
 
 Object = dict[str, Any]
+
+
+def _is_false(value: str) -> bool:
+    """Tell whether vLLM reads a flag as false; it ends at its start where the value is no number."""
+    try:
+        return not int(value)
+    except ValueError:
+        return False
+
 
 _RULES: Mapping[str, tuple[Callable[[str], bool] | None, str]] = {
     "VLLM_USE_V2_MODEL_RUNNER": (None, "remove it: the runner is spec.engine.modelRunner"),
     "VLLM_DP_SIZE": (
         lambda value: value.strip() == "1",
         "remove it: one address would hide several batches, among which routers cannot choose; use more replicas",
+    ),
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": (
+        None,
+        "remove it: the operator sets it to the pod's address, where decode engines ask for KV blocks",
+    ),
+    "VLLM_NIXL_SIDE_CHANNEL_PORT": (
+        lambda value: value.strip() == str(SIDE_CHANNEL_PORT),
+        f"remove it: the port that pods open for it is {SIDE_CHANNEL_PORT}",
+    ),
+    "VLLM_USE_RUST_FRONTEND": (
+        _is_false,
+        "remove it: that HTTP server does not load the plugin's endpoint, where routers fetch activations",
     ),
     "VLLM_PLUGINS": (
         lambda value: PLUGIN in value.split(","),
@@ -44,13 +65,9 @@ def problems(cr: EldrDeployment) -> list[Problem]:
 
 def _of_role(role: RoleSpec, field: str) -> Iterator[Problem]:
     yield from _refused(role.env, f"{field}.env")
-    pod = role.pod_template.get("spec")
-    containers = pod.get("containers") if isinstance(pod, dict) else None
-    for index, container in enumerate(containers if isinstance(containers, list) else ()):
-        if isinstance(container, dict) and container.get("name") == contract.CONTAINER_ENGINE:
-            variables = container.get("env")
-            where = f"{field}.podTemplate.spec.containers[{index}].env"
-            yield from _refused(variables if isinstance(variables, list) else (), where)
+    for where, container in engine_patches(role, field):
+        variables = container.get("env")
+        yield from _refused(variables if isinstance(variables, list) else (), f"{where}.env")
 
 
 def _refused(variables: Iterable[Object], field: str) -> Iterator[Problem]:

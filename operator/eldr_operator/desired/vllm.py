@@ -22,7 +22,7 @@ PLUGIN: Final = "eldr"
 PLUGIN_DIR: Final = "/eldr/plugin"
 _PLUGIN_CONTAINER: Final = "eldr-plugin"
 _CACHE_DIR: Final = "/eldr/cache"
-_SIDE_CHANNEL_PORT: Final = 5600
+SIDE_CHANNEL_PORT: Final = 5600
 """vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
 _SHARED_MEMORY: Final = "16Gi"
 _STARTUP_PERIOD: Final = 10
@@ -45,7 +45,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
         args=_arguments(cr, role, spec),
         env=_environment(cr),
     )
-    container["ports"].append({"name": "nixl", "containerPort": _SIDE_CHANNEL_PORT, "protocol": "TCP"})
+    container["ports"].append({"name": "nixl", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"})
     health, port = contract.PATH_HEALTH, contract.PORT_ENGINE
     container |= {
         "startupProbe": pods.probe(

@@ -293,6 +293,22 @@ def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
             "spec.prefill.env[0]: 'PYTHONPATH=': write /eldr/plugin:... : ",
         ),
         (
+            {"engine": {"env": [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "value": "a"}]}},
+            "spec.engine.env[0]: 'VLLM_NIXL_SIDE_CHANNEL_HOST=a': remove it: ",
+        ),
+        (
+            {"prefill": {"env": [{"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": "1"}]}},
+            "spec.prefill.env[0]: 'VLLM_NIXL_SIDE_CHANNEL_PORT=1': remove it: ",
+        ),
+        (
+            {"decode": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]}},
+            "spec.decode.env[0]: 'VLLM_USE_RUST_FRONTEND=1': remove it: ",
+        ),
+        (
+            {"decode": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "true"}]}},
+            "spec.decode.env[0]: 'VLLM_USE_RUST_FRONTEND=true': remove it: ",
+        ),
+        (
             {"decode": {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "valueFrom": {"x": {}}}]}},
             "spec.decode.env[0]: 'VLLM_USE_V2_MODEL_RUNNER': remove it: ",
         ),
@@ -326,12 +342,49 @@ def test_refused_variables(make_vllm, spec, message):
         {"engine": {"env": [{"name": "PYTHONPATH", "value": "/mine:/eldr/plugin"}]}},
         {"engine": {"env": [{"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {}}}]}},
         {"engine": {"env": [{"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {}}}]}},
+        {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "0"}]}},
+        {"engine": {"env": [{"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": "5600"}]}},
         {"decode": {"podTemplate": {"spec": {"containers": None}}}},
         {"engine": {"type": "Simulator", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
     ],
 )
 def test_variables_let_pass(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ({"env": None}, "env: None: remove it, or write a list"),
+        ({"env": {"A": "1"}}, "env: {'A': '1'}: write a list"),
+        (
+            {"args": ["serve", "m"]},
+            "args: ['serve', 'm']: remove it: it would replace all arguments of the operator; write yours into spec.decode.args",
+        ),
+        ({"args": None}, "args: None: remove it"),
+        ({"command": ["nice", "vllm"]}, "command: ['nice', 'vllm']: remove it"),
+    ],
+)
+def test_a_pod_template_keeps_what_the_operator_made(make_vllm, patch, message):
+    containers = [{"name": "other", "args": ["a"], "command": None}, {"name": "engine"} | patch]
+    template = {"spec": {"containers": containers}}
+    (found,) = problems(make_vllm(decode={"podTemplate": template}))
+    assert found.reason == "InvalidPodTemplate"
+    assert str(found).startswith(f"spec.decode.podTemplate.spec.containers[1].{message}")
+    assert blocked_roles([found]) == {"decode"}
+    (found,) = problems(make_vllm(prefill={"podTemplate": template}))
+    assert blocked_roles([found]) == {"prefill"}
+
+
+def test_a_pod_template_may_add(make_vllm):
+    added = {
+        "name": "engine",
+        "env": [{"name": "A", "value": "1"}],
+        "resources": {"limits": {"rdma/ib": "1"}},
+    }
+    cr = make_vllm(decode={"podTemplate": {"spec": {"containers": [added]}}})
+    assert problems(cr) == []
+    assert variables(engine(cr, "decode")).items() >= {"A": "1", "VLLM_PLUGINS": "eldr"}.items()
 
 
 def test_other_problems_block_no_workload(make_vllm):
