@@ -15,8 +15,9 @@ demo: venv ## the whole loop on this machine, about six minutes once the control
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md
 	@.venv/bin/python hack/bench/render.py
-bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md
+bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md
 	@.venv/bin/python hack/bench/engine.py
+	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py
 kube-up: venv ## a cluster to play with, until ctrl-C

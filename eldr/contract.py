@@ -81,6 +81,11 @@ records, ``lost`` counts those overwritten between ``after`` and the oldest one 
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
 """Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
+BATCH_BUCKETS: Final = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64),
+    *(80, 96, 128, 192, 256, 512),
+)
+"""Upper bounds of its histogram: fine enough to tell how many experts random batches of these sizes would use."""
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
 METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 """Counter per layer on engines: distinct experts used, summed over the steps."""

@@ -14,7 +14,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from eldr import contract
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_BATCH = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 RESULTS = ("exact", "inexact", "unavailable")
 
 
@@ -100,7 +99,9 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         self._active = self._histogram(
             contract.METRIC_ACTIVE_EXPERTS, "Distinct experts used by a step, mean over the layers.", share
         )
-        self._batch = self._histogram(contract.METRIC_BATCH_SIZE, "Requests in a step.", _BATCH)
+        self._batch = self._histogram(
+            contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS
+        )
         self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
         self._layers = self._counter_cls(
             name=contract.METRIC_LAYER_ACTIVE_EXPERTS,

@@ -63,11 +63,7 @@ class EngineMetrics:
         self.active_experts = histogram(
             contract.METRIC_ACTIVE_EXPERTS, "Distinct experts used by a step, mean over the layers.", share
         )
-        self.batch_size = histogram(
-            contract.METRIC_BATCH_SIZE,
-            "Requests in a step.",
-            (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256),
-        )
+        self.batch_size = histogram(contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS)
         self.step_seconds = histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
 
     def finished(self, reason: str) -> None:

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,13 @@ def measure_prefill(sides: tuple[Side, Side], length: int, rounds: int) -> np.nd
     return seconds
 
 
-def measure_decode(sides: tuple[Side, Side], batch: int, rounds: int) -> np.ndarray:
-    """Return seconds per decode step, shape (rounds, 2), each the mean over the tokens of a batch of requests."""
+def measure_decode(sides: tuple[Side, Side], batch: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds per decode step and per batch of requests, both of shape (rounds, 2); a step's is the mean over all tokens."""
 
     def decode(side: Side, prompt: list[int], kv: dict[str, Any]) -> None:
         side.decode_once(client, prompt, kv, TOKENS)
 
-    seconds = np.empty((rounds, 2))
+    steps, whole = np.empty((rounds, 2)), np.empty((rounds, 2))
     seeds = itertools.count(10_000 * batch)
     with _client() as client, concurrent.futures.ThreadPoolExecutor(batch) as pool:
         for turn in range(rounds):
@@ -127,11 +128,12 @@ def measure_decode(sides: tuple[Side, Side], batch: int, rounds: int) -> np.ndar
                 with side.alone(sides[1 - which]):
                     decode(side, waking, side.prefill_once(client, waking)[1])
                     handed = [side.prefill_once(client, prompt)[1] for prompt in asked]
-                    before = side.step_seconds()
+                    before, begun = side.step_seconds(), time.perf_counter()
                     list(pool.map(functools.partial(decode, side), asked, handed))
+                    whole[turn, which] = time.perf_counter() - begun
                     after = side.step_seconds()
-                seconds[turn, which] = (after[0] - before[0]) / (after[1] - before[1])
-    return seconds
+                steps[turn, which] = (after[0] - before[0]) / (after[1] - before[1])
+    return steps, whole
 
 
 def row(name: str, seconds: np.ndarray) -> str:
@@ -150,7 +152,8 @@ def page(rows: list[str]) -> str:
         [
             "# What the plug-in costs a real engine",
             "",
-            f"vLLM 0.32 on a CPU, {shape}, {platform.machine()}, 2 shared cores, one thread per engine; `hack/bench/engine.py`.",
+            f"vLLM 0.32 on a CPU, {shape}, {platform.machine()}, 2 shared cores, one thread per engine; `make bench-engine` on",
+            f"{datetime.now(UTC).date()}.",
             "The same requests went to a pair of engines with the plug-in and to one without it, in turns. Milliseconds are medians, the",
             "ratio is the median over the rounds with its quartiles, and beside it that of the fastest tenth of either side, which other programs",
             "disturbed least; the machine is shared, so only ratios mean something. The other pair stood still meanwhile.",
@@ -160,12 +163,14 @@ def page(rows: list[str]) -> str:
             "|---|---|---|---|---|---|",
             *rows,
             "",
-            "A prefill is measured by its client; a decode step is vLLM's `inter_token_latency_seconds` over a batch of requests with",
-            f"{TOKENS} tokens each. A step of this model takes milliseconds on a CPU; what the counting costs on a GPU is not measured yet.",
+            f"A prefill is one step, measured by its client, the median of {REPEATS} in a round; a decode step is vLLM's",
+            f"`inter_token_latency_seconds` over a batch of requests with {TOKENS} tokens each. A step of this model takes milliseconds on a CPU.",
+            "What the counting itself takes: [kernels](kernels.md).",
             "",
             "## Memory",
             "",
-            "Prefill engines keep MoE layers x experts bytes per KV block, next to layers x 2 x KV heads x head size x bytes x block size:",
+            "Prefill engines keep MoE layers x experts bytes per KV block, next to layers x 2 x KV heads x head size x bytes x block size. With",
+            "tensor parallelism the first rank keeps all of it, beside its own share of the KV cache:",
             "",
             "| model | table per block | KV per block | share |",
             "|---|---|---|---|",
@@ -180,7 +185,7 @@ def page(rows: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What decides how much the counts weigh beside the KV cache; ``size`` is bytes per value, ``block`` tokens."""
+    """What decides how much the counts weigh beside a rank's KV cache; ``size`` is bytes per value, ``block`` tokens."""
 
     name: str
     layers: int
@@ -203,6 +208,7 @@ MODELS = (
     Model("Qwen3-30B-A3B, bfloat16", 48, 48, 128, 4, 128),
     Model("Qwen3-30B-A3B, bfloat16, --block-size=128", 48, 48, 128, 4, 128, block=128),
     Model("Qwen3-235B-A22B, bfloat16", 94, 94, 128, 4, 128),
+    Model("Qwen3-235B-A22B, bfloat16, first of 4 or 8 ranks", 94, 94, 128, 1, 128),
     Model("GPT-OSS-120B, bfloat16, full-attention layers only", 18, 36, 128, 8, 64),
 )
 
@@ -237,7 +243,10 @@ def main(*, rounds: int) -> None:
             sides = (without, with_it)
             measure_prefill(sides, 64, 4)  # handshakes and first touches
             rows = [row(f"prefill, {n} tokens", measure_prefill(sides, n, rounds)) for n in PROMPTS]
-            rows += [row(f"decode step, batch {b}", measure_decode(sides, b, rounds)) for b in BATCHES]
+            for batch in BATCHES:
+                steps, whole = measure_decode(sides, batch, rounds)
+                rows.append(row(f"decode step, batch {batch}", steps))
+                rows.append(row(f"decode request, pull included, batch {batch}", whole))
         finally:
             for engine in engines.values():
                 engine.stop()

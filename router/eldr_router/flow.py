@@ -17,6 +17,7 @@ from eldr_router.connection import BrokenError, ConnectError
 from eldr_router.errors import RouterError, failed
 from eldr_router.framing import CloseBody
 from eldr_router.head import Headers
+from eldr_router.health import pull_failed, pulled
 from eldr_router.legs import AnsweredError, Prefilled, RetryError, first_bytes, read_prefilled
 from eldr_router.placement import WHOLE, Placement, Signature
 from eldr_router.registry import Admission, Endpoint, Lease
@@ -120,9 +121,14 @@ class Flow:
                     self._refused(endpoint, "prefill")
                     refused.add(endpoint)
                 except RetryError as error:
-                    if error.unavailable:
-                        endpoint.refused(self.services.clock())
                     metrics.retries.labels("prefill", error.cause).inc()
+                    if error.unavailable:
+                        # as if it had refused the connection: nothing was tried, nothing is spent
+                        endpoint.health.eject(self.services.clock())
+                        refused.add(endpoint)
+                        continue
+                    if error.cause == "status":
+                        endpoint.health.failed(self.services.clock())
                     self._spend(error)
                     self.broken.add(endpoint)
 
@@ -135,7 +141,7 @@ class Flow:
         except BrokenError as error:
             raise RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
         prefilled = read_prefilled(endpoint, head, answer, services.clock())
-        endpoint.answered()
+        endpoint.health.answered()
         self.prefill_seconds = prefilled.at - self.started
         services.metrics.prefill.observe(self.prefill_seconds)
         services.metrics.signatures.labels(prefilled.signature.quality).inc()
@@ -198,7 +204,7 @@ class Flow:
             services.metrics.retries.labels("decode", error.cause).inc()
             self._blame(endpoint, prefilled, error)
             raise RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
-        endpoint.answered()
+        self._praise(endpoint, prefilled, head.status)
         self._count(placement)
         client = self.client
         client.on_pause, client.on_resume = exchange.pause, exchange.resume
@@ -226,18 +232,24 @@ class Flow:
         client.end()
         client.close()
 
+    def _praise(self, decode: Endpoint, prefilled: Prefilled | None, status: int) -> None:
+        if status == 200 and prefilled is not None and prefilled.kv is not None:
+            pulled(decode.health, prefilled.source.health)
+        else:
+            decode.health.answered()
+
     def _blame(self, decode: Endpoint, prefilled: Prefilled | None, error: BrokenError | RetryError) -> None:
         """Remember who may have been at fault: for the next attempt, and where it is plain for other requests."""
         self.broken.add(decode)
         now = self.services.clock()
         if isinstance(error, RetryError) and error.unavailable:
-            decode.refused(now)
+            decode.health.eject(now)
         elif error.cause in ("status", "error_event"):
-            # A pull that failed looks so, whichever end it failed at.
-            source = prefilled.source if prefilled is not None and prefilled.kv is not None else None
-            decode.failed(now, source)
-            if source is not None:
-                self.broken.add(source)
+            if prefilled is None or prefilled.kv is None:
+                decode.health.failed(now)
+            else:
+                pull_failed(decode.health, prefilled.source.health, now)
+                self.broken.add(prefilled.source)
 
     # small things
 
@@ -257,7 +269,7 @@ class Flow:
         self.client.respond(answer.head.status, [*headers, self._request_id()], answer.body)
 
     def _refused(self, endpoint: Endpoint, leg: str) -> None:
-        endpoint.refused(self.services.clock())
+        endpoint.health.eject(self.services.clock())
         self.services.metrics.retries.labels(leg, "refused").inc()
 
     def _count(self, placement: Placement) -> None:

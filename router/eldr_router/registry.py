@@ -14,10 +14,7 @@ from typing import NamedTuple, Self
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.affinity import seed
 from eldr_router.errors import no_endpoint, overloaded
-
-_FIRST_EJECTION = 1.0
-_LONGEST_EJECTION = 30.0
-_ENOUGH_ERRORS = 3
+from eldr_router.health import Health
 
 
 class EndpointSpec(NamedTuple):
@@ -38,57 +35,18 @@ class EndpointSpec(NamedTuple):
 class Endpoint:
     """An engine that may be sent requests."""
 
-    __slots__ = ("_errors", "_failures", "_retry_at", "_sources", "in_flight", "seed", "spec")
+    __slots__ = ("health", "in_flight", "seed", "spec")
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
         self.seed = seed(spec.name)
         self.in_flight = 0
-        self._failures = 0
-        self._retry_at = 0.0
-        self._errors = 0
-        self._sources: set[Endpoint | None] = set()
+        self.health = Health()
 
     @property
     def name(self) -> str:
         """The engine's name."""
         return self.spec.name
-
-    def is_healthy(self, now: float) -> bool:
-        """Tell whether the engine is not ejected at the moment."""
-        return now >= self._retry_at
-
-    def refused(self, now: float) -> None:
-        """Eject the engine for a while: it did not accept a connection, or said that it takes no requests."""
-        if now < self._retry_at:
-            return  # requests that were already on their way when it was ejected say nothing new
-        self._retry_at = now + min(_FIRST_EJECTION * 2**self._failures, _LONGEST_EJECTION)
-        self._failures = min(self._failures + 1, 10)
-
-    def failed(self, now: float, source: Endpoint | None) -> None:
-        """Note an error of the server, and eject the engine once it must be the engine's own.
-
-        One such answer proves little: a pull fails in the same way if the prefill engine is at fault. So it takes two
-        of them with results of different prefill engines, or three, and no good answer between.
-
-        Parameters
-        ----------
-        now : float
-        source : Endpoint or None
-            The prefill engine whose result the engine was to pull.
-        """
-        self._errors += 1
-        self._sources.add(source)
-        if len(self._sources) > 1 or self._errors >= _ENOUGH_ERRORS:
-            self.refused(now)
-
-    def answered(self) -> None:
-        """Forget earlier failures: a good answer came."""
-        self._failures = 0
-        self._retry_at = 0.0
-        if self._errors:
-            self._errors = 0
-            self._sources.clear()
 
 
 class Lease:
@@ -161,11 +119,11 @@ class Registry:
         """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
         now = self._clock()
         known = [endpoint for endpoint in self._endpoints[role].values() if endpoint not in exclude]
-        return [endpoint for endpoint in known if endpoint.is_healthy(now)] or known
+        return [endpoint for endpoint in known if endpoint.health.is_good(now)] or known
 
     def is_healthy(self, endpoint: Endpoint) -> bool:
         """Tell whether an engine is not ejected at the moment."""
-        return endpoint.is_healthy(self._clock())
+        return endpoint.health.is_good(self._clock())
 
     def turn(self, role: str) -> int:
         """Return a number that grows by one with every choice of a role; it rotates ties."""

@@ -80,14 +80,14 @@ class Surface:
                     head = await exchange.send(start.encode() + headers + b"\r\n" + request.body, _PATIENCE)
                     body = await exchange.collect(head.body, _MAX_ANSWER)
             except ConnectError as error:
-                endpoint.refused(self._services.clock())
+                endpoint.health.eject(self._services.clock())
                 problem = error
                 continue
             except BrokenError as error:
                 problem = error
                 continue
             if head.status < 500:
-                endpoint.answered()
+                endpoint.health.answered()
             client.respond(head.status, end_to_end(head.headers, frozenset((b"content-length",))), body)
             return
         raise failed(f"no engine answered {request.path}: {problem}")

@@ -7,12 +7,13 @@ import time
 import httpx
 import pytest
 
-from eldr_router import registry
+from eldr_router import health
 from eldr_router.routing import Table
 from tests.fakes.engines import (
     TOKENS,
     answer,
     close,
+    decode,
     dies_after,
     error_event,
     hang,
@@ -164,10 +165,10 @@ async def test_an_aborted_prefill_goes_to_another_engine(start):
     async with start("p0", "p1", "d0") as router:
         ended = answer(200, {"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]})
         router["p0"].script.append(ended)
-        router["p1"].script.append(ended)
-        assert (await router.post()).status_code == 200
-        assert router.counter("retries", leg="prefill", cause="aborted") >= 1
-        assert router["d0"].blocks, "it was not sent whole"
+        for i in range(8):
+            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
+        assert router.counter("retries", leg="prefill", cause="aborted") == 1
+        assert len(router["d0"].blocks) == 8, "none was sent whole"
 
 
 @pytest.mark.parametrize("fault", [error_event, answer(500, {})])
@@ -182,8 +183,8 @@ async def test_after_a_failed_pull_the_prompt_is_prefilled_elsewhere(start, faul
 @pytest.fixture
 def long_ejections(monkeypatch):
     """Ejected engines stay so, however slow the machine is."""
-    monkeypatch.setattr(registry, "_FIRST_EJECTION", 600.0)
-    monkeypatch.setattr(registry, "_LONGEST_EJECTION", 600.0)
+    monkeypatch.setattr(health, "_FIRST_EJECTION", 600.0)
+    monkeypatch.setattr(health, "_LONGEST_EJECTION", 600.0)
 
 
 async def healthy(router):
@@ -220,6 +221,41 @@ async def test_an_engine_that_goes_on_failing_is_left_alone(start, fault):
         for _ in range(8):
             assert (await router.post(stream=True)).headers["x-eldr-decode"] == "d1"
         assert len(router["d0"].requests) == 3
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_a_prefill_engine_whose_pulls_fail_is_left_alone_and_no_decode_engine_is(start):
+    """As with an unreachable side channel: it prefills, and every decode engine fails to pull."""
+    async with start("p0", "p1", "d0", "d1", "d2") as router:
+
+        async def pull(exchange):
+            broken = exchange.seen.body["kv_transfer_params"]["remote_engine_id"] == "p0"
+            await (answer(500, {}) if broken else decode)(exchange)
+
+        for name in ("d0", "d1", "d2"):
+            router[name].script.extend([pull] * 100)
+        for i in range(24):
+            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
+        assert len(router["p0"].requests) <= 3
+        assert await healthy(router) == [True] * 3
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_a_prefill_engine_that_takes_no_requests_costs_no_attempt(start):
+    async with start("p0", "d0") as router:
+        router["p0"].script.extend([answer(503, {})] * 9)
+        for _ in range(4):
+            assert (await router.post()).status_code == 200
+        assert router.counter("whole", reason="prefill_refused") == 4
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_a_prefill_engine_that_goes_on_failing_is_left_alone(start):
+    async with start("p0", "p1", "d0") as router:
+        router["p0"].script.extend([answer(500, {})] * 50)
+        for i in range(24):
+            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
+        assert len(router["p0"].requests) == 3
 
 
 @pytest.mark.usefixtures("long_ejections")

@@ -64,7 +64,7 @@ def measure(phase: Phase, outcomes: Sequence[Outcome], sampler: Sampler) -> Row:
         failures=sum(outcome.error is not None for outcome in mine),
         batch=steps.batch,
         active_experts=steps.active_experts,
-        against_random=sampler.against_random(phase.measured_from, phase.ended),
+        against_random=steps.against_random,
         tpot=(float(p50), float(p95), float(p99)),
     )
 
@@ -116,11 +116,10 @@ def draw(
     ]
     upper.plot(grid[: len(medians)], medians, color="tab:blue", label="median over 8 s")
     upper.set(ylabel="TPOT (ms)", ylim=(0, float(np.percentile(tpots, 99.5)) * 1.2))
-    times_sampled = [at for at, _ in sampler.samples[::4]]
     windows = [
-        (end - origin, steps.active_experts, steps.batch)
-        for start, end in itertools.pairwise(times_sampled)
-        if (steps := sampler.between(start, end)).steps
+        (at - origin, steps.active_experts, steps.batch)
+        for (_, before), (at, after) in itertools.pairwise(sampler.samples[::4])
+        if (steps := after - before).steps
     ]
     at, experts, batch = zip(*windows, strict=True)
     lower.plot(at, experts, color="tab:orange", label="active experts per step")

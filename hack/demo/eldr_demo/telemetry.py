@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import httpx
 import numpy as np
@@ -16,7 +17,6 @@ from eldr import contract
 from eldr.wire import decode_counts
 
 Floats = npt.NDArray[np.float64]
-NOTHING: Floats = np.zeros((1, 1))
 _PAGE = 256
 
 
@@ -31,6 +31,8 @@ class Totals:
         Distinct experts, mean over the layers, summed over the steps.
     requests : float
         Batch size, summed over the steps.
+    batches : ndarray of float64, shape (n_buckets,)
+        Steps by batch size, in the buckets of the contract.
     chosen : ndarray of float64, shape (n_layers, n_experts)
         How often finished requests chose each expert.
     tokens : float
@@ -40,26 +42,18 @@ class Totals:
     steps: float = 0.0
     experts: float = 0.0
     requests: float = 0.0
-    chosen: Floats = field(default_factory=lambda: NOTHING)
+    batches: Floats = field(default_factory=lambda: np.zeros(len(contract.BATCH_BUCKETS)))
+    chosen: Floats = field(default_factory=lambda: np.zeros((1, 1)))
     tokens: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.steps + other.steps,
-            self.experts + other.experts,
-            self.requests + other.requests,
-            self.chosen + other.chosen,
-            self.tokens + other.tokens,
-        )
+        return self._combine(other, operator.add)
 
     def __sub__(self, other: Totals) -> Totals:
-        return Totals(
-            self.steps - other.steps,
-            self.experts - other.experts,
-            self.requests - other.requests,
-            self.chosen - other.chosen,
-            self.tokens - other.tokens,
-        )
+        return self._combine(other, operator.sub)
+
+    def _combine(self, other: Totals, how: Callable[[Any, Any], Any]) -> Totals:
+        return Totals(*(how(getattr(self, f.name), getattr(other, f.name)) for f in fields(Totals)))
 
     @property
     def active_experts(self) -> float:
@@ -71,29 +65,43 @@ class Totals:
         """Requests per step."""
         return self.requests / self.steps if self.steps else float("nan")
 
-    def of_random_batch(self, batch: float) -> float:
-        """Return the distinct experts to expect of a batch of tokens drawn at random from the finished requests.
+    @property
+    def against_random(self) -> float:
+        """How active experts compare with batches of the same sizes, drawn at random from the finished requests.
 
-        With the share ``p`` of tokens that choose an expert, ``1 - (1 - p) ** batch`` of such batches use it.
+        -0.05 for 5 % fewer, nan where nothing ran. So spans can be compared although a busy machine keeps other batches in each.
         """
-        if not self.tokens:
+        steps = self.batches.sum()
+        if not self.tokens or not steps:
             return float("nan")
-        share = np.minimum(self.chosen / self.tokens, 1.0)
-        return float((1.0 - (1.0 - share) ** batch).sum(1).mean())
+        # A share p of all tokens chooses an expert, so 1 - (1 - p) ** batch of random batches use it.
+        unused = 1.0 - np.minimum(self.chosen / self.tokens, 1.0)
+        expected = 0.0
+        for low, high, n in zip(
+            (0, *contract.BATCH_BUCKETS), contract.BATCH_BUCKETS, self.batches, strict=False
+        ):
+            if n:
+                sizes = np.arange(low + 1, high + 1)
+                expected += n * float((1.0 - unused[..., None] ** sizes).sum(1).mean())
+        return float(self.experts / self.steps / (expected / steps) - 1.0)
 
 
 def parse(metrics: str) -> Totals:
     """Read the totals of one engine's steps from its metrics."""
     values: dict[str, float] = {}
+    below: dict[float, float] = {}
     for family in text_string_to_metric_families(metrics):
         if family.name in {contract.METRIC_ACTIVE_EXPERTS, contract.METRIC_BATCH_SIZE}:
-            values |= {
-                sample.name: sample.value for sample in family.samples if not sample.name.endswith("_bucket")
-            }
+            for sample in family.samples:
+                if sample.name == f"{contract.METRIC_BATCH_SIZE}_bucket":
+                    below[float(sample.labels["le"])] = sample.value
+                else:
+                    values[sample.name] = sample.value
     return Totals(
         steps=values.get(f"{contract.METRIC_ACTIVE_EXPERTS}_count", 0.0),
         experts=values.get(f"{contract.METRIC_ACTIVE_EXPERTS}_sum", 0.0),
         requests=values.get(f"{contract.METRIC_BATCH_SIZE}_sum", 0.0),
+        batches=np.diff([0.0, *(below.get(float(bound), 0.0) for bound in contract.BATCH_BUCKETS)]),
     )
 
 
@@ -136,11 +144,11 @@ class Sampler:
     Parameters
     ----------
     engines : callable
-        Returns the engines' base URLs, always as many and in one order.
+        Returns the engines' base URLs.
     """
 
     engines: Callable[[], Sequence[str]]
-    samples: list[tuple[float, list[Totals]]] = field(default_factory=list)
+    samples: list[tuple[float, Totals]] = field(default_factory=list)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Sample once a second until told to stop."""
@@ -148,31 +156,10 @@ class Sampler:
         async with httpx.AsyncClient(timeout=30.0) as client:
             while not stop.is_set():
                 totals = await asyncio.gather(*(reader.read(client) for reader in readers))
-                self.samples.append((asyncio.get_running_loop().time(), totals))
+                self.samples.append((asyncio.get_running_loop().time(), sum(totals, Totals())))
                 await asyncio.sleep(1.0)
 
     def between(self, start: float, end: float) -> Totals:
-        """Return the totals of all engines in a span of the loop's clock."""
-        inside = [sum(totals, Totals()) for at, totals in self.samples if start <= at <= end]
+        """Return the totals of a span of the loop's clock."""
+        inside = [total for at, total in self.samples if start <= at <= end]
         return inside[-1] - inside[0] if len(inside) > 1 else Totals()
-
-    def against_random(self, start: float, end: float) -> float:
-        """Return how the active experts of a span compare with those of equally large random batches.
-
-        Returns
-        -------
-        float
-            -0.05 for 5 % fewer; nan where nothing ran. Every second of every engine is compared at its own batch, so that
-            spans can be compared although a machine keeps other batches in each.
-        """
-        mix = self.between(start, end)
-        spans = list(self._engine_spans(start, end))
-        expected = sum(span.steps * mix.of_random_batch(span.batch) for span in spans)
-        return sum(span.experts for span in spans) / expected - 1.0 if expected else float("nan")
-
-    def _engine_spans(self, start: float, end: float) -> Iterator[Totals]:
-        inside = [totals for at, totals in self.samples if start <= at <= end]
-        for before, after in itertools.pairwise(inside):
-            for old, new in zip(before, after, strict=True):
-                if new.steps > old.steps:
-                    yield new - old

@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
+from eldr.contract import BATCH_BUCKETS
 from eldr.sim import text
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
@@ -67,46 +68,38 @@ def test_totals_come_from_the_engines_own_metrics():
     totals = parse(metrics.render().decode())
     assert (totals.steps, totals.experts, totals.requests) == (2, 24, 8)
     assert (totals.active_experts, totals.batch) == (12, 4)
+    assert {b: n for b, n in zip(BATCH_BUCKETS, totals.batches, strict=True) if n} == {3: 1, 5: 1}
     assert math.isnan(Totals().batch)
 
 
 @pytest.fixture
 def sampler():
     made = Sampler(list)
-    made.samples = [(float(t), [Totals(10.0 * t, 300.0 * t, 160.0 * t)]) for t in range(60)]
+    made.samples = [(float(t), Totals(10.0 * t, 300.0 * t, 160.0 * t)) for t in range(60)]
     return made
 
 
-def test_random_batches_of_the_same_requests_are_what_active_experts_are_compared_with():
+def test_active_experts_are_compared_with_random_batches_of_the_same_sizes():
     """Against brute force: two kinds of request, each with two experts of its own, one expert per token."""
     rng = np.random.default_rng(0)
 
-    def tokens(kind, n):
-        return 2 * kind + rng.integers(0, 2, n)
+    def run(kinds, sizes):
+        total = Totals()
+        for kind, size in zip(kinds, sizes, strict=True):
+            kind_of_each = rng.integers(0, 2, size) if kind is None else np.full(size, kind)
+            chosen = np.bincount(2 * kind_of_each + rng.integers(0, 2, size), minlength=4).astype(float)[None]
+            bucket = np.searchsorted(BATCH_BUCKETS, size)
+            batches = np.eye(len(BATCH_BUCKETS))[bucket]
+            total += Totals(1, float(np.count_nonzero(chosen)), size, batches, chosen, size)
+        return total
 
-    def run(batches):
-        """Engine totals of one second per batch: two steps each, and what the requests chose."""
-        seconds = [Totals()]
-        for batch in batches:
-            chosen = np.bincount(batch, minlength=4).astype(float)[None]
-            distinct = float(np.count_nonzero(chosen))
-            seconds.append(seconds[-1] + Totals(2, 2 * distinct, 2 * len(batch), chosen, len(batch)))
-        return seconds
-
-    def compare(*engines):
-        made = Sampler(list)
-        made.samples = [(float(t), list(totals)) for t, totals in enumerate(zip(*engines, strict=True))]
-        return made.against_random(0, 1e9)
-
-    n = 4000
-    mixed = [run([tokens(rng.integers(0, 2, 6), 6) for _ in range(n)]) for _ in range(2)]
-    apart = [run([tokens(kind, 6) for _ in range(n)]) for kind in (0, 1)]
-    crowded = [run([tokens(kind, size) for _ in range(n)]) for kind, size in ((0, 9), (1, 3))]
-    assert compare(*mixed) == pytest.approx(0, abs=0.01)
+    n = 8000
+    steady, changing = np.full(n, 6), rng.choice([1, 3, 6, 35], n)
+    assert run([None] * n, steady).against_random == pytest.approx(0, abs=0.01)
+    assert run([None] * n, changing).against_random == pytest.approx(0, abs=0.01)
     expected = 2 * (1 - 0.5**6) / (4 * (1 - 0.75**6)) - 1
-    assert compare(*apart) == pytest.approx(expected, abs=0.01)
-    assert -0.6 < compare(*crowded) < -0.2
-    assert math.isnan(Sampler(list).against_random(0, 1))
+    assert run(rng.integers(0, 2, n), steady).against_random == pytest.approx(expected, abs=0.01)
+    assert math.isnan(Totals().against_random)
 
 
 async def test_every_activation_record_is_read_once():

@@ -85,50 +85,20 @@ def test_ejection_backs_off_and_fails_open():
     first, second = registry.endpoints(ROLE_DECODE)
     waits = []
     for _ in range(7):
-        first.refused(clock.now)
-        first.refused(clock.now)  # a second one on its way does not double the wait
+        first.health.eject(clock.now)
+        first.health.eject(clock.now)  # a second one on its way does not double the wait
         assert registry.usable(ROLE_DECODE) == [second]
         start = clock.now
         while not registry.is_healthy(first):
             clock.now += 0.5
         waits.append(clock.now - start)
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    first.refused(clock.now)
-    second.refused(clock.now)
+    first.health.eject(clock.now)
+    second.health.eject(clock.now)
     assert registry.usable(ROLE_DECODE) == [first, second], "better a doubtful engine than none"
     assert registry.usable(ROLE_DECODE, {first}) == [second]
-    first.answered()
+    first.health.answered()
     assert registry.usable(ROLE_DECODE) == [first]
-
-
-def test_one_error_may_be_the_prefill_engines():
-    clock = Clock()
-    registry = Registry(clock)
-    registry.replace(ROLE_DECODE, decode(2))
-    registry.replace(
-        ROLE_PREFILL, [EndpointSpec(ROLE_PREFILL, f"p{i}", "127.0.0.1", i + 1) for i in range(2)]
-    )
-    first, second = registry.endpoints(ROLE_DECODE)
-    one, other = registry.endpoints(ROLE_PREFILL)
-
-    def is_ejected_after(*sources):
-        first.answered()
-        seen = []
-        for source in sources:
-            first.failed(clock.now, source)
-            seen.append(not registry.is_healthy(first))
-        return seen
-
-    assert is_ejected_after(one, one, one) == [False, False, True]
-    assert is_ejected_after(one, other) == [False, True]
-    assert is_ejected_after(one, None) == [False, True]
-    assert is_ejected_after(None, None, None) == [False, False, True]
-    assert registry.usable(ROLE_DECODE) == [second]
-    clock.now += 1
-    assert registry.is_healthy(first)
-    first.failed(clock.now, one)
-    clock.now += 1.5
-    assert not registry.is_healthy(first), "a failure after an ejection doubles it"
 
 
 def test_peers_count_until_they_age():
