@@ -7,6 +7,8 @@ of ours runs in the forward pass.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,33 @@ NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
 
 
 class HiddenRoutingError(RuntimeError):
-    """The model's kernels do not show which experts they use."""
+    """Which experts the model uses cannot be seen, or not counted."""
+
+
+@contextmanager
+def table_memory(n_bytes: int) -> Iterator[None]:
+    """Allocate a table in this context: the KV cache has taken its share before, so there may be no room.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Size of the table.
+
+    Raises
+    ------
+    HiddenRoutingError
+        If torch cannot allocate it.
+    """
+    try:
+        yield
+    except (
+        RuntimeError,
+        MemoryError,
+    ) as error:  # torch.OutOfMemoryError is a RuntimeError, and CPUs raise just that
+        raise HiddenRoutingError(
+            f"no memory for the table: {n_bytes / 2**20:.1f} MiB; the KV cache leaves too little, lower "
+            f"--gpu-memory-utilization ({error})"
+        ) from error
 
 
 class RoutingCapture:
