@@ -26,6 +26,7 @@ from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedT
 from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
 
 from eldr.engine.kernels import NO_EXPERT
+from eldr.engine.recompute import recompute
 
 logger = init_logger("vllm.eldr")
 
@@ -143,7 +144,7 @@ def _bind(module: Any, capturer: Any) -> None:
     if not method.is_monolithic or reports:
         bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
     elif type(module.router) is FusedTopKRouter:
-        _recompute(module, partial(capturer.capture, module.layer_id))
+        recompute(module, partial(capturer.capture, module.layer_id), type(experts).__name__)
     else:
         raise ValueError(
             f"layer {module.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "
@@ -161,19 +162,6 @@ def _misleading(router: Any, top_k: int) -> str:
     if (chosen := getattr(router, "top_k", top_k)) != top_k:
         return f"chooses {chosen} experts, the model's configuration says {top_k}"
     return ""
-
-
-def _recompute(runner: Any, capture: Any) -> None:
-    """Capture the top-k of the logits that a monolithic kernel gets: softmax and sigmoid keep their order."""
-    routed, top_k = runner.routed_experts, runner.router.top_k
-    inner = routed.forward_monolithic
-
-    def forward_monolithic(x: Any, router_logits: Any = None, input_ids: Any = None) -> Any:
-        capture(router_logits.topk(top_k, dim=-1).indices)
-        return inner(x=x, router_logits=router_logits, input_ids=input_ids)
-
-    routed.forward_monolithic = forward_monolithic
-    logger.info("ELDR: layer %d routes inside its kernel; its choice is recomputed", runner.layer_id)
 
 
 class StepSlots:
