@@ -40,7 +40,7 @@ def copy(folder: Path) -> None:
         shutil.copy(source / f"{module}.py", target)
     shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
     installed = distribution("eldr")
-    for older in folder.glob("eldr-*.dist-info"):  # two would give every entry point twice
+    for older in folder.glob("eldr-*.dist-info"):  # of two, Python may read either
         shutil.rmtree(older)
     metadata = folder / f"eldr-{installed.version}.dist-info"
     metadata.mkdir()
