@@ -53,10 +53,7 @@ def table_memory(n_bytes: int) -> Iterator[None]:
     """
     try:
         yield
-    except (
-        RuntimeError,
-        MemoryError,
-    ) as error:  # torch.OutOfMemoryError is a RuntimeError, and CPUs raise just that
+    except (RuntimeError, MemoryError) as error:  # what torch raises is the former
         raise HiddenRoutingError(
             f"no memory for the table: {n_bytes / 2**20:.1f} MiB; the KV cache leaves too little, lower "
             f"--gpu-memory-utilization ({error})"
