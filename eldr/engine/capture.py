@@ -7,6 +7,8 @@ of ours runs in the forward pass.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,7 @@ from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedT
 from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
 
 from eldr.engine.kernels import NO_EXPERT
+from eldr.engine.recompute import recompute
 
 logger = init_logger("vllm.eldr")
 
@@ -31,7 +34,30 @@ NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
 
 
 class HiddenRoutingError(RuntimeError):
-    """The model's kernels do not show which experts they use."""
+    """Which experts the model uses cannot be seen, or not counted."""
+
+
+@contextmanager
+def table_memory(n_bytes: int) -> Iterator[None]:
+    """Allocate a table in this context: the KV cache has taken its share before, so there may be no room.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Size of the table.
+
+    Raises
+    ------
+    HiddenRoutingError
+        If torch cannot allocate it.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # what torch raises is the former
+        raise HiddenRoutingError(
+            f"no memory for the table: {n_bytes / 2**20:.1f} MiB; the KV cache leaves too little, lower "
+            f"--gpu-memory-utilization ({error})"
+        ) from error
 
 
 class RoutingCapture:
@@ -115,7 +141,7 @@ def _bind(module: Any, capturer: Any) -> None:
     if not method.is_monolithic or reports:
         bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
     elif type(module.router) is FusedTopKRouter:
-        _recompute(module, partial(capturer.capture, module.layer_id))
+        recompute(module, partial(capturer.capture, module.layer_id), type(experts).__name__)
     else:
         raise ValueError(
             f"layer {module.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "
@@ -133,19 +159,6 @@ def _misleading(router: Any, top_k: int) -> str:
     if (chosen := getattr(router, "top_k", top_k)) != top_k:
         return f"chooses {chosen} experts, the model's configuration says {top_k}"
     return ""
-
-
-def _recompute(runner: Any, capture: Any) -> None:
-    """Capture the top-k of the logits that a monolithic kernel gets: softmax and sigmoid keep their order."""
-    routed, top_k = runner.routed_experts, runner.router.top_k
-    inner = routed.forward_monolithic
-
-    def forward_monolithic(x: Any, router_logits: Any = None, input_ids: Any = None) -> Any:
-        capture(router_logits.topk(top_k, dim=-1).indices)
-        return inner(x=x, router_logits=router_logits, input_ids=input_ids)
-
-    routed.forward_monolithic = forward_monolithic
-    logger.info("ELDR: layer %d routes inside its kernel; its choice is recomputed", runner.layer_id)
 
 
 class StepSlots:

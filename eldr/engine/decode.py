@@ -7,6 +7,7 @@ requests' counts. :mod:`eldr.engine.tracking` says which positions count.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from typing import Any
@@ -18,7 +19,7 @@ from vllm.logger import init_logger
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
 from eldr.engine.kernels import RequestRows
 from eldr.engine.messages import DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
@@ -58,14 +59,13 @@ class DecodeWorker:
         self._rows: RequestRows | None = None
         try:
             self._capture = RoutingCapture(config)
+            if reports:
+                experts = config.model_config.get_num_experts()
+                self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
+                self._kernels = kernels_for(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
             logger.warning("ELDR: serving without activations: %s", error)
-            return
-        if reports:
-            experts = config.model_config.get_num_experts()
-            self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
-            self._kernels = kernels_for(self._capture.device)
 
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
@@ -103,15 +103,16 @@ def _empty_rows(
     rows: int, n_blocks: int, capture: RoutingCapture, experts: int, block_size: int
 ) -> RequestRows:
     shape, device = (rows + 1, capture.n_layers, experts), capture.device
-    counts = torch.zeros(shape, dtype=torch.int32, device=device)
-    size = counts.numel() * counts.element_size() / 2**20
-    logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size)
-    return RequestRows(
-        counts,
-        row_of_block=torch.full((n_blocks + 1,), rows, dtype=torch.int64, device=device),
-        first_offset=torch.zeros(n_blocks + 1, dtype=torch.int64, device=device),
-        block_size=block_size,
-    )
+    size = math.prod(shape) * torch.int32.itemsize + 2 * (n_blocks + 1) * torch.int64.itemsize
+    with table_memory(size):
+        table = RequestRows(
+            torch.zeros(shape, dtype=torch.int32, device=device),
+            row_of_block=torch.full((n_blocks + 1,), rows, dtype=torch.int64, device=device),
+            first_offset=torch.zeros(n_blocks + 1, dtype=torch.int64, device=device),
+            block_size=block_size,
+        )
+    logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size / 2**20)
+    return table
 
 
 def _apply(plan: Plan, rows: RequestRows) -> dict[str, torch.Tensor]:

@@ -40,8 +40,9 @@ def copy(folder: Path) -> None:
         shutil.copy(source / f"{module}.py", target)
     shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
     installed = distribution("eldr")
+    for older in folder.glob("eldr-*.dist-info"):  # of two, Python may read either
+        shutil.rmtree(older)
     metadata = folder / f"eldr-{installed.version}.dist-info"
-    shutil.rmtree(metadata, ignore_errors=True)
     metadata.mkdir()
     for name in ("METADATA", "entry_points.txt"):
         text = installed.read_text(name)

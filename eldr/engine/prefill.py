@@ -7,6 +7,7 @@ References
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from vllm.v1.request import RequestStatus
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
-from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots
+from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
 from eldr.engine.messages import PrefillOrders, StepReport
 from eldr.engine.provenance import CountedBlocks
 from eldr.wire import ExpertCounts, encode_counts
@@ -46,19 +47,12 @@ class PrefillWorker:
         self._table: torch.Tensor | None = None
         try:
             self._capture = RoutingCapture(config)
+            if reports:
+                self._table = _empty_table(n_blocks, self._capture, config.model_config.get_num_experts())
+                self._kernels = kernels_for(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
             logger.warning("ELDR: serving without signatures: %s", error)
-            return
-        if reports:
-            shape = (n_blocks + 1, self._capture.n_layers, config.model_config.get_num_experts())
-            self._table = torch.zeros(shape, dtype=torch.uint8, device=self._capture.device)
-            self._kernels = kernels_for(self._capture.device)
-            logger.info(
-                "ELDR: signatures of %d layers x %d experts, %.1f MiB",
-                *shape[1:],
-                self._table.numel() / 2**20,
-            )
 
     def begin(self, orders: PrefillOrders) -> None:
         """Begin a step, before its forward pass."""
@@ -94,6 +88,15 @@ class PrefillWorker:
         assert self._table is not None  # noqa: S101 - finish() looked
         rows = torch.tensor(blocks, dtype=torch.int64, device=self._table.device)
         return self._table.index_select(0, rows).sum(0, dtype=torch.int32)
+
+
+def _empty_table(n_blocks: int, capture: RoutingCapture, experts: int) -> torch.Tensor:
+    shape = (n_blocks + 1, capture.n_layers, experts)
+    size = math.prod(shape)
+    with table_memory(size):
+        table = torch.zeros(shape, dtype=torch.uint8, device=capture.device)
+    logger.info("ELDR: signatures of %d layers x %d experts, %.1f MiB", *shape[1:], size / 2**20)
+    return table
 
 
 class PrefillScheduler:

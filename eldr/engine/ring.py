@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import struct
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+
+logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
 _MAGIC = b"eldrring"
 _HEADER = struct.Struct("<8s16sQQ")  # magic, boot, slots, bytes per slot
@@ -24,6 +28,8 @@ _COUNT = struct.Struct("<Q")
 _START = 64
 _SLOT = struct.Struct("<QII")  # number + 1 (0: being written), length, checksum
 _PREFIX = "eldr-activations-"
+_LOCK = "eldr-engine-{uid}.lock"  # per user: another one's could not be opened, nor that one's rings swept
+_POLL = 0.05  # seconds
 
 
 def path_of(instance: str, folder: Path = Path("/dev/shm")) -> Path:  # noqa: S108 - shared memory is the point
@@ -41,6 +47,8 @@ class RingWriter:
         Records kept.
     slot_bytes : int
         Longest record.
+    patience : float
+        Seconds to wait for other writers that start. After that the ring is made without sweeping.
 
     Raises
     ------
@@ -48,15 +56,14 @@ class RingWriter:
         If the shared memory cannot be had; mount a larger ``/dev/shm``.
     """
 
-    def __init__(self, path: Path, slots: int, slot_bytes: int) -> None:
+    def __init__(self, path: Path, slots: int, slot_bytes: int, *, patience: float = 5.0) -> None:
         stride = -(-(slot_bytes + _SLOT.size) // 8) * 8
         self._path = path
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        with _alone(path.parent):
-            _sweep(path.parent)
-            self._fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with _alone(path.parent, patience) as alone:
+            if alone:
+                _sweep(path.parent)
+            self._fd, beside = _create(path)  # locked while the writer lives
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held while the writer lives
                 # reserved, not sparse: a full /dev/shm must fail here, not kill the engine by a signal later
                 os.posix_fallocate(self._fd, 0, _START + slots * stride)
                 self._memory = mmap.mmap(self._fd, 0)
@@ -148,14 +155,50 @@ def _checksum(number: int, record: bytes) -> int:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other writers waiting: a ring between its creation and its lock would be swept."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _alone(folder: Path, patience: float) -> Iterator[bool]:
+    """Keep other writers waiting while this one sweeps; False if it had no turn.
+
+    Whatever runs as this user can hold the lock, so it is waited for some seconds only, and an engine starts without it.
+    """
+    path, last = folder / _LOCK.format(uid=os.geteuid()), time.monotonic() + patience
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        # never removed: a lock on a file that has no name any more keeps nobody out
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        logger.warning("%s: %s; rings of killed engines stay this time", path, error.strerror)
+        yield False
+        return
+    try:
+        held = _lock(fd)
+        while not held and time.monotonic() < last:
+            time.sleep(_POLL)
+            held = _lock(fd)
+        if not held:
+            logger.warning("%s: held for %g s; rings of killed engines stay this time", path, patience)
+        yield held
     finally:
         os.close(fd)
+
+
+def _create(path: Path) -> tuple[int, Path]:
+    """Create a locked file beside a path; return its descriptor and name."""
+    while True:
+        beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _lock(fd) and os.fstat(fd).st_nlink:
+            return fd, beside
+        os.close(
+            fd
+        )  # swept before it was locked: by an engine of another user, or because this one had no turn
+
+
+def _lock(fd: int) -> bool:
+    """Lock a file; False if another one has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sweep(folder: Path) -> None:

@@ -16,7 +16,7 @@ from vllm.model_executor.layers.fused_moe.router.grouped_topk_router import Grou
 from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
-from eldr.engine import capture
+from eldr.engine import capture, recompute
 from eldr.engine.capture import StepSlots
 
 LAYER = "model.layers.1.self_attn.attn"
@@ -231,6 +231,47 @@ def test_the_choice_of_a_kernel_that_routes_inside_itself_is_recomputed_from_its
     with set_forward_context(None, VllmConfig(), num_tokens=2):
         assert layer.routed_experts.forward_monolithic(x=1, router_logits=logits, input_ids=None) == 2
     assert step.expert_ids(2).tolist() == [[[1, 3]], [[0, 2]]]
+
+
+def kernel(name):
+    """Return a quantization method whose kernel is of a class with a name, and routes inside itself."""
+    experts = type(name, (), {})()
+    implementation = SimpleNamespace(fused_experts=experts)
+    return SimpleNamespace(is_monolithic=True, moe_kernel=SimpleNamespace(impl=implementation))
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("OAITritonMxfp4ExpertsMonolithic", [[3, 0], [0, 1]]),
+        ("AiterW4A8ExpertsMonolithic", [[3, 5], [5, 4]]),
+        ("AiterW4A16ExpertsMonolithic", [[3, 5], [5, 4]]),
+        ("AnotherKernel", [[3, 0], [0, 1]]),
+    ],
+)
+def test_experts_whose_logits_tie_are_taken_in_the_order_of_the_kernel(name, taken):
+    layer = Layer(0, monolithic=True)
+    layer._quant_method = kernel(name)
+    step = capture.RoutingCapture(engine(layer))
+    step.begin()
+    logits = torch.tensor([[1.0, 0.5, 1.0, 2.0, -1.0, 1.0], [0.0] * EXPERTS], dtype=torch.bfloat16)
+    with set_forward_context(None, VllmConfig(), num_tokens=2):
+        layer.routed_experts.forward_monolithic(x=1, router_logits=logits)
+    assert step.expert_ids(2)[:, 0].tolist() == taken
+
+
+@pytest.mark.parametrize("highest_first", [False, True])
+def test_the_recomputed_choice_is_that_of_numbers_and_logits_sorted_as_pairs(highest_first):
+    sign = 1 if highest_first else -1
+    logits = torch.randn((500, 32), generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    ties = 0
+    for row, ids in zip(
+        logits.tolist(), recompute.chosen(logits, 4, highest_first=highest_first).tolist(), strict=True
+    ):
+        pairs = sorted(((value, sign * expert) for expert, value in enumerate(row)), reverse=True)
+        assert ids == [sign * number for _, number in pairs[:4]]
+        ties += pairs[3][0] == pairs[4][0]
+    assert ties > 0
 
 
 def test_a_router_that_is_more_than_a_top_k_is_not_guessed():

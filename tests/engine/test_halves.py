@@ -338,6 +338,30 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
     half.close()
 
 
+@pytest.mark.parametrize(
+    ("module", "half", "mib"), [(prefill, "PrefillWorker", "12.0"), (decode, "DecodeWorker", "16.0")]
+)
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate")]
+)
+def test_an_engine_without_memory_for_the_table_serves_and_says_why(
+    engine, monkeypatch, module, half, mib, error
+):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "zeros", full)
+    worker = getattr(module, half)(config(), GROUP, n_blocks=2**20, reports=True)
+    for slots in (torch.tensor([4]), None):
+        worker.begin(
+            sent(prefill.PrefillOrders(runs=True) if module is prefill else decode.DecodeOrders(step=1))
+        )
+        Slots.slots = slots
+        hidden = worker.finish().hidden
+        assert hidden.startswith(f"no memory for the table: {mib} MiB; ")
+        assert str(error) in hidden
+
+
 def test_a_rank_that_does_not_report_counts_nothing(engine):
     for module, half in ((prefill, "PrefillWorker"), (decode, "DecodeWorker")):
         worker = getattr(module, half)(config(), GROUP, n_blocks=10, reports=False)

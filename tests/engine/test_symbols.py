@@ -3,14 +3,16 @@
 import ast
 import importlib
 import inspect
+import textwrap
 from pathlib import Path
 
 import pytest
 import vllm
 
-from eldr.engine import compatibility, connector, endpoint, metrics
+from eldr.engine import compatibility, connector, endpoint, metrics, recompute
 
 ENGINE = Path(connector.__file__).parent
+FUSED_MOE = "vllm.model_executor.layers.fused_moe"
 
 
 def imports():
@@ -105,13 +107,76 @@ def test_the_endpoint_satisfies_vllms_protocol():
         ("vllm.v1.core.sched.output:KVConnectorBlockState", ["get_block_ids"]),
         ("vllm.v1.core.sched.output:SchedulerOutput", ["preempted_req_ids", "kv_connector_block_state"]),
         ("vllm.forward_context:ForwardContext", ["slot_mapping"]),
+        ("vllm.v1.request:Request", ["resumable", "num_prompt_tokens", "kv_transfer_params"]),
+        (
+            f"{FUSED_MOE}.layer:MoERunner",
+            ["layer_id", "_quant_method", "router", "routed_experts"],
+        ),
+        (f"{FUSED_MOE}.router.fused_topk_router:FusedTopKRouter", ["top_k"]),
+        (f"{FUSED_MOE}.fused_moe_method_base:FusedMoEMethodBase", ["is_monolithic", "moe_kernel"]),
+        (f"{FUSED_MOE}.routed_experts_capturer:RoutedExpertsCapturer", ["device_buffer", "shape_per_token"]),
     ],
 )
 def test_attributes_that_are_read_exist(target, attributes):
     module, name = target.split(":")
     cls = getattr(importlib.import_module(module), name)
     known = {n for base in cls.__mro__ for n in (*vars(base), *getattr(base, "__annotations__", {}))}
-    assert set(attributes) <= known
+    assert set(attributes) <= known | assigned(cls)
+
+
+def assigned(cls):
+    """Return the attributes that the methods of a class, and of its bases in vLLM, give its objects."""
+    sources = [inspect.getsource(base) for base in cls.__mro__ if base.__module__.startswith("vllm.")]
+    return {
+        node.attr
+        for text in sources
+        for node in ast.walk(ast.parse(textwrap.dedent(text)))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def test_an_attribute_that_nothing_sets_is_not_taken_for_one():
+    from vllm.model_executor.layers.fused_moe.layer import MoERunner
+
+    names = assigned(MoERunner)
+    assert "router" in names
+    assert "device_buffer" not in names
+    assert "dtype" not in names  # read from others, never set
+
+
+def test_kernels_that_are_known_by_name_exist_and_still_do_not_show_their_routing():
+    folder = Path(vllm.__file__).parent / "model_executor/layers/fused_moe/experts"
+    found = {
+        node.name: node
+        for path in folder.glob("aiter_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    for name in recompute.HIGHEST_FIRST:
+        defined = [f.name for f in found[name].body if isinstance(f, ast.FunctionDef)]
+        assert "apply" in defined
+        assert "supports_routing_replay_capture" not in defined
+
+
+def test_the_method_that_is_replaced_where_a_kernel_routes_inside_itself_is_called_as_ours_is():
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    theirs = inspect.signature(RoutedExperts.forward_monolithic)
+    assert list(theirs.parameters) == ["self", "x", "router_logits", "input_ids"]
+    (call,) = [
+        node
+        for node in ast.walk(source("model_executor/layers/fused_moe/runner/moe_runner.py"))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".forward_monolithic")
+    ]
+    assert ast.unparse(call.func) == "self.routed_experts.forward_monolithic"
+    assert not call.args
+    assert {k.arg: ast.unparse(k.value) for k in call.keywords} == {
+        "x": "hidden_states",
+        "router_logits": "router_logits",
+        "input_ids": "input_ids",
+    }
 
 
 # Triton kernels of Model Runner V2 need a GPU to run, even to be imported; its source is what can be looked at here.

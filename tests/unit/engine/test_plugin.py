@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+import eldr
 from eldr.cli import main
 from eldr.engine import compatibility
 
@@ -35,6 +36,22 @@ def test_the_copied_plugin_is_found_by_its_entry_points_and_needs_nothing_else_o
     assert run.stdout.startswith(str(target))
     assert "('vllm.endpoint_plugins', 'eldr', 'endpoint')" in run.stdout
     assert "('vllm.general_plugins', 'eldr', 'register')" in run.stdout
+
+
+def test_a_copy_over_another_version_leaves_nothing_of_it(tmp_path):
+    for name in ("eldr-0.0.1.dist-info", "eldr-99.0.dev1.dist-info", "other-1.0.dist-info"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.split('-')[0]}\n")
+    (tmp_path / "eldr").mkdir()
+    (tmp_path / "eldr" / "gone.py").write_text("")
+    result = CliRunner().invoke(main, ["engine-plugin", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "eldr",
+        f"eldr-{eldr.__version__}.dist-info",
+        "other-1.0.dist-info",
+    ]
+    assert not (tmp_path / "eldr" / "gone.py").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

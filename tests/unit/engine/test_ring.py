@@ -13,6 +13,14 @@ from eldr.engine.records import page
 from eldr.engine.ring import RingReader, RingWriter, path_of
 
 
+def rings(folder):
+    return [path for path in folder.iterdir() if path != lock_of(folder)]
+
+
+def lock_of(folder):
+    return folder / f"eldr-engine-{os.geteuid()}.lock"
+
+
 @pytest.fixture
 def writer(tmp_path):
     ring = RingWriter(path_of("i", tmp_path), slots=4, slot_bytes=64)
@@ -75,7 +83,7 @@ def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living
     child.close()
     assert path_of("killed", tmp_path).exists()
     RingWriter(path_of("next", tmp_path), slots=4, slot_bytes=64).close()
-    assert [path.name for path in tmp_path.iterdir()] == [path_of("i", tmp_path).name]
+    assert rings(tmp_path) == [path_of("i", tmp_path)]
 
 
 def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(tmp_path, monkeypatch):
@@ -83,9 +91,12 @@ def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(t
     writers = {}
 
     def watched_flock(fd, operation):
-        if threading.current_thread() is other and operation == fcntl.LOCK_EX:
-            second.set()  # it waits for its turn
-        flock(fd, operation)
+        try:
+            flock(fd, operation)
+        except BlockingIOError:
+            if threading.current_thread() is other:
+                second.set()  # it waits for its turn
+            raise
 
     def slow_fallocate(*args):
         fallocate(*args)
@@ -95,14 +106,13 @@ def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(t
 
     def start():
         try:
-            writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64)
+            writers["other"] = RingWriter(path_of("other", tmp_path), slots=4, slot_bytes=64, patience=60)
         finally:
             second.set()
 
     other = threading.Thread(target=start)
     monkeypatch.setattr("fcntl.flock", watched_flock)
     monkeypatch.setattr("os.posix_fallocate", slow_fallocate)
-    monkeypatch.setattr("os.getpid", threading.get_ident)
     writers["one"] = RingWriter(path_of("one", tmp_path), slots=4, slot_bytes=64)
     other.join(60)
     for name, writer in writers.items():
@@ -112,7 +122,72 @@ def test_writers_that_start_together_do_not_remove_each_others_half_made_rings(t
         reader.close()
         writer.close()
     assert sorted(writers) == ["one", "other"]
-    assert not list(tmp_path.iterdir())
+    assert not rings(tmp_path)
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Return a ring that its writer left behind."""
+    path = path_of("killed", tmp_path)
+    path.write_bytes(bytes(4096))
+    return path
+
+
+def test_a_lock_that_another_process_holds_for_good_keeps_no_engine_from_starting(tmp_path, killed, caplog):
+    with lock_of(tmp_path).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ring = RingWriter(path_of("late", tmp_path), slots=4, slot_bytes=64, patience=0.2)
+    assert f"{lock_of(tmp_path)}: held for 0.2 s; rings of killed engines stay this time" in caplog.text
+    assert ring.write(b"record")
+    assert killed.exists()  # nobody sweeps out of turn
+    RingWriter(path_of("next", tmp_path), slots=4, slot_bytes=64).close()
+    assert rings(tmp_path) == [path_of("late", tmp_path)]
+    ring.close()
+
+
+def test_a_lock_on_the_folder_itself_means_nothing(tmp_path, killed, caplog):
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    RingWriter(path_of("i", tmp_path), slots=4, slot_bytes=64).close()
+    os.close(fd)
+    assert not killed.exists()
+    assert not caplog.text
+
+
+def test_a_lock_that_cannot_be_opened_keeps_no_engine_from_starting(tmp_path, killed, caplog):
+    lock_of(tmp_path).symlink_to(tmp_path / "elsewhere")
+    RingWriter(path_of("i", tmp_path), slots=4, slot_bytes=64).close()
+    assert killed.exists()
+    assert f"{lock_of(tmp_path)}: " in caplog.text
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_ring_that_is_swept_before_its_writer_has_locked_it_is_made_again(tmp_path, monkeypatch, locked):
+    create, swept = os.open, []
+
+    def swept_at_once(path, flags, *args):
+        fd = create(path, flags, *args)
+        if "steady" in str(path) and not swept:
+            other = create(path, os.O_RDWR)
+            swept.append(other)
+            fcntl.flock(other, fcntl.LOCK_EX)
+            path.unlink()
+            if not locked:
+                os.close(other)
+        return fd
+
+    monkeypatch.setattr("os.open", swept_at_once)
+    ring = RingWriter(path_of("steady", tmp_path), slots=4, slot_bytes=64)
+    assert ring.write(b"record")
+    reader = RingReader(path_of("steady", tmp_path))
+    assert reader.get(0) == b"record"
+    reader.close()
+    ring.close()
+    if locked:
+        os.close(swept[0])
+    assert len(swept) == 1
+    assert not rings(tmp_path)
 
 
 def _start(folder, name, barrier, go):
