@@ -109,12 +109,9 @@ def draw(
     times, tpots = np.array(done).T
     upper.plot(times, tpots, ".", markersize=2, alpha=0.3, color="tab:blue", label="requests")
     grid = np.arange(times[0], times[-1], 1.0)
-    medians = [
-        np.median(tpots[(times > t - 4) & (times <= t + 4)])
-        for t in grid
-        if ((times > t - 4) & (times <= t + 4)).any()
-    ]
-    upper.plot(grid[: len(medians)], medians, color="tab:blue", label="median over 8 s")
+    around = [tpots[np.abs(times - t) <= 4] for t in grid]
+    medians = [np.median(near) if near.size else np.nan for near in around]
+    upper.plot(grid, medians, color="tab:blue", label="median over 8 s")
     upper.set(ylabel="TPOT (ms)", ylim=(0, float(np.percentile(tpots, 99.5)) * 1.2))
     windows = [
         (at - origin, steps.active_experts, steps.batch)
