@@ -48,7 +48,10 @@ class Pair:
     prefill: str
     decode: str
     model: str
-    _client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120))
+    # no kept connections: one may close while its engine stands still
+    _client: httpx.Client = field(
+        default_factory=lambda: httpx.Client(timeout=240, limits=httpx.Limits(max_keepalive_connections=0))
+    )
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
