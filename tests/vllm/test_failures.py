@@ -115,7 +115,9 @@ def test_a_decode_engine_killed_after_its_pull_and_before_its_first_token(
 
 def test_an_engine_that_drains_loses_nothing(serve, fleet, correct, fresh, background):
     """SIGTERM under load, before anybody told the router: what runs is finished, the rest goes elsewhere."""
-    with serve("p", "d0", "d1") as router:
+    # an engine that shuts down may never answer what it has just accepted
+    impatient = ("--decode-idle-timeout-seconds", "90")
+    with serve("p", "d0", "d1", options=impatient) as router:
         d1 = fleet["d1"]
         answers: list[tuple[object, Answer]] = []
         enough = threading.Event()
