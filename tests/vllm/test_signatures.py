@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from eldr.wire import ExpertCounts
 from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
 from tests.support.processes import wait_for
 from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.pair import Exchange, Pair
 
-# KV cache of each model: hardly more than one long request
-FAMILIES = {"qwen3moe-trained": "4M", "gptoss": "8M", "gemma4": "16M"}
+# KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
+FAMILIES = {"qwen3moe-trained": ("4M", "4M"), "gptoss": ("8M", "8M"), "gemma4": ("16M", "6M")}
 NEAR_TIE = 1e-4
+LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
 VOCABULARY = 4000
 BLOCK = 32
 PREEMPTIONS = "vllm:num_preemptions_total"
@@ -50,16 +52,11 @@ def lab(request, environment, plugin, tmp_path_factory, near_ties):
         made = run_in(environment, "variants", request.param, str(model))
         out, _ = made.communicate(timeout=240)
         assert made.returncode == 0, out
-    crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", FAMILIES[request.param])
-    engines = [
-        Engine(
-            role,
-            Setup(role=role, plugin=plugin, model=model, max_len=1024, arguments=crowded),
-            environment,
-            folder,
-        )
-        for role in ("prefill", "decode")
-    ]
+    engines = []
+    for role, cache in zip(("prefill", "decode"), FAMILIES[request.param], strict=True):
+        crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
+        setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
+        engines.append(Engine(role, setup, environment, folder))
     for engine in engines:
         engine.start()
     try:
@@ -79,35 +76,43 @@ def tokens(seed: int, n: int) -> list[int]:
 
 
 def check(lab: Lab, exchanges: list[Exchange]) -> None:
-    """Compare counts and tokens of these requests with the reference."""
+    """Compare tokens and counts of these requests with the reference."""
     done = {e.base for e in exchanges}
     wait_for(lambda: done <= lab.pair.activations().keys(), "activations of every request", 60)
     activations = lab.pair.activations()
     for exchange in exchanges:
         n, g = len(exchange.prompt), len(exchange.generated)
         expected = lab.reference.ask(exchange.prompt, exchange.generated, list(range(n - 1, n + g - 1)))
-        clearest = (
-            f"{exchange.base}, {n} + {g} tokens, least clear router choice {min(expected.router_gap):.2g}"
-        )
-        if exchange.signature is not None:
-            assert exchange.signature.exact, clearest
-            assert exchange.signature.tokens == n
-            assert np.abs(exchange.signature.counts.astype(int) - np.array(expected.prefill)).sum() == 0, (
-                clearest
-            )
-        record = activations[exchange.base]
-        assert record.exact, clearest
-        assert record.tokens == g - 1
-        if g == 1:
-            assert not record.counts.any()
-        else:
-            assert np.abs(record.counts.astype(int) - np.array(expected.decode)).sum() == 0, clearest
+        # wrong tokens first: they say that the engine computed something else, whatever was counted
         for position, (said, ranked) in enumerate(zip(exchange.generated, expected.next, strict=True)):
             if said != ranked.best:
                 where = f"{exchange.base} at {position}: {ranked}"
                 assert said == ranked.second, where
                 assert ranked.gap < NEAR_TIE, where
                 lab.near_ties.append(where)
+        if exchange.signature is not None:
+            same(
+                lab, f"{exchange.base} prompt", exchange.signature, expected.prefill, expected.router_gap[:n]
+            )
+        same(
+            lab,
+            f"{exchange.base} answer",
+            activations[exchange.base],
+            expected.decode,
+            expected.router_gap[n:],
+        )
+
+
+def same(lab: Lab, what: str, found: ExpertCounts, expected: list[list[int]], gaps: list[float]) -> None:
+    """Compare counts of tokens whose routers left these distances between the last chosen and the first rejected expert."""
+    assert found.exact, what
+    assert found.tokens == len(gaps), what
+    distance = int(np.abs(found.counts.astype(int) - np.array(expected or 0)).sum())
+    if distance:
+        ties = [gap for gap in gaps if gap < NEAR_TIE]
+        where = f"{what}: L1 {distance} of {len(gaps)} tokens, router near ties {ties}"
+        assert distance <= 2 * len(found.counts) * len(ties), where
+        lab.near_ties.append(where)
 
 
 def test_cold_then_from_the_prefix_cache(lab):
@@ -160,10 +165,6 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
 
 def test_preempted_requests_count_every_token_once(lab):
     """More tokens than the decode engine's cache holds: some requests lose their blocks and are computed again."""
-    if lab.family == "gemma4":
-        pytest.xfail(
-            "seen once: counts of a preempted request differ from the reference's; not understood yet"
-        )
     preempted, prefilled = lab.decode.metric(PREEMPTIONS), lab.prefill.metric(FINISHED)
     prompts = [tokens(300 + i, 60) for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
