@@ -111,6 +111,9 @@ each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers 
 ``kv_transfer_params`` to a decode engine. An engine that cannot see its routing answers ``{"v": 1, "unavailable": reason}``."""
 COUNTS_VERSION: Final = 1
 
+MAX_BLOCK_SIZE: Final = 255
+"""Tokens of a KV block of a prefill engine: it counts each block's in one byte."""
+
 DEFAULT_LEASE_SECONDS: Final = 300.0
 """How long a prefill engine holds the KV blocks of an answered request for its decode engine."""
 

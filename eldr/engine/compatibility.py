@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from eldr import contract
+
 SUPPORTED_VLLM = ("0.32.",)
 """Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
-
-MAX_BLOCK_SIZE = 255
-"""Tokens that a cell of the block table, a uint8, can count."""
 
 
 class UnsupportedEngineError(ValueError):
@@ -58,9 +57,9 @@ def problems(config: Any, block_size: int, version: str, *, prefill: bool) -> li
     if config.speculative_config is not None:
         role = "rejected draft tokens would count as prompt" if prefill else "rejected drafts would count"
         found.append(f"speculative_config: {role}; leave it off")
-    if prefill and block_size > MAX_BLOCK_SIZE:
+    if prefill and block_size > contract.MAX_BLOCK_SIZE:
         found.append(
-            f"block_size={block_size}: a cell counts to {MAX_BLOCK_SIZE}; set --block-size to 128 or less"
+            f"block_size={block_size}: a cell counts to {contract.MAX_BLOCK_SIZE}; set --block-size to 128 or less"
         )
     return found
 

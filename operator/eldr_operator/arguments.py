@@ -64,7 +64,6 @@ _NODES = "remove it: an engine is one pod; use gpus, which is tensor parallelism
 _SERVERS = "remove it: engines with several API servers were never tried; use more replicas"
 _MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
 _PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
-_MAX_BLOCK_SIZE = 255
 _RULES = (
     _Rule(
         ("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"
@@ -113,8 +112,8 @@ _RULES = (
     _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
     _Rule(
         ("--block-size",),
-        f"write {_MAX_BLOCK_SIZE} or less, such as 128: a prefill engine counts the tokens of a block in one byte",
-        range(_MAX_BLOCK_SIZE + 1),
+        f"write {contract.MAX_BLOCK_SIZE} or less, such as 128: a prefill engine counts the tokens of a block in one byte",
+        range(contract.MAX_BLOCK_SIZE + 1),
         _PREFILL,
     ),
     _Rule(("--speculative-config", "-sc"), _SPECULATION),

@@ -15,9 +15,10 @@ from eldr.engine.messages import StepReport
 from eldr.engine.records import page
 from eldr.engine.ring import RingReader, path_of
 from eldr.wire import decode_counts
+from tests.engine.fakes import LAYERS, Capture, Slots
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
-LAYERS, EXPERTS, TOP_K = 2, 6, 2
+EXPERTS, TOP_K = 6, 2
 
 
 def config(instance="test"):
@@ -149,35 +150,6 @@ class TestPrefillScheduler:
         half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
         assert answer["eldr"] == {"v": 1, "unavailable": "kernel X routes inside itself"}
         assert half.stats().data["records"] == {"unavailable": 1}
-
-
-class Capture:
-    """Routing of a step, given by the test."""
-
-    n_layers, device = LAYERS, torch.device("cpu")
-    ids: torch.Tensor
-
-    def __init__(self, *_):
-        pass
-
-    def begin(self):
-        pass
-
-    def expert_ids(self, n_tokens):
-        return self.ids[:n_tokens]
-
-
-class Slots:
-    slots = None
-
-    def __init__(self, *_):
-        pass
-
-    def bind(self):
-        pass
-
-    def take(self):
-        return self.slots
 
 
 @pytest.fixture

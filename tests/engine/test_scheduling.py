@@ -32,8 +32,9 @@ from eldr.engine import plugin, prefill
 from eldr.engine.cache import CacheGroup
 from eldr.engine.connector import EldrConnector
 from eldr.wire import decode_counts
+from tests.engine.fakes import LAYERS, Capture, Slots
 
-BLOCK, BLOCKS, LAYERS, EXPERTS, TOP_K = 4, 40, 2, 6, 2
+BLOCK, BLOCKS, EXPERTS, TOP_K = 4, 40, 6, 2
 REMOTE = {"do_remote_decode": True}
 MODEL = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -89,33 +90,6 @@ class Loader(KVConnectorBase_V1, SupportsHMA):
     def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
 
     def wait_for_save(self): ...
-
-
-class Slots:
-    slots = None
-
-    def __init__(self, *_):
-        pass
-
-    def bind(self):
-        pass
-
-    def take(self):
-        return self.slots
-
-
-class Capture:
-    n_layers, device = LAYERS, torch.device("cpu")
-    ids = None
-
-    def __init__(self, *_):
-        pass
-
-    def begin(self):
-        pass
-
-    def expert_ids(self, n_tokens):
-        return self.ids[:n_tokens]
 
 
 def experts_of(tokens):
