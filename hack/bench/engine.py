@@ -218,6 +218,8 @@ def page(tables: Mapping[str, list[str]], starts: int, rounds: int) -> str:
         "model and hooks, without HTTP server and transport. Compared is the CPU time that the process used, which other programs disturb",
         "less than the clock. Two processes differ by a few per cent even when they run the same, so that the engines were started",
         f"{starts} times: each start gives the median of {rounds} turns, and the table the median of the starts, with the smallest and the largest.",
+        "What a decode step adds is nearly the same for 1 and 8 requests (a report, statistics, small tensor operations), so that it weighs",
+        "most where steps are as short as the tiny model's. What the counting alone takes: [kernels](kernels.md).",
         "",
     ]
     for name, rows in tables.items():

@@ -132,10 +132,6 @@ def test_lengths_around_blocks_and_chunks(lab, n, g):
 
 
 def test_chat(lab):
-    if lab.family == "gptoss":
-        pytest.skip(
-            "vLLM writes chats for GPT-OSS with that model's own 201,088 tokens, which a small one has not"
-        )
     check(lab, [lab.pair.ask("Write a long story about a river and its two banks.", 20, chat=True)])
 
 

@@ -58,9 +58,13 @@ class Reference:
             "top_k": self.top_k,
         }
 
-    def _forward(self, ids: Sequence[int]) -> torch.Tensor:
+    def _forward(self, ids: Sequence[int], positions: Sequence[int] = (0,)) -> torch.Tensor:
+        """Return the logits of these positions alone: a large vocabulary makes those of all positions large."""
+        kept = torch.tensor(positions, dtype=torch.int64)
         with torch.inference_mode():
-            logits: torch.Tensor = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+            logits: torch.Tensor = self.model(
+                input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=kept
+            ).logits[0]
         return logits
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class Reference:
         positions = request.get("positions", [])
         if not all(isinstance(p, int) and 0 <= p < len(ids) for p in positions):
             raise ValueError(f"positions: expected integers in 0..{len(ids) - 1}, got {positions}")
-        logits = self._forward(ids)
+        logits = self._forward(ids, positions)
         prefill, decode, gaps = [], [], []
         for layer in self.tap.logits:
             experts, gap = choose(layer, self.top_k)
@@ -84,7 +88,7 @@ class Reference:
             "prefill": prefill,
             "decode": decode,
             "router_gap": torch.stack(gaps).amin(dim=0).tolist(),
-            "next": [_next(logits[p]) for p in positions],
+            "next": [_next(row) for row in logits],
         }
 
     def _ids(self, request: dict[str, Any], field: str) -> list[int]:

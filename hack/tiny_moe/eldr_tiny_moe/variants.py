@@ -30,6 +30,9 @@ SHARED: Mapping[str, Any] = {
     "bos_token_id": None,
     "tie_word_embeddings": True,
 }
+HARMONY_VOCABULARY = 201_088
+"""That of GPT-OSS: vLLM writes chats for this architecture with the ids of its own vocabulary, whatever the tokenizer says."""
+
 WEIGHTS = 0.08
 """Standard deviation of matrices."""
 
@@ -56,7 +59,7 @@ def gptoss() -> Any:
     """Return a hybrid: 2 sliding-window and 2 full layers in turn, 16 experts, top 4, biased routers."""
     return transformers.GptOssForCausalLM(
         transformers.GptOssConfig(
-            **{**SHARED, "tie_word_embeddings": False},
+            **{**SHARED, "tie_word_embeddings": False, "vocab_size": HARMONY_VOCABULARY},
             num_hidden_layers=4,
             head_dim=64,
             intermediate_size=64,
