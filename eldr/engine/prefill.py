@@ -183,6 +183,7 @@ class PrefillScheduler:
             value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
         else:
             self._forget(name)
+            self._stats.add_record("exact" if value["exact"] else "inexact")
         return {"eldr": value}
 
     def _forget(self, request: str) -> None:
@@ -207,7 +208,6 @@ class PrefillScheduler:
             return  # aborted meanwhile
         sums_up = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
         exact = sums_up and request not in self._partial
-        self._stats.add_record("exact" if exact else "inexact")
         kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
         value = encode_counts(ExpertCounts(counts.astype(kind), self._top_k, tokens, exact))
         target = self._handed_out.get(request)
@@ -216,6 +216,7 @@ class PrefillScheduler:
         else:
             target.clear()
             target.update(value)
+            self._stats.add_record("exact" if exact else "inexact")
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""

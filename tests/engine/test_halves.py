@@ -115,6 +115,13 @@ class TestPrefillScheduler:
         half.update(StepReport({"a": counts_of(10)}))
         assert decode_counts(half.end(request("a", 10))["eldr"]).tokens == 10
 
+    def test_a_prompt_that_is_summed_again_after_a_failed_load_is_one_record(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        half.update(StepReport({"a": counts_of(9)}))
+        half.update(StepReport({"a": counts_of(10)}))
+        assert decode_counts(half.end(request("a", 10))["eldr"]).exact
+        assert half.stats().data["records"] == {"exact": 1}
+
     def test_missing_tokens_make_it_inexact(self, half):
         half.add(request("a", 10, kv=REMOTE))
         answer = half.end(request("a", 10))
