@@ -21,6 +21,9 @@ from urllib.parse import parse_qs, urlsplit
 from eldr.contract import PATH_ACTIVATIONS
 
 TOKENS = [" one", " two", " three"]
+CLIENT_ERROR = {
+    "error": {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
+}
 
 
 @dataclass(repr=False)
@@ -107,6 +110,13 @@ async def hang(exchange: Exchange) -> None:
 async def error_event(exchange: Exchange) -> None:
     await exchange.stream_head()
     await exchange.event(json.dumps({"error": {"message": "Internal server error", "code": 500}}))
+    await exchange.stream_end()
+
+
+async def draining(exchange: Exchange) -> None:
+    """Answer as vLLM does between SIGTERM and its end: with a stream that holds no token."""
+    await exchange.stream_head()
+    await exchange.event(json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]}))
     await exchange.stream_end()
 
 

@@ -21,6 +21,8 @@ from tests.fakes.engines import FakeEngine, engines
 
 TOKEN = "secret"
 DEADLINE = 30.0
+QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
+"""Settings of an impatient router."""
 
 
 def pytest_asyncio_loop_factories(config, item):

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import time
 
 import httpx
 import pytest
 
-from eldr_router import health
 from eldr_router.routing import Table
 from tests.fakes.engines import (
+    CLIENT_ERROR,
     TOKENS,
     answer,
     close,
@@ -19,23 +18,11 @@ from tests.fakes.engines import (
     hang,
     pieces,
     reset,
-    slow,
     token_event,
 )
-from tests.router.conftest import until
+from tests.router.conftest import QUICK, until
 
-QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
 OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
-CLIENT_ERROR = {
-    "error": {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
-}
-
-
-async def draining(exchange):
-    """Answer as vLLM does between SIGTERM and its end: with a stream that holds no token."""
-    await exchange.stream_head()
-    await exchange.event(json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]}))
-    await exchange.stream_end()
 
 
 async def test_a_refused_decode_connection_passes_the_same_result_on(start):
@@ -50,20 +37,6 @@ async def test_a_refused_decode_connection_passes_the_same_result_on(start):
         assert router.counter("retries", leg="decode", cause="refused") >= 1
         state = await router.state()
         assert [e["healthy"] for e in state["decode"]] == [False, False, True]
-
-
-async def test_an_ejected_engine_comes_back(start):
-    async with start("p0", "d0", "d1") as router:
-        await router["d0"].refuse()
-        while not router.counter("retries", leg="decode", cause="refused"):
-            assert (await router.post()).status_code == 200
-        await router["d0"].start()
-        served = set()
-        end = time.monotonic() + 30
-        while served != {"d0", "d1"}:
-            assert time.monotonic() < end
-            served.add((await router.post()).headers["x-eldr-decode"])
-            await asyncio.sleep(0.01)
 
 
 async def test_all_decode_engines_refuse(start):
@@ -178,105 +151,6 @@ async def test_after_a_failed_pull_the_prompt_is_prefilled_elsewhere(start, faul
         router["d0"].script.append(fault)
         assert (await router.post(stream=True)).status_code == 200
         assert [len(router[name].requests) for name in ("p0", "p1")] == [1, 1]
-
-
-@pytest.fixture
-def long_ejections(monkeypatch):
-    """Ejected engines stay so, however slow the machine is."""
-    monkeypatch.setattr(health, "_FIRST_EJECTION", 600.0)
-    monkeypatch.setattr(health, "_LONGEST_EJECTION", 600.0)
-
-
-async def healthy(router):
-    return [engine["healthy"] for engine in (await router.state())["decode"]]
-
-
-async def fail_once(router):
-    """Send requests, all served, until one met a failure at a decode engine."""
-    before = router.counter("retries", leg="decode")
-    while router.counter("retries", leg="decode") == before:
-        assert (await router.post(stream=True)).status_code == 200
-
-
-@pytest.mark.usefixtures("long_ejections")
-@pytest.mark.parametrize("fault", [answer(503, {}), draining])
-async def test_an_engine_that_takes_no_requests_is_left_alone(start, fault):
-    async with start("p0", "d0", "d1") as router:
-        router["d0"].script.extend([fault] * 50)
-        await fail_once(router)
-        assert await healthy(router) == [False, True]
-        for _ in range(8):
-            assert (await router.post(stream=True)).headers["x-eldr-decode"] == "d1"
-        assert len(router["d0"].requests) == 1
-
-
-@pytest.mark.usefixtures("long_ejections")
-@pytest.mark.parametrize("fault", [answer(500, {}), error_event])
-async def test_an_engine_that_goes_on_failing_is_left_alone(start, fault):
-    async with start("p0", "d0", "d1") as router:
-        router["d0"].script.extend([fault] * 50)
-        for expected in (True, True, False):
-            await fail_once(router)
-            assert await healthy(router) == [expected, True]
-        for _ in range(8):
-            assert (await router.post(stream=True)).headers["x-eldr-decode"] == "d1"
-        assert len(router["d0"].requests) == 3
-
-
-@pytest.mark.usefixtures("long_ejections")
-async def test_a_prefill_engine_whose_pulls_fail_is_left_alone_and_no_decode_engine_is(start):
-    """As with an unreachable side channel: it prefills, and every decode engine fails to pull."""
-    async with start("p0", "p1", "d0", "d1", "d2") as router:
-
-        async def pull(exchange):
-            broken = exchange.seen.body["kv_transfer_params"]["remote_engine_id"] == "p0"
-            await (answer(500, {}) if broken else decode)(exchange)
-
-        for name in ("d0", "d1", "d2"):
-            router[name].script.extend([pull] * 100)
-        for i in range(24):
-            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
-        assert len(router["p0"].requests) <= 3
-        assert await healthy(router) == [True] * 3
-
-
-@pytest.mark.usefixtures("long_ejections")
-async def test_a_prefill_engine_that_takes_no_requests_costs_no_attempt(start):
-    async with start("p0", "d0") as router:
-        router["p0"].script.extend([answer(503, {})] * 9)
-        for _ in range(4):
-            assert (await router.post()).status_code == 200
-        assert router.counter("whole", reason="prefill_refused") == 4
-
-
-@pytest.mark.usefixtures("long_ejections")
-async def test_a_prefill_engine_that_goes_on_failing_is_left_alone(start):
-    async with start("p0", "p1", "d0") as router:
-        router["p0"].script.extend([answer(500, {})] * 50)
-        for i in range(24):
-            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
-        assert len(router["p0"].requests) == 3
-
-
-@pytest.mark.usefixtures("long_ejections")
-async def test_failures_between_good_answers_eject_nobody(start):
-    async with start("p0", "d0", "d1") as router:
-        for _ in range(5):
-            router["d0"].script.append(answer(500, {}))
-            await fail_once(router)
-            while (await router.post()).headers["x-eldr-decode"] != "d0":
-                pass
-        assert await healthy(router) == [True, True]
-
-
-@pytest.mark.usefixtures("long_ejections")
-async def test_a_clients_fault_ejects_nobody(start):
-    async with start("p0", "d0", "d1") as router:
-        for name in ("d0", "d1"):
-            router[name].script.extend([answer(429, CLIENT_ERROR), answer(400, CLIENT_ERROR)] * 3)
-        for _ in range(12):
-            assert (await router.post()).status_code in (400, 429)
-        assert await healthy(router) == [True, True]
 
 
 async def test_an_error_event_that_blames_the_client_is_passed_on(start):
@@ -394,139 +268,6 @@ async def test_usable_seconds():
     assert usable(5.0) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("tokens", [1, 2])
-@pytest.mark.parametrize("torn", [b"", b'40\r\ndata: {"choices"', b"4", b"4\r\nabcd", b"a\r\ndata: x\n\n\r"])
-async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens, torn):
-    async with start("p0", "d0", "d1") as router:
-        for engine in (router["d0"], router["d1"]):
-            engine.script.append(dies_after(tokens, torn))
-        body = {"model": "m", "prompt": "x", "stream": True}
-        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
-            lines = []
-            async for line in got.aiter_lines():  # a torn chunked body would raise here
-                if line:
-                    lines.append(line)
-                if line and len(lines) == tokens:
-                    for engine in (router["d0"], router["d1"]):
-                        engine.release.set()
-        assert lines[:tokens] == [f"data: {token_event(text)}" for text in TOKENS[:tokens]]
-        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "upstream_failed"
-        assert "[DONE]" not in "".join(lines)
-        assert len(lines) == tokens + 1
-        assert len(router["p0"].requests) == 1, "nothing is retried after the first byte"
-        assert router.counter("requests", outcome="broken_stream") == 1
-        for engine in (router["d0"], router["d1"]):
-            engine.script.clear()
-        assert (await router.post()).status_code == 200
-
-
-async def test_death_inside_a_long_body_of_known_length_cuts_the_client(start):
-    """One that is short enough to be held back is asked for again instead."""
-    async with start("p0", "d0") as router:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2000000\r\n\r\n"
-        router["d0"].script.append(pieces(head, b'{"half":', close=True))
-        with pytest.raises(httpx.RemoteProtocolError):
-            await router.post()
-        assert router.counter("requests", outcome="broken_stream") == 1
-
-
-async def test_a_silent_stream_is_ended(start):
-    async with start("p0", "d0", settings=QUICK) as router:
-
-        async def stalls(exchange):
-            await exchange.stream_head()
-            await exchange.event(token_event(TOKENS[0]))
-            await hang(exchange)
-
-        router["d0"].script.append(stalls)
-        got = await router.post(stream=True)
-        assert "no progress" in got.text
-        await until(lambda: not router["d0"].hanging, "the engine's request to be aborted")
-
-
-@pytest.mark.parametrize("leg", ["p0", "d0"])
-async def test_a_client_that_leaves_aborts_the_leg_in_progress(start, leg):
-    async with start("p0", "d0") as router:
-        router[leg].script.append(hang)
-        task = asyncio.ensure_future(router.post(stream=True))
-        await until(lambda: router[leg].hanging, "the request to reach the engine")
-        assert router.in_flight()[leg] == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await until(lambda: not router[leg].hanging, "the engine's request to be aborted")
-        await until(router.idle, "the lease to return")
-        assert router.counter("requests", outcome="disconnected") == 1
-        assert (await router.post()).status_code == 200
-
-
-async def test_a_client_that_leaves_mid_stream_aborts_the_engine(start):
-    async with start("p0", "d0") as router:
-        release = asyncio.Event()
-        router["d0"].script.append(slow(release))
-        body = {"model": "m", "prompt": "x", "stream": True}
-        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
-            assert TOKENS[0] in await anext(got.aiter_text())
-        await until(lambda: not router["d0"].connections, "the engine's connection to be closed")
-        await until(router.idle, "the lease to return")
-
-
-async def test_back_pressure_reaches_the_engine_and_lets_go(start):
-    """A client that does not read must stop the engine, not fill the router's memory."""
-    chunk = b"data: " + b"x" * 65536 + b"\n\n"
-    total, sent = 400, 0
-
-    async def flood(exchange):
-        nonlocal sent
-        await exchange.stream_head()
-        for _ in range(total):
-            await exchange.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-            sent += 1
-        await exchange.send(b"0\r\n\r\n")
-
-    async with start("p0", "d0") as router:
-        router["d0"].script.append(flood)
-        body = b'{"model":"m","prompt":"x","stream":true}'
-        reader, writer = await router.connect()
-        writer.transport.pause_reading()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-
-        async def stuck():
-            before = -1
-            while before != sent or not sent:
-                before = sent
-                await asyncio.sleep(0.3)
-
-        await asyncio.wait_for(stuck(), 30)
-        assert sent < total, "the engine was never stopped"
-        (connection,) = (c for c in router.app.services.pool._all if c.paused)
-        assert connection.address[1] == router["d0"].port
-        writer.transport.resume_reading()
-        got = 0
-        await reader.readuntil(b"\r\n\r\n")
-        while size := int(await reader.readline(), 16):
-            await reader.readexactly(size + 2)
-            got += size
-        assert got == total * len(chunk)
-        writer.close()
-
-
-async def test_a_client_that_never_reads_is_cut(start):
-    async def flood(exchange):
-        await exchange.stream_head()
-        while True:
-            await exchange.event("x" * 65536)
-
-    async with start("p0", "d0", settings=QUICK) as router:
-        router["d0"].script.append(flood)
-        body = b'{"model":"m","prompt":"x","stream":true}'
-        _, writer = await router.connect()
-        writer.transport.pause_reading()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-        await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
-        await until(router.idle, "the lease to return")
-        writer.transport.abort()
-
-
 async def test_engines_that_fail_at_random_never_leak_a_lease_or_reuse_a_result(start):
     """A soak: every fault at once, many clients, some of whom leave."""
     import random
@@ -562,6 +303,6 @@ async def test_engines_that_fail_at_random_never_leak_a_lease_or_reuse_a_result(
 
 
 async def _behave(exchange):
-    from tests.fakes.engines import decode, prefill
+    from tests.fakes.engines import prefill
 
     await (prefill if exchange.engine.role == "prefill" else decode)(exchange)

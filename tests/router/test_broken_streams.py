@@ -1,0 +1,150 @@
+"""What ends a stream after its first byte: engines that die or fall silent, clients that leave or do not read."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from tests.fakes.engines import (
+    TOKENS,
+    dies_after,
+    hang,
+    pieces,
+    slow,
+    token_event,
+)
+from tests.router.conftest import QUICK, until
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("torn", [b"", b'40\r\ndata: {"choices"', b"4", b"4\r\nabcd", b"a\r\ndata: x\n\n\r"])
+async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens, torn):
+    async with start("p0", "d0", "d1") as router:
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(dies_after(tokens, torn))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+            lines = []
+            async for line in got.aiter_lines():  # a torn chunked body would raise here
+                if line:
+                    lines.append(line)
+                if line and len(lines) == tokens:
+                    for engine in (router["d0"], router["d1"]):
+                        engine.release.set()
+        assert lines[:tokens] == [f"data: {token_event(text)}" for text in TOKENS[:tokens]]
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "upstream_failed"
+        assert "[DONE]" not in "".join(lines)
+        assert len(lines) == tokens + 1
+        assert len(router["p0"].requests) == 1, "nothing is retried after the first byte"
+        assert router.counter("requests", outcome="broken_stream") == 1
+        for engine in (router["d0"], router["d1"]):
+            engine.script.clear()
+        assert (await router.post()).status_code == 200
+
+
+async def test_death_inside_a_long_body_of_known_length_cuts_the_client(start):
+    """One that is short enough to be held back is asked for again instead."""
+    async with start("p0", "d0") as router:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2000000\r\n\r\n"
+        router["d0"].script.append(pieces(head, b'{"half":', close=True))
+        with pytest.raises(httpx.RemoteProtocolError):
+            await router.post()
+        assert router.counter("requests", outcome="broken_stream") == 1
+
+
+async def test_a_silent_stream_is_ended(start):
+    async with start("p0", "d0", settings=QUICK) as router:
+
+        async def stalls(exchange):
+            await exchange.stream_head()
+            await exchange.event(token_event(TOKENS[0]))
+            await hang(exchange)
+
+        router["d0"].script.append(stalls)
+        got = await router.post(stream=True)
+        assert "no progress" in got.text
+        await until(lambda: not router["d0"].hanging, "the engine's request to be aborted")
+
+
+@pytest.mark.parametrize("leg", ["p0", "d0"])
+async def test_a_client_that_leaves_aborts_the_leg_in_progress(start, leg):
+    async with start("p0", "d0") as router:
+        router[leg].script.append(hang)
+        task = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router[leg].hanging, "the request to reach the engine")
+        assert router.in_flight()[leg] == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: not router[leg].hanging, "the engine's request to be aborted")
+        await until(router.idle, "the lease to return")
+        assert router.counter("requests", outcome="disconnected") == 1
+        assert (await router.post()).status_code == 200
+
+
+async def test_a_client_that_leaves_mid_stream_aborts_the_engine(start):
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        body = {"model": "m", "prompt": "x", "stream": True}
+        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+            assert TOKENS[0] in await anext(got.aiter_text())
+        await until(lambda: not router["d0"].connections, "the engine's connection to be closed")
+        await until(router.idle, "the lease to return")
+
+
+async def test_back_pressure_reaches_the_engine_and_lets_go(start):
+    """A client that does not read must stop the engine, not fill the router's memory."""
+    chunk = b"data: " + b"x" * 65536 + b"\n\n"
+    total, sent = 400, 0
+
+    async def flood(exchange):
+        nonlocal sent
+        await exchange.stream_head()
+        for _ in range(total):
+            await exchange.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            sent += 1
+        await exchange.send(b"0\r\n\r\n")
+
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(flood)
+        body = b'{"model":"m","prompt":"x","stream":true}'
+        reader, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+        async def stuck():
+            before = -1
+            while before != sent or not sent:
+                before = sent
+                await asyncio.sleep(0.3)
+
+        await asyncio.wait_for(stuck(), 30)
+        assert sent < total, "the engine was never stopped"
+        (connection,) = (c for c in router.app.services.pool._all if c.paused)
+        assert connection.address[1] == router["d0"].port
+        writer.transport.resume_reading()
+        got = 0
+        await reader.readuntil(b"\r\n\r\n")
+        while size := int(await reader.readline(), 16):
+            await reader.readexactly(size + 2)
+            got += size
+        assert got == total * len(chunk)
+        writer.close()
+
+
+async def test_a_client_that_never_reads_is_cut(start):
+    async def flood(exchange):
+        await exchange.stream_head()
+        while True:
+            await exchange.event("x" * 65536)
+
+    async with start("p0", "d0", settings=QUICK) as router:
+        router["d0"].script.append(flood)
+        body = b'{"model":"m","prompt":"x","stream":true}'
+        _, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
+        await until(router.idle, "the lease to return")
+        writer.transport.abort()
