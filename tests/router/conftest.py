@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import uvloop
 
+from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
 
 TOKEN = "secret"
+AUTH = {"authorization": f"Bearer {TOKEN}"}
 DEADLINE = 30.0
 QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
 """Settings of an impatient router."""
@@ -162,3 +165,9 @@ async def serving(
             await until(router.idle, f"in-flight counts to return to zero: {app.services.registry!r}")
         finally:
             await app.stop()
+
+
+def signature(*values: int) -> dict[str, Any]:
+    """Return exact counts of 2 layers x 4 experts, top 2, as an engine sends them."""
+    counts = np.array(values, dtype=np.uint16).reshape(2, 4)
+    return encode_counts(ExpertCounts(counts, top_k=2, tokens=int(counts.sum()) // 4, exact=True))

@@ -1,7 +1,6 @@
-"""Centroid sets, readiness, the admin port, peers, telemetry, drain: inside one event loop."""
+"""Centroid sets, readiness, the admin port, peers, drain: inside one event loop."""
 
 import asyncio
-import time
 
 import httpx
 import numpy as np
@@ -9,16 +8,12 @@ import pytest
 
 from eldr import centroids, contract
 from eldr.centroids import CentroidSet
-from eldr.siglog import FrameReader
-from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.control import Control, MissingError
 from eldr_router.routing import Intent, SetRef
 from eldr_router.settings import Settings
 from tests.fakes.engines import engines, slow
-from tests.router.conftest import TOKEN, serving, until
-
-AUTH = {"authorization": f"Bearer {TOKEN}"}
+from tests.router.conftest import AUTH, TOKEN, serving, signature, until
 
 
 def make_set(k: int = 2, model: str = "m", seed: int = 0) -> CentroidSet:
@@ -42,11 +37,6 @@ def make_set(k: int = 2, model: str = "m", seed: int = 0) -> CentroidSet:
 
 def ref(data: bytes, fit: str, k: int = 2) -> SetRef:
     return SetRef(fit, centroids.digest(data), k)
-
-
-def signature(*values: int) -> dict:
-    counts = np.array(values, dtype=np.uint16).reshape(2, 4)
-    return encode_counts(ExpertCounts(counts, top_k=2, tokens=int(counts.sum()) // 4, exact=True))
 
 
 class Store:
@@ -288,129 +278,6 @@ async def test_counts_of_a_router_that_died_age_out(tmp_path):
         registry.set_peer("dead", {"d0": 7})
         assert registry.totals(registry.endpoints("decode")) == [7]
         await until(lambda: registry.totals(registry.endpoints("decode")) == [0], "its counts to age")
-
-
-async def records(router):
-    reader, found = FrameReader(), []
-    async with router.client.stream("GET", router.admin + contract.PATH_SIGLOG, headers=AUTH) as got:
-        assert got.status_code == 200
-        async for data in got.aiter_bytes():
-            found += reader.feed(data)
-    assert reader.damaged is None
-    return found
-
-
-async def test_sampled_requests_are_logged_with_their_activations(start, tmp_path):
-    async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}, model="m") as router:
-        router["p0"].eldr = signature(1, 2, 3, 4, 0, 0, 0, 10)
-        router["d0"].activations = []
-        begun = time.time()
-        assert (await router.post()).status_code == 200
-        assert (await router.post(headers={contract.HEADER_LOG: "off"})).status_code == 200
-        served = router["d0"].requests[0]
-        assert contract.HEADER_LOG not in router["d0"].requests[1].headers
-        decoded = signature(5, 0, 0, 0, 0, 0, 0, 5)
-        router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **decoded})
-        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **decoded})
-        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
-        (record,) = await records(router)
-        assert record.request_id == contract.base_id(served.id)
-        assert record.prefill_counts().tolist() == [[1, 2, 3, 4], [0, 0, 0, 10]]
-        assert record.decode_counts().tolist() == [[5, 0, 0, 0], [0, 0, 0, 5]]
-        assert (record.worker, record.slot, record.policy, record.model) == ("d0", 0, "JSQ", "m")
-        assert record.exact
-        assert begun - 1 <= record.time <= time.time()
-        assert 0 < record.prefill_seconds <= record.first_byte_seconds <= record.total_seconds
-        assert (await router.state())["samples"] == 1
-        assert router.counter("log_records", decode="joined") == 1
-        assert not any(b"hello" in path.read_bytes() for path in (tmp_path / "log").iterdir()), (
-            "never prompt text"
-        )
-
-
-async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp_path):
-    settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
-    async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        router["d0"].activations = []
-        await router.post()
-        empty = signature(0, 0, 0, 0, 0, 0, 0, 0)
-        router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[0].id}", **empty})
-        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
-        (record,) = await records(router)
-        assert (record.decode_tokens, record.decode_exact) == (0, True)
-
-
-async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_its_first_one(start, tmp_path):
-    async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        other = {"request_id": "cmpl-of-somebody-else", **signature(1, 0, 0, 0, 0, 0, 0, 1)}
-        for n, boot in enumerate("bc"):
-            router["d0"].boot, router["d0"].activations = boot, [other] * (3 if boot == "b" else 0)
-            await router.post()
-            decoded = {
-                "request_id": f"cmpl-{router['d0'].requests[n].id}",
-                **signature(5, 0, 0, 0, 0, 0, 0, 5),
-            }
-            router["d0"].activations.append(decoded)
-            await until(lambda n=n: router.counter("log_records", decode="joined") == n + 1, "the record")
-
-
-@pytest.mark.parametrize("supported", [True, False])
-async def test_a_record_is_written_though_activations_never_come(start, tmp_path, supported):
-    settings = {"log_dir": tmp_path / "log", "join_seconds": 0.1}
-    async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        router["d0"].activations = [] if supported else None
-        await router.post()
-        await until(lambda: router.app.services.telemetry.samples, "the record to be written")
-        (record,) = await records(router)
-        assert record.decode is None
-        assert router.counter("log_records", decode="missing") == 1
-
-
-async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, monkeypatch):
-    from eldr_router import telemetry
-
-    monkeypatch.setattr(telemetry, "_MAX_PENDING", 3)
-    settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
-    async with start("p0", "d0", settings=settings) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        router["d0"].activations = []
-        for _ in range(8):
-            await router.post()
-        await until(lambda: router.app.services.telemetry.pending == 3, "the oldest to be given up")
-        await until(lambda: router.app.services.telemetry.samples == 5, "the oldest to be written")
-    from eldr.siglog import read
-
-    assert len(list(read(tmp_path / "log"))) == 8
-
-
-async def test_the_sample_rate_is_honoured(start, tmp_path):
-    async with start(
-        "p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}, sample_rate=0.5
-    ) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-        for _ in range(40):
-            await router.post()
-        ids = {contract.base_id(seen.id) for seen in router["d0"].requests}
-        expected = {name for name in ids if contract.is_sampled(name, 0.5)}
-        assert 0 < len(expected) < 40
-        await until(lambda: router.app.services.telemetry.samples >= len(expected), "the records")
-        assert {record.request_id for record in await records(router)} == expected
-
-
-async def test_a_log_that_cannot_be_written_costs_no_request(start, tmp_path, monkeypatch, caplog):
-    async with start("p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}) as router:
-        router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
-
-        def full(*_):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(router.app.services.telemetry._log, "append", full)
-        assert (await router.post()).status_code == 200
-        await until(lambda: "No space left" in caplog.text, "the failure to be logged")
-        assert (await router.post()).status_code == 200
 
 
 async def test_drain_finishes_streams_and_refuses_newcomers(start):
