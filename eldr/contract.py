@@ -68,14 +68,14 @@ PATH_COUNTS: Final = "/eldr/v1/counts"
 """GET, admin port, bearer token: this router's own decode requests in flight,
 ``{"v": 1, "router": id, "seq": n, "in_flight": {decode_name: n}}``."""
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
-"""GET, engine: decode-time activations of finished, sampled requests.
+"""GET, engine: decode-time activations of finished requests.
 
 Query ``after`` (cursor, default 0), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
 ``boot`` (the boot id the cursor belongs to; with another one, as with a cursor beyond the last record, reading starts
 at the oldest), ``rate`` (only requests
 sampled at this rate, see :func:`is_sampled`; default 1).
 Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
-counts object described at :data:`ELDR_KEY`. Reading is the acknowledgement: the engine keeps a bounded number of
+counts object described at :data:`ELDR_KEY`. Reading deletes nothing: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
 
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
@@ -110,9 +110,6 @@ ELDR_KEY: Final = "eldr"
 each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
 ``kv_transfer_params`` to a decode engine. An engine that cannot see its routing answers ``{"v": 1, "unavailable": reason}``."""
 COUNTS_VERSION: Final = 1
-
-MAX_BLOCK_SIZE: Final = 255
-"""Tokens of a KV block of a prefill engine: it counts each block's in one byte."""
 
 DEFAULT_LEASE_SECONDS: Final = 300.0
 """How long a prefill engine holds the KV blocks of an answered request for its decode engine."""

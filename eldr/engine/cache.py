@@ -45,3 +45,8 @@ def full_attention_group(kv_cache_config: Any) -> CacheGroup:
     raise ValueError(
         f"ELDR needs a layer with full attention, whose KV blocks cover the whole prompt; found {kinds}"
     )
+
+
+def block_sizes(kv_cache_config: Any) -> list[int]:
+    """Return the tokens per block of every group."""
+    return [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]

@@ -17,8 +17,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.parallel_state import get_tp_group
 
 from eldr.engine import compatibility, metrics
-from eldr.engine.cache import full_attention_group
-from eldr.engine.decode import DEFAULT_RECORDS, DecodeScheduler, DecodeWorker
+from eldr.engine.cache import block_sizes, full_attention_group
+from eldr.engine.decode import DecodeScheduler, DecodeWorker, kept_records
 from eldr.engine.prefill import PrefillScheduler, PrefillWorker
 
 
@@ -37,7 +37,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     UnsupportedEngineError
         If the engine's configuration would give wrong counts.
     ValueError
-        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, or no layer has full attention.
+        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, or
+        ``activation_records`` is no positive integer.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -50,16 +51,21 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._prefill = kv_role == "kv_producer"
         self._group = full_attention_group(kv_cache_config)
-        compatibility.check(vllm_config, self._group.block_size, vllm.__version__, prefill=self._prefill)
+        compatibility.check(
+            vllm_config,
+            self._group.block_size,
+            vllm.__version__,
+            prefill=self._prefill,
+            group_sizes=block_sizes(kv_cache_config),
+        )
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         if role == KVConnectorRole.SCHEDULER:
-            extra = self._kv_transfer_config.kv_connector_extra_config
             self._scheduler = (
                 PrefillScheduler(vllm_config, self._group)
                 if self._prefill
                 else DecodeScheduler(
-                    vllm_config, self._group, int(extra.get("activation_records", DEFAULT_RECORDS))
+                    vllm_config, self._group, kept_records(self._kv_transfer_config.kv_connector_extra_config)
                 )
             )
 

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,23 @@ logger = init_logger("vllm.eldr")
 
 DEFAULT_RECORDS = 1024
 _STEPS_AHEAD = 64
+
+
+def kept_records(extra: Mapping[str, Any]) -> int:
+    """Return how many finished requests wait for a reader: ``activation_records`` of the connector's extra settings.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+    """
+    value = extra.get("activation_records", DEFAULT_RECORDS)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"activation_records of EldrConnector: expected how many finished requests wait for a reader, an integer "
+            f"of 1 or more, got {value!r}"
+        )
+    return value
 
 
 def n_rows(config: Any) -> int:

@@ -15,6 +15,15 @@ NO_EXPERT = -1
 """Stands where a layer captured no id."""
 
 
+def cell_type(block_size: int) -> torch.dtype:
+    """Return the smallest type that counts a block's tokens.
+
+    vLLM makes blocks larger than ``--block-size`` where the layers of a hybrid model need pages of one size: Gemma 4's
+    full-attention blocks hold twice as many tokens as its sliding ones.
+    """
+    return torch.uint8 if block_size <= torch.iinfo(torch.uint8).max else torch.int16
+
+
 def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
     """Add a step's routing to the counts of the KV blocks its tokens lie in.
 
@@ -22,14 +31,14 @@ def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Ten
 
     Parameters
     ----------
-    table : Tensor of uint8, shape (n_blocks + 1, L, E)
+    table : Tensor of cell_type(block_size), shape (n_blocks + 1, L, E)
         Counts, changed in place; the last row takes padding.
     expert_ids : Tensor of int32, shape (T, L, K)
         Each token's experts.
     slots : Tensor of int, shape (T,)
         Slot of each token.
     block_size : int
-        Tokens per block, at most 255.
+        Tokens per block.
     """
     spare, experts = table.shape[0] - 1, table.shape[2]
     slots = slots.to(torch.int64)

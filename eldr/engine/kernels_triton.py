@@ -1,7 +1,7 @@
 """The counting kernels for GPUs, bit for bit those of :mod:`eldr.engine.kernels`.
 
 A step's tokens of one block are neighbours, and no two requests write into one block in the same step. So the program
-at the first token of such a run owns the block: it needs no atomics, which uint8 does not have.
+at the first token of such a run owns the block: it needs no atomics, which small types do not have.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -49,7 +49,7 @@ def _count_blocks(
                 token += 1
                 following = tl.load(slots + token, mask=token < n_tokens, other=-1).to(tl.int64)
                 same = (following >= 0) & (following // block_size == block)
-            tl.store(row, counts.to(tl.uint8), mask=inside)
+            tl.store(row, counts.to(table.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
 from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.kernels import cell_type
 from eldr.engine.messages import PrefillOrders, StepReport
 from eldr.engine.provenance import CountedBlocks
 from eldr.wire import ExpertCounts, encode_counts
@@ -48,7 +49,9 @@ class PrefillWorker:
         try:
             self._capture = RoutingCapture(config)
             if reports:
-                self._table = _empty_table(n_blocks, self._capture, config.model_config.get_num_experts())
+                self._table = _empty_table(
+                    n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
+                )
                 self._kernels = kernels_for(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
@@ -90,11 +93,11 @@ class PrefillWorker:
         return self._table.index_select(0, rows).sum(0, dtype=torch.int32)
 
 
-def _empty_table(n_blocks: int, capture: RoutingCapture, experts: int) -> torch.Tensor:
-    shape = (n_blocks + 1, capture.n_layers, experts)
-    size = math.prod(shape)
+def _empty_table(n_blocks: int, capture: RoutingCapture, experts: int, block_size: int) -> torch.Tensor:
+    shape, kind = (n_blocks + 1, capture.n_layers, experts), cell_type(block_size)
+    size = math.prod(shape) * kind.itemsize
     with table_memory(size):
-        table = torch.zeros(shape, dtype=torch.uint8, device=capture.device)
+        table = torch.zeros(shape, dtype=kind, device=capture.device)
     logger.info("ELDR: signatures of %d layers x %d experts, %.1f MiB", *shape[1:], size / 2**20)
     return table
 

@@ -51,6 +51,7 @@ class _Rule:
             return False
 
 
+_SEQUENCES = "--max-num-seqs"
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _SPECULATION = "remove it: rejected drafts would be counted"
@@ -111,10 +112,8 @@ _RULES = (
     _Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
     _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
     _Rule(
-        ("--block-size",),
-        f"write {contract.MAX_BLOCK_SIZE} or less, such as 128: a prefill engine counts the tokens of a block in one byte",
-        range(contract.MAX_BLOCK_SIZE + 1),
-        _PREFILL,
+        ("--shutdown-timeout",),
+        "remove it: drainSeconds of the role sets it, and how long a pod may take to end",
     ),
     _Rule(("--speculative-config", "-sc"), _SPECULATION),
     _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
@@ -135,7 +134,27 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *_refused(spec.engine.args, "spec.engine.args", _BOTH),
         *_refused(spec.prefill.args, "spec.prefill.args", _PREFILL),
         *_refused(spec.decode.args, "spec.decode.args", _DECODE),
+        *_too_few_sequences(cr),
     ]
+
+
+def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
+    """Find a decode batch smaller than what routers send: whoever waits past its lease pulls overwritten KV."""
+    spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
+    found = None
+    for field, args in (("spec.engine.args", spec.engine.args), ("spec.decode.args", spec.decode.args)):
+        for index, argument in enumerate(args):
+            name, own = _split(argument)
+            if _SEQUENCES.startswith(name) and len(name) > len("--max-num-"):  # the last one counts
+                found = f"{field}[{index}]", own or "".join(args[index + 1 : index + 2])
+    if found is not None and found[1].isdecimal() and int(found[1]) < limit:
+        yield Problem(
+            "InvalidArgument",
+            found[0],
+            f"{_SEQUENCES}={found[1]}",
+            f"routers send up to spec.router.maxInFlightPerDecode={limit} requests: lower that to {found[1]}, or raise "
+            "this; a request that waits at a full engine may lose its KV",
+        )
 
 
 def _refused(args: Sequence[str], field: str, roles: frozenset[str]) -> Iterator[Problem]:

@@ -168,8 +168,8 @@ class Flow:
                         raise failed(f"no decode engine accepts connections; the last one: {error}") from None
                     continue
                 with exchange:
-                    self._check_age(prefilled)
-                    await self._stream(exchange, placement, body, prefilled)
+                    usable = self._usable(prefilled)
+                    await self._stream(exchange, placement, body, prefilled, usable)
                 self._observe(placement, signature)
                 return
 
@@ -181,16 +181,23 @@ class Flow:
                 return place(self.table, signature, refused | self.broken)
         return place(self.table, signature, refused)
 
-    def _check_age(self, prefilled: Prefilled | None) -> None:
+    def _usable(self, prefilled: Prefilled | None) -> float | None:
+        """Return the seconds that are left of a prefill result's lease, None if there is none to be pulled."""
         if prefilled is None or prefilled.kv is None:
-            return
+            return None
         age = self.services.clock() - prefilled.at
         if age > self.table.usable_seconds:
             self.services.metrics.expired.inc()
             raise RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
+        return self.table.usable_seconds - age
 
     async def _stream(
-        self, exchange: Exchange, placement: Placement, body: bytes, prefilled: Prefilled | None
+        self,
+        exchange: Exchange,
+        placement: Placement,
+        body: bytes,
+        prefilled: Prefilled | None,
+        usable: float | None,
     ) -> None:
         services, endpoint = self.services, placement.endpoint
         try:
@@ -199,8 +206,11 @@ class Flow:
                 self._wire(endpoint, body),
                 services.settings.decode_idle_timeout,
                 dechunk=self.request.http10,
+                usable=usable,
             )
         except (BrokenError, RetryError) as error:
+            if error.cause == "expired":
+                services.metrics.expired.inc()
             services.metrics.retries.labels("decode", error.cause).inc()
             self._blame(endpoint, prefilled, error)
             raise RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None

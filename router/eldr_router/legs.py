@@ -90,9 +90,21 @@ def read_prefilled(source: Endpoint, head: ResponseHead, body: bytes, now: float
 
 
 async def first_bytes(
-    exchange: Exchange, wire: bytes, idle_timeout: float, *, dechunk: bool
+    exchange: Exchange, wire: bytes, idle_timeout: float, *, dechunk: bool, usable: float | None = None
 ) -> tuple[ResponseHead, Relay]:
     """Send a request to a decode engine and read so far that it is safe to begin the client's response.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    wire : bytes
+    idle_timeout : float
+        Seconds without a byte.
+    dechunk : bool
+        Whether the client knows no chunks.
+    usable : float, optional
+        Seconds that are left of the lease of the KV to be pulled. A stream whose first token comes later may have
+        pulled what others had overwritten, and no engine tells.
 
     Raises
     ------
@@ -102,6 +114,7 @@ async def first_bytes(
         If it said nothing.
     """
     loop = asyncio.get_running_loop()
+    expiry = None if usable is None else loop.time() + usable
     head = await exchange.send(wire, idle_timeout)
     if head.status >= 500:
         raise RetryError("status", f"it answered {head.status}", unavailable=head.status == _UNAVAILABLE)
@@ -110,7 +123,7 @@ async def first_bytes(
         peek = loop.create_future()
     relay = Relay(head.body, loop.create_future(), dechunk=dechunk, peek=peek)
     exchange.attach(relay, head.body)
-    if peek is not None and (data := await peek) is not None:
+    if peek is not None and (data := await _before(peek, expiry)) is not None:
         word = answers.first_word(data)
         if word == "error_event":
             raise RetryError(word, "it reported an error instead of a first token")
@@ -125,3 +138,13 @@ async def first_bytes(
     if relay.waiter.done() and (error := relay.waiter.result()) is not None:
         raise error
     return head, relay
+
+
+async def _before(peek: asyncio.Future[bytes | None], expiry: float | None) -> bytes | None:
+    left = None if expiry is None else max(0.0, expiry - peek.get_loop().time())
+    done, _ = await asyncio.wait({peek}, timeout=left)
+    if not done:
+        raise RetryError(
+            "expired", "no first token came before the lease of its prefill result was nearly over"
+        )
+    return peek.result()

@@ -82,6 +82,17 @@ def sent(report):
     return pickle.loads(pickle.dumps(report))
 
 
+def test_how_many_records_are_kept():
+    assert decode.kept_records({}) == decode.DEFAULT_RECORDS
+    assert decode.kept_records({"activation_records": 1}) == 1
+
+
+@pytest.mark.parametrize("value", [0, -1, "x", 1.5, True, None])
+def test_no_number_of_records_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=f"activation_records .* 1 or more, got {value!r}"):
+        decode.kept_records({"activation_records": value})
+
+
 class TestPrefillScheduler:
     @pytest.fixture
     def half(self):

@@ -7,7 +7,7 @@ from eldr.engine import kernels, kernels_triton
 from eldr.engine.kernels import RequestRows
 
 BLOCKS, LAYERS = 12, 3
-SHAPES = [(16, 20, 3), (32, 64, 4), (128, 128, 8), (255, 32, 1)]
+SHAPES = [(16, 20, 3), (32, 64, 4), (128, 128, 8), (255, 32, 1), (256, 16, 2)]
 
 
 def step(seed, block_size, experts, top_k):
@@ -50,7 +50,7 @@ def count_blocks_plainly(table, ids, slots, block_size):
 @pytest.mark.parametrize(("block_size", "experts", "top_k"), SHAPES)
 def test_blocks_are_counted_and_cleared_at_their_first_token(seed, block_size, experts, top_k):
     ids, slots = step(seed, block_size, experts, top_k)
-    stale = torch.randint(0, 100, (BLOCKS + 1, LAYERS, experts), dtype=torch.uint8)
+    stale = torch.randint(0, 100, (BLOCKS + 1, LAYERS, experts), dtype=kernels.cell_type(block_size))
     plain, by_torch, by_triton = stale.clone(), stale.clone(), stale.clone()
     count_blocks_plainly(plain, ids, slots, block_size)
     kernels.count_blocks(by_torch, ids, slots, block_size)
@@ -110,9 +110,12 @@ def test_a_step_of_nothing_but_padding_changes_nothing(module):
     assert not rows.counts[:2].any()
 
 
-def test_a_full_block_of_255_tokens_does_not_overflow():
-    ids, slots = torch.zeros(255, LAYERS, 1, dtype=torch.int32), torch.arange(255)
+@pytest.mark.parametrize(("tokens", "size"), [(255, 1), (256, 2), (1056, 2)])
+def test_a_full_block_does_not_overflow(tokens, size):
+    """1056 tokens: a block of a model whose linear layers need large pages."""
+    ids, slots = torch.zeros(tokens, LAYERS, 1, dtype=torch.int32), torch.arange(tokens)
     for module in (kernels, kernels_triton):
-        table = torch.full((2, LAYERS, 4), 7, dtype=torch.uint8)
-        module.count_blocks(table, ids, slots, 255)
-        assert table[0, :, 0].tolist() == [255] * LAYERS
+        table = torch.full((2, LAYERS, 4), 7, dtype=kernels.cell_type(tokens))
+        assert table.itemsize == size
+        module.count_blocks(table, ids, slots, tokens)
+        assert table[0, :, 0].tolist() == [tokens] * LAYERS

@@ -257,6 +257,27 @@ async def test_a_result_near_the_end_of_its_lease_is_thrown_away(start, monkeypa
         assert (await router.post()).status_code == 200
 
 
+async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(start):
+    """A request that waited at a full engine for so long may have pulled what others had overwritten."""
+
+    async def waits(exchange):
+        await exchange.stream_head()
+        await exchange.event(json.dumps(OPENING))
+        await hang(exchange)
+
+    async with start("p0", "d0", "d1", lease_seconds=5.0) as router:
+        for name in ("d0", "d1"):
+            router[name].script.append(waits)
+        got = await router.post(stream=True)
+        assert "[DONE]" in got.text
+        assert router.counter("expired_results") == router.counter("retries", leg="decode", cause="expired")
+        assert 1 <= router.counter("expired_results") <= 2
+        assert len(router["p0"].requests) == 1 + router.counter("expired_results"), "prefilled again"
+        await until(
+            lambda: not router["d0"].hanging and not router["d1"].hanging, "what waited to be aborted"
+        )
+
+
 async def test_usable_seconds():
     from eldr_router.routing import Intent, make_table
 

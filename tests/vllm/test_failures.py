@@ -69,12 +69,18 @@ def test_a_client_that_leaves_frees_everything(serve, fleet, correct, fresh):
     with serve("p", "d0") as router:
         d0 = fleet["d0"]
         url = router.url + LONG.path
-        with httpx.stream("POST", url, json=LONG.body(stream=True), timeout=SECONDS) as stream:
-            lines = stream.iter_lines()  # a generator that is thrown away closes the stream
-            assert next(lines).startswith("data: ")
-            assert router.loads()["d0"] == 1
-            # an engine counts a step after it has sent the step's tokens
-            wait_for(lambda: d0.requests() == 1, "d0 to count the request", 60)
+        for _ in range(5):
+            with httpx.stream("POST", url, json=LONG.body(stream=True), timeout=SECONDS) as stream:
+                lines = stream.iter_lines()  # a generator that is thrown away closes the stream
+                assert next(lines).startswith("data: ")
+                # an engine counts a step after it has sent the step's tokens
+                wait_for(
+                    lambda: d0.requests() == 1 or not router.loads()["d0"], "d0 to count the request", 60
+                )
+                if router.loads()["d0"]:
+                    break  # and leave
+        else:
+            pytest.fail("every answer was complete before its first line could be read")
         wait_for(lambda: not router.in_flight(), "the router to notice", 60, router.loads)
         wait_for(lambda: not d0.requests(), "d0 to drop the request", 60)
         wait_for(lambda: not holds(d0), "d0 to free its blocks", 60)

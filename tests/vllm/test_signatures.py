@@ -17,12 +17,21 @@ from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.pair import Exchange, Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
-FAMILIES = {"qwen3moe-trained": ("4M", "4M"), "gptoss": ("8M", "8M"), "gemma4": ("16M", "6M")}
+FAMILIES = {
+    "qwen3moe-trained": ("4M", "4M"),
+    "gptoss": ("8M", "8M"),
+    "gemma4": ("8M", "6M"),
+    "gemma4-split": ("8M", "8M"),
+}
+ARGUMENTS = {"gemma4-split": ("--disable-hybrid-kv-cache-manager",)}
+"""Without it, vLLM's blocks of this model have two sizes, and NIXL hands them over wrongly; the plug-in refuses that."""
 NEAR_TIE = 1e-4
+ROUTER_TIE = 5e-4  # router logits of these models reach the tens, those of tokens do not
 LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
 VOCABULARY = 4000
 BLOCK = 32
 PREEMPTIONS = "vllm:num_preemptions_total"
+HITS = "vllm:prefix_cache_hits_total"
 FINISHED = "vllm:request_success_total"
 
 
@@ -55,6 +64,7 @@ def lab(request, environment, plugin, tmp_path_factory, near_ties):
     engines = []
     for role, cache in zip(("prefill", "decode"), FAMILIES[request.param], strict=True):
         crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
+        crowded += ARGUMENTS.get(request.param, ())
         setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
         engines.append(Engine(role, setup, environment, folder))
     for engine in engines:
@@ -109,7 +119,7 @@ def same(lab: Lab, what: str, found: ExpertCounts, expected: list[list[int]], ga
     assert found.tokens == len(gaps), what
     distance = int(np.abs(found.counts.astype(int) - np.array(expected or 0)).sum())
     if distance:
-        ties = [gap for gap in gaps if gap < NEAR_TIE]
+        ties = [gap for gap in gaps if gap < ROUTER_TIE]
         where = f"{what}: L1 {distance} of {len(gaps)} tokens, router near ties {ties}"
         assert distance <= 2 * len(found.counts) * len(ties), where
         lab.near_ties.append(where)
@@ -118,12 +128,12 @@ def same(lab: Lab, what: str, found: ExpertCounts, expected: list[list[int]], ga
 def test_cold_then_from_the_prefix_cache(lab):
     prompt = tokens(1, 150)
     other_tail = prompt[:96] + tokens(2, 40)
-    hits = lab.prefill.metric("vllm:prefix_cache_hits_total")
+    hits = lab.prefill.metric(HITS)
     exchanges = [lab.pair.ask(p, 12) for p in (prompt, prompt, other_tail)]
     check(lab, exchanges)
     assert np.array_equal(exchanges[0].signature.counts, exchanges[1].signature.counts)
     # sliding windows of the hybrid models forget the beginning, so that only the whole prompt is found again there
-    assert lab.prefill.metric("vllm:prefix_cache_hits_total") - hits >= 128 + (0 if lab.hybrid else 96)
+    assert lab.prefill.metric(HITS) - hits >= 128 + (0 if lab.hybrid else 96)
 
 
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
@@ -157,6 +167,9 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
             )
         )
     check(lab, exchanges)
+    hits = lab.prefill.metric(HITS)
+    check(lab, [lab.pair.ask(prompts[0], 2)])
+    assert lab.prefill.metric(HITS) - hits < (len(prompts[0]) - 1) // BLOCK * BLOCK, "nothing was evicted"
 
 
 def test_preempted_requests_count_every_token_once(lab):

@@ -28,12 +28,13 @@ MIXES: dict[Mix, tuple[str, ...]] = {
 }
 """Kinds of text, of each mix the first four that this machine has: both fall apart into two pairs that use other experts."""
 
+_SEQUENCES = 32
 # What makes an engine light enough for a third of two cores; on GPU nodes none of this is set.
 _ARGS = [
     "--dtype=float32",
     "--enforce-eager",
     "--max-model-len=2048",
-    "--max-num-seqs=32",
+    f"--max-num-seqs={_SEQUENCES}",
     "--max-num-batched-tokens=2048",
     "--kv-cache-memory-bytes=128M",
     "--block-size=32",
@@ -83,6 +84,7 @@ class RealEngines:
             },
             "prefill": {"replicas": size.prefill},
             "decode": {"replicas": size.decode},
+            "router": {"maxInFlightPerDecode": _SEQUENCES},
             "signatures": {"samplePercent": 100},
             "refit": {"minSamples": size.samples},
         }

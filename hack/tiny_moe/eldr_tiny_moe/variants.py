@@ -1,6 +1,6 @@
 """Write a small random model of one of three families, for exactness tests. Needs torch.
 
-    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4} FOLDER [--seed N]
+    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split} FOLDER [--seed N]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -72,13 +72,29 @@ def gptoss() -> Any:
 
 
 def gemma4() -> Any:
-    """Return a hybrid: 5 sliding-window layers and a full one, a dense network beside 16 experts, top 4."""
+    """Return a hybrid: 5 sliding-window layers and a full one, a dense network beside 16 experts, top 4.
+
+    Its layers have keys and values of one size, so that all KV blocks hold as many tokens.
+    """
+    return _gemma4(num_key_value_heads=2, head_dim=64, global_head_dim=64)
+
+
+def gemma4_split() -> Any:
+    """Return the same with Gemma 4's ratio of sizes: the full layer's keys and values are half as wide."""
+    return _gemma4(
+        num_key_value_heads=4,
+        head_dim=32,
+        global_head_dim=64,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+    )
+
+
+def _gemma4(**heads: Any) -> Any:
     return transformers.Gemma4ForCausalLM(
         transformers.Gemma4TextConfig(
-            **SHARED,
+            **{**SHARED, **heads},
             num_hidden_layers=6,
-            head_dim=64,
-            global_head_dim=64,
             intermediate_size=128,
             moe_intermediate_size=64,
             enable_moe_block=True,
@@ -91,7 +107,12 @@ def gemma4() -> Any:
     )
 
 
-FAMILIES: Mapping[str, Callable[[], Any]] = {"qwen3moe": qwen3moe, "gptoss": gptoss, "gemma4": gemma4}
+FAMILIES: Mapping[str, Callable[[], Any]] = {
+    "qwen3moe": qwen3moe,
+    "gptoss": gptoss,
+    "gemma4": gemma4,
+    "gemma4-split": gemma4_split,
+}
 
 
 def spread(model: Any, generator: torch.Generator) -> None:

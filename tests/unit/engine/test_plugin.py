@@ -83,6 +83,9 @@ def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, **para
 
 def test_a_plain_engine_is_accepted():
     assert compatibility.problems(engine(), 128, "0.32.0", prefill=True) == []
+    assert compatibility.problems(engine(), 256, "0.32.0", prefill=True) == [], (
+        "Gemma 4's, with --block-size 128"
+    )
     assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
 
 
@@ -91,6 +94,14 @@ def test_a_field_that_vllm_renamed_is_noticed():
     del config.parallel_config.data_parallel_size
     with pytest.raises(AttributeError, match="data_parallel_size"):
         compatibility.problems(config, 128, "0.32.0", prefill=True)
+
+
+def test_blocks_of_several_sizes_are_refused_on_both_sides():
+    for prefill in (True, False):
+        (found,) = compatibility.problems(engine(), 64, "0.32.0", prefill=prefill, group_sizes=[32, 64, 32])
+        assert found.startswith("KV blocks of 32, 64 tokens")
+        assert "--disable-hybrid-kv-cache-manager" in found
+        assert compatibility.problems(engine(), 64, "0.32.0", prefill=prefill, group_sizes=[64, 64]) == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +116,7 @@ def test_a_field_that_vllm_renamed_is_noticed():
         ({"device": "cpu", "mode": 3}, 16, "0.32.0", "set --enforce-eager"),
         ({"speculative_config": object()}, 16, "0.32.0", "speculative_config"),
         ({"experts": 0}, 16, "0.32.0", "no experts to count"),
-        ({}, 256, "0.32.0", "block_size=256"),
+        ({}, 32768, "0.32.0", "block_size=32768: the table counts 32767 tokens"),
         ({}, 16, "0.31.1", "vLLM 0.31.1"),
     ],
 )

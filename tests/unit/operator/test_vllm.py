@@ -218,7 +218,7 @@ def test_refused_arguments(make_vllm, spec, field, roles):
         {"decode": {"args": ["-dcp=1", "-pcp", "1", "-dp", "1", "--data-parallel-size-local=1"]}},
         {"decode": {"args": ["--no-async-scheduling", "--ubatch-size=0", "--no-enable-dbo", "--", "-"]}},
         {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
-        {"decode": {"args": ["--block-size=512"]}},
+        {"engine": {"args": ["--block-size=512"]}},
         {"decode": {"args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "-asc=1"]}},
         {"decode": {"args": ["-dc={}", "-dc.n=2", "-tp", "2", "-q=fp8", "-O3", "--seed", "-1"]}},
         {"decode": {"args": ["--chat-template", "port"]}},
@@ -229,12 +229,38 @@ def test_let_pass(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
 
 
-@pytest.mark.parametrize("argument", ["--block-size=256", "--block_size=1024"])
-def test_blocks_that_a_prefill_engine_cannot_count(make_vllm, argument):
-    for field, roles in (("prefill", {"prefill"}), ("engine", {"prefill", "decode"})):
-        (found,) = problems(make_vllm(**{field: {"args": [argument]}}))
-        assert str(found).startswith(f"spec.{field}.args[0]: {argument!r}: write 255 or less")
-        assert blocked_roles([found]) == roles
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"decode": {"args": ["--max-num-seqs=255"]}}, "spec.decode.args[0]"),
+        ({"engine": {"args": ["--seed=1", "--max_num_seqs", "8"]}}, "spec.engine.args[1]"),
+        (
+            {"engine": {"args": ["--max-num-seqs=512"]}, "decode": {"args": ["--max-num-s=8"]}},
+            "spec.decode.args[0]",
+        ),
+        (
+            {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 33}},
+            "spec.decode.args[0]",
+        ),
+    ],
+)
+def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
+    (found,) = problems(make_vllm(**spec))
+    assert (found.reason, found.field) == ("InvalidArgument", field)
+    assert "maxInFlightPerDecode" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"prefill": {"args": ["--max-num-seqs=8"]}},
+        {"decode": {"args": ["--max-num-seqs=256", "--max-num-batched-tokens=64"]}},
+        {"engine": {"args": ["--max-num-seqs=8"]}, "decode": {"args": ["--max-num-seqs=512"]}},
+        {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 32}},
+    ],
+)
+def test_batches_that_hold_what_routers_send(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
 
 
 def test_a_value_of_its_own_is_shown(make_vllm):
