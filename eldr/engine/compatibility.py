@@ -63,11 +63,10 @@ def problems(
     if config.speculative_config is not None:
         role = "rejected draft tokens would count as prompt" if prefill else "rejected drafts would count"
         found.append(f"speculative_config: {role}; leave it off")
-    if len(set(group_sizes)) > 1:
+    if len(several := sorted(set(group_sizes))) > 1:
         # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong
-        several = ", ".join(map(str, sorted(set(group_sizes))))
         found.append(
-            f"KV blocks of {several} tokens: NIXL hands blocks of several sizes over wrongly, and answers change; set "
+            f"KV blocks of {', '.join(map(str, several))} tokens: NIXL hands blocks of several sizes over wrongly, and answers change; set "
             "--disable-hybrid-kv-cache-manager on prefill and decode engines"
         )
     if prefill and block_size > MAX_BLOCK_SIZE:

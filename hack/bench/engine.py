@@ -143,20 +143,19 @@ class Child:
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Any:
         """Return its next line."""
         line = self._answers.readline()
         if not line:
             raise RuntimeError(f"an engine ended with {self._process.wait()}, see its log")
-        value: dict[str, Any] = json.loads(line)
-        return value
+        return json.loads(line)
 
     def run(self, work: Work, seed: int) -> list[float]:
         """Return the CPU seconds of some work with random prompts, of which nothing is cached."""
         prompts = np.random.default_rng(seed).integers(300, 4000, (work.requests, work.length)).tolist()
         self._questions.write(json.dumps({"prompts": prompts, "tokens": work.tokens}) + "\n")
         self._questions.flush()
-        return work.seconds(self.answer()["cpu"])
+        return work.seconds(self.answer())
 
     def close(self) -> None:
         """End it."""

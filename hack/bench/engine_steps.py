@@ -2,7 +2,7 @@
 
     python hack/bench/engine_steps.py '{"role": "kv_producer", "counting": true, "model": "...", ...}'
 
-answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by ``{"cpu": [seconds of every step], "wall": [...]}``, and stands
+answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by a list, the CPU seconds of every step, and stands
 still meanwhile, so that two of them can take turns on a machine of few cores.
 """
 
@@ -44,10 +44,8 @@ def make(setup: dict[str, Any]) -> Any:
     return LLMEngine.from_engine_args(arguments)
 
 
-def run(
-    engine: Any, prompts: list[list[int]], tokens: int, names: itertools.count[int]
-) -> dict[str, list[float]]:
-    """Run requests to their end; return seconds of every step."""
+def run(engine: Any, prompts: list[list[int]], tokens: int, names: itertools.count[int]) -> list[float]:
+    """Run requests to their end; return the CPU seconds of every step."""
     from vllm import SamplingParams
 
     for prompt in prompts:
@@ -59,13 +57,12 @@ def run(
             extra_args={"kv_transfer_params": {"do_remote_decode": True}},
         )
         engine.add_request(f"request-{next(names)}", {"prompt_token_ids": prompt}, sampling)
-    cpu, wall = [], []
+    seconds = []
     while engine.has_unfinished_requests():
-        begun = time.process_time(), time.perf_counter()
+        begun = time.process_time()
         engine.step()
-        cpu.append(time.process_time() - begun[0])
-        wall.append(time.perf_counter() - begun[1])
-    return {"cpu": cpu, "wall": wall}
+        seconds.append(time.process_time() - begun)
+    return seconds
 
 
 def serve(engine: Any, questions: TextIO, answers: TextIO) -> None:

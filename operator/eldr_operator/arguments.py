@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
-
-_BOTH = frozenset((contract.ROLE_PREFILL, contract.ROLE_DECODE))
-_PREFILL = frozenset((contract.ROLE_PREFILL,))
-_DECODE = frozenset((contract.ROLE_DECODE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +20,11 @@ class _Rule:
     remedy : str
     harmless : range
         Values that are let pass.
-    roles : frozenset of str
-        Whose engines it would break.
     """
 
     names: tuple[str, ...]
     remedy: str
     harmless: range = range(0)
-    roles: frozenset[str] = _BOTH
 
     def matches(self, name: str) -> bool:
         """Tell whether vLLM may read a name as one of these: it takes any unambiguous beginning of an option.
@@ -131,11 +123,19 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         return []
     spec = cr.spec
     return [
-        *_refused(spec.engine.args, "spec.engine.args", _BOTH),
-        *_refused(spec.prefill.args, "spec.prefill.args", _PREFILL),
-        *_refused(spec.decode.args, "spec.decode.args", _DECODE),
+        *_refused(spec.engine.args, "spec.engine.args"),
+        *_refused(spec.prefill.args, "spec.prefill.args"),
+        *_refused(spec.decode.args, "spec.decode.args"),
         *_too_few_sequences(cr),
     ]
+
+
+def _refused(args: Sequence[str], field: str) -> Iterator[Problem]:
+    for option in _options(args):
+        for rule in _RULES:
+            if rule.matches(option.name) and not rule.lets_pass(option.value):
+                yield Problem("InvalidArgument", f"{field}[{option.index}]", option.shown, rule.remedy)
+                break
 
 
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
@@ -143,10 +143,9 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
     found = None
     for field, args in (("spec.engine.args", spec.engine.args), ("spec.decode.args", spec.decode.args)):
-        for index, argument in enumerate(args):
-            name, own = _split(argument)
-            if _SEQUENCES.startswith(name) and len(name) > len("--max-num-"):  # the last one counts
-                found = f"{field}[{index}]", own or "".join(args[index + 1 : index + 2])
+        for option in _options(args):
+            if _SEQUENCES.startswith(option.name) and len(option.name) > len("--max-num-"):
+                found = f"{field}[{option.index}]", option.value  # the last one counts
     if found is not None and found[1].isdecimal() and int(found[1]) < limit:
         yield Problem(
             "InvalidArgument",
@@ -157,18 +156,24 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
         )
 
 
-def _refused(args: Sequence[str], field: str, roles: frozenset[str]) -> Iterator[Problem]:
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An option among arguments; its value is empty if it has none."""
+
+    index: int
+    name: str
+    value: str
+    shown: str
+
+
+def _options(args: Sequence[str]) -> Iterator[_Option]:
     for index, argument in enumerate(args):
         if not argument.startswith("-"):
             continue
         name, own = _split(argument)
         following = args[index + 1] if own is None and index + 1 < len(args) else ""
-        value = following if own is None else own
-        for rule in _RULES:
-            if rule.matches(name) and not rule.roles.isdisjoint(roles) and not rule.lets_pass(value):
-                shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
-                yield Problem("InvalidArgument", f"{field}[{index}]", shown, rule.remedy)
-                break
+        shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
+        yield _Option(index, name, following if own is None else own, shown)
 
 
 def _split(argument: str) -> tuple[str, str | None]:

@@ -77,6 +77,8 @@ class Flow:
                 try:
                     await self._attempt(whole, admission)
                 except RetryError as error:
+                    if error.cause == "expired":
+                        services.metrics.expired.inc()
                     self._spend(error)
                     admission.reopen()
                 except AnsweredError as answer:
@@ -168,8 +170,7 @@ class Flow:
                         raise failed(f"no decode engine accepts connections; the last one: {error}") from None
                     continue
                 with exchange:
-                    usable = self._usable(prefilled)
-                    await self._stream(exchange, placement, body, prefilled, usable)
+                    await self._stream(exchange, placement, body, prefilled)
                 self._observe(placement, signature)
                 return
 
@@ -187,19 +188,14 @@ class Flow:
             return None
         age = self.services.clock() - prefilled.at
         if age > self.table.usable_seconds:
-            self.services.metrics.expired.inc()
             raise RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
         return self.table.usable_seconds - age
 
     async def _stream(
-        self,
-        exchange: Exchange,
-        placement: Placement,
-        body: bytes,
-        prefilled: Prefilled | None,
-        usable: float | None,
+        self, exchange: Exchange, placement: Placement, body: bytes, prefilled: Prefilled | None
     ) -> None:
         services, endpoint = self.services, placement.endpoint
+        usable = self._usable(prefilled)
         try:
             head, relay = await first_bytes(
                 exchange,
@@ -209,8 +205,6 @@ class Flow:
                 usable=usable,
             )
         except (BrokenError, RetryError) as error:
-            if error.cause == "expired":
-                services.metrics.expired.inc()
             services.metrics.retries.labels("decode", error.cause).inc()
             self._blame(endpoint, prefilled, error)
             raise RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None

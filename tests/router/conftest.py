@@ -20,9 +20,8 @@ from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
+from tests.support.router import AUTH, TOKEN
 
-TOKEN = "secret"
-AUTH = {"authorization": f"Bearer {TOKEN}"}
 DEADLINE = 30.0
 QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 5.0}
 """Settings of an impatient router."""
@@ -76,10 +75,13 @@ class Router:
         body = {"model": "m", "prompt": "hello", **body}
         return await self.client.post(self.url + path, json=body, headers=headers)
 
+    def stream(self) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
+        """Ask for a stream whose pieces the test reads as they come."""
+        body = {"model": "m", "prompt": "x", "stream": True}
+        return self.client.stream("POST", f"{self.url}/v1/completions", json=body)
+
     async def state(self) -> dict[str, Any]:
-        answer = await self.client.get(
-            f"{self.admin}/eldr/v1/state", headers={"authorization": f"Bearer {TOKEN}"}
-        )
+        answer = await self.client.get(f"{self.admin}/eldr/v1/state", headers=AUTH)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -23,8 +23,7 @@ async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens
     async with start("p0", "d0", "d1") as router:
         for engine in (router["d0"], router["d1"]):
             engine.script.append(dies_after(tokens, torn))
-        body = {"model": "m", "prompt": "x", "stream": True}
-        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+        async with router.stream() as got:
             lines = []
             async for line in got.aiter_lines():  # a torn chunked body would raise here
                 if line:
@@ -86,8 +85,7 @@ async def test_a_client_that_leaves_mid_stream_aborts_the_engine(start):
     async with start("p0", "d0") as router:
         release = asyncio.Event()
         router["d0"].script.append(slow(release))
-        body = {"model": "m", "prompt": "x", "stream": True}
-        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+        async with router.stream() as got:
             assert TOKENS[0] in await anext(got.aiter_text())
         await until(lambda: not router["d0"].connections, "the engine's connection to be closed")
         await until(router.idle, "the lease to return")

@@ -13,7 +13,8 @@ from eldr_router.control import Control, MissingError
 from eldr_router.routing import Intent, SetRef
 from eldr_router.settings import Settings
 from tests.fakes.engines import engines, slow
-from tests.router.conftest import AUTH, TOKEN, serving, signature, until
+from tests.router.conftest import serving, signature, until
+from tests.support.router import AUTH, TOKEN
 
 
 def make_set(k: int = 2, model: str = "m", seed: int = 0) -> CentroidSet:

@@ -111,8 +111,7 @@ async def test_a_stream_arrives_as_the_engine_sends_it(start):
     async with start("p0", "d0") as router:
         release = asyncio.Event()
         router["d0"].script.append(slow(release))
-        body = {"model": "m", "prompt": "x", "stream": True}
-        async with router.client.stream("POST", f"{router.url}/v1/completions", json=body) as got:
+        async with router.stream() as got:
             lines = got.aiter_lines()
             assert TOKENS[0] in await anext(lines)  # the rest is not even produced yet
             assert router.in_flight() == {"p0": 0, "d0": 1}

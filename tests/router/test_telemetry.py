@@ -6,7 +6,8 @@ import pytest
 
 from eldr import contract
 from eldr.siglog import FrameReader
-from tests.router.conftest import AUTH, signature, until
+from tests.router.conftest import signature, until
+from tests.support.router import AUTH
 
 
 async def records(router):

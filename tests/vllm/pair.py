@@ -57,12 +57,21 @@ class Pair:
     def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
         """Prefill on one engine, decode on the other."""
         number = next(self._numbers)
+        kv, signature = self._prefill(prompt, number, chat=chat)
+        return self._decode(prompt, tokens, number, chat=chat, kv=kv, signature=signature)
+
+    def sign(self, prompt: list[int]) -> ExpertCounts:
+        """Only prefill, and leave the blocks to their lease."""
+        return self._prefill(prompt, next(self._numbers), chat=False)[1]
+
+    def _prefill(
+        self, prompt: str | list[int], number: int, *, chat: bool
+    ) -> tuple[dict[str, Any], ExpertCounts]:
         asked = {**self._body(prompt, chat=chat), "max_tokens": 1, "min_tokens": 1}
         remote = {contract.KV_KEY: {"do_remote_decode": True}}
         answer = self._post(self.prefill, asked | remote, number, 0, chat=chat)
         kv = answer[contract.KV_KEY]
-        signature = decode_counts(kv.pop(contract.ELDR_KEY))
-        return self._decode(prompt, tokens, number, chat=chat, kv=kv, signature=signature)
+        return kv, decode_counts(kv.pop(contract.ELDR_KEY))
 
     def ask_decode_only(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
         """Let the decode engine do all of it."""

@@ -1,4 +1,4 @@
-"""Write a small random model of one of three families, for exactness tests. Needs torch.
+"""Write a small random model of one of the known families, for exactness tests. Needs torch.
 
     python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split} FOLDER [--seed N]
 

@@ -71,3 +71,8 @@ def make_fit(make_set) -> Callable[..., EldrFit]:
         return parse(EldrFit, body | {"apiVersion": contract.API_VERSION})
 
     return make
+
+
+@pytest.fixture
+def make_vllm(make_cr):
+    return lambda engine=None, **spec: make_cr(engine={"type": "vLLM"} | (engine or {}), **spec)

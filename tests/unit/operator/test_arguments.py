@@ -1,0 +1,166 @@
+"""Arguments for vLLM that are refused, in every spelling, and those that are not."""
+
+from pathlib import Path
+
+import pytest
+
+from eldr_operator.validate import blocked_roles, problems
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "roles"),
+    [
+        ({"engine": {"args": ["--kv-transfer-config", "{}"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+        (
+            {"engine": {"args": ["-x", "--kv_transfer_config={}"]}},
+            "spec.engine.args[1]",
+            {"prefill", "decode"},
+        ),
+        (
+            {"decode": {"args": ["--kv-transfer-config.kv_role", "kv_both"]}},
+            "spec.decode.args[0]",
+            {"decode"},
+        ),
+        ({"prefill": {"args": ["--port=1"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--host", "::"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--served-model-name=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--served", "a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--model=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--uds=/a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--pipeline-parallel-size=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["-pp", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--ud=/a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--speculative-config", "{}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["-sc={}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-dcp", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--prefill-context-parallel-size=2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--enable-dbo"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--ubatch-size=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--speculative-config.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-sc.method=ngram"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"engine": {"args": ["--spec-model=a"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+        ({"prefill": {"args": ["--kv-offloading-size", "8"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--kv_offloading_size=8"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["--async-scheduling"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--async-scheduling", "0"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--ub", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"prefill": {"args": ["--ubatch_size=3"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-dp", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--data_parallel_size=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--data-parallel-rank=0"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-dph"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--root-path=/v1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--ssl-keyfile", "/k"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--enable-ssl-refresh"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--grpc"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-pc", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["-s={}"]}}, "spec.prefill.args[0]", {"prefill"}),
+        ({"decode": {"args": ["-n", "2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-n2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-n=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--nnodes=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-r1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--node_rank", "1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--master-addr=a"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--master-port", "1"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["--api-server-count=2"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"decode": {"args": ["-asc", "0"]}}, "spec.decode.args[0]", {"decode"}),
+    ],
+)
+def test_refused_arguments(make_vllm, spec, field, roles):
+    (found,) = problems(make_vllm(**spec))
+    assert (found.reason, found.field) == ("InvalidArgument", field)
+    assert "remove it" in found.remedy
+    assert blocked_roles([found]) == roles
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"engine": {"args": ["-pp", "1"]}},
+        {"engine": {"args": ["-pp=1", "--pipeline-parallel-size=1"]}},
+        {"engine": {"args": ["--model-impl=vllm", "-dc", "{}"]}},
+        {"decode": {"args": ["-dcp=1", "-pcp", "1", "-dp", "1", "--data-parallel-size-local=1"]}},
+        {"decode": {"args": ["--no-async-scheduling", "--ubatch-size=0", "--no-enable-dbo", "--", "-"]}},
+        {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
+        {"engine": {"args": ["--block-size=512"]}},
+        {"decode": {"args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "-asc=1"]}},
+        {"decode": {"args": ["-dc={}", "-dc.n=2", "-tp", "2", "-q=fp8", "-O3", "--seed", "-1"]}},
+        {"decode": {"args": ["--chat-template", "port"]}},
+        {"engine": {"type": "Simulator", "args": ["--port=1"]}},
+    ],
+)
+def test_let_pass(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"decode": {"args": ["--max-num-seqs=255"]}}, "spec.decode.args[0]"),
+        ({"engine": {"args": ["--seed=1", "--max_num_seqs", "8"]}}, "spec.engine.args[1]"),
+        (
+            {"engine": {"args": ["--max-num-seqs=512"]}, "decode": {"args": ["--max-num-s=8"]}},
+            "spec.decode.args[0]",
+        ),
+        (
+            {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 33}},
+            "spec.decode.args[0]",
+        ),
+    ],
+)
+def test_batches_smaller_than_what_routers_send(make_vllm, spec, field):
+    (found,) = problems(make_vllm(**spec))
+    assert (found.reason, found.field) == ("InvalidArgument", field)
+    assert "maxInFlightPerDecode" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"prefill": {"args": ["--max-num-seqs=8"]}},
+        {"decode": {"args": ["--max-num-seqs=256", "--max-num-batched-tokens=64"]}},
+        {"engine": {"args": ["--max-num-seqs=8"]}, "decode": {"args": ["--max-num-seqs=512"]}},
+        {"decode": {"args": ["--max-num-seqs=32"]}, "router": {"maxInFlightPerDecode": 32}},
+    ],
+)
+def test_batches_that_hold_what_routers_send(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
+
+
+def test_a_value_of_its_own_is_shown(make_vllm):
+    (found,) = problems(make_vllm(decode={"args": ["--x", "-dp", "4", "--y"]}))
+    assert str(found).startswith("spec.decode.args[1]: '-dp 4': remove it: ")
+
+
+def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
+    """Against all options of vLLM 0.32, listed by ``make_arg_parser(FlexibleArgumentParser())._option_string_actions``."""
+    options = set((GOLDEN / "vllm-0.32-options.txt").read_text().split())
+
+    def is_refused(name):
+        return bool(problems(make_vllm({"args": [name, "77777"]})))
+
+    refused = {option for option in options if is_refused(option)}
+    assert not [option for option in refused if option.startswith("--no-")]
+    assert {
+        option for option in options if option.startswith(("--ssl-", "--data-parallel-", "-dp"))
+    } <= refused
+    for option in refused:
+        dashes = len(option) - len(option.lstrip("-"))
+        for end in range(dashes + 1, len(option)):
+            if (short := option[:end]) not in options:
+                assert is_refused(short), f"{short} may be {option}"
+                assert is_refused(f"{short}.key")
+                if dashes == len("--"):
+                    assert is_refused(short.replace("-", "_").replace("__", "--", 1))
+    let_pass = options - refused
+    assert {
+        "--model-impl",
+        "--api-key",
+        "--max-num-seqs",
+        "-dc",
+        "-tp",
+        "--kv-offloading-backend",
+    } <= let_pass
