@@ -41,7 +41,7 @@ _QUIET = {
     "UCX_NET_DEVICES": "lo",
     # naming plug-ins is also what makes vLLM load endpoint plug-ins
     "VLLM_PLUGINS": "eldr,eldr_lab",
-    "ELDR_LAB_NIXL_DELAY_US": "1000",
+    "ELDR_LAB_SHARED_CORES": "1",
 }
 
 Role = Literal["prefill", "decode", "plain"]

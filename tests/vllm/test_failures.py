@@ -119,10 +119,6 @@ def test_a_decode_engine_killed_after_its_pull_and_before_its_first_token(
         assert prefills(p) == prefilled + 2, "the prompt was prefilled again"
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="seen on a busy machine: after d1's end d0 stood still for four minutes before it pulled again; not understood yet",
-)
 def test_an_engine_that_drains_loses_nothing(serve, fleet, correct, fresh, background):
     """SIGTERM under load, before anybody told the router: what runs is finished, the rest goes elsewhere."""
     # an engine that shuts down may never answer what it has just accepted

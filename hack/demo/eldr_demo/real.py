@@ -39,7 +39,7 @@ _ARGS = [
     "--kv-cache-memory-bytes=128M",
     "--block-size=32",
 ]
-_ENV = {"VLLM_PLUGINS": "eldr,eldr_lab", "ELDR_LAB_NIXL_DELAY_US": "1000"}
+_ENV = {"VLLM_PLUGINS": "eldr,eldr_lab", "ELDR_LAB_SHARED_CORES": "1"}
 
 
 class RealEngines:

@@ -1,28 +1,61 @@
-"""Lets several real engines share two cores: NIXL's progress thread sleeps between its rounds instead of spinning.
+"""Lets several real engines share two cores: nothing in them spins, and nothing is bound to a core.
 
-For laboratories only. On a node with enough cores the spinning thread is what makes a pull fast.
+Each engine of vLLM has processes that wait for each other by yielding the core in a loop, and with NIXL on CPUs each
+binds its worker to the machine's last core. Workers of several engines then meet on one core, where a kernel was seen to
+leave a runnable worker without any time for more than a minute, while another's yielded there.
+
+For laboratories only. On a node with enough cores the spinning is what makes engines fast.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
+import time
 from typing import Any
 
-ENV_DELAY = "ELDR_LAB_NIXL_DELAY_US"
+ENV = "ELDR_LAB_SHARED_CORES"
+_NIXL_DELAY = 1000  # microseconds
+_YIELD_SECONDS = 1e-4
 
 
 def register() -> None:
-    """Make NIXL's agents sleep ``ELDR_LAB_NIXL_DELAY_US`` microseconds between rounds; called by vLLM in each process."""
-    delay = os.environ.get(ENV_DELAY)
-    if not delay or importlib.util.find_spec("nixl") is None:
+    """Make an engine a good neighbour if ``ELDR_LAB_SHARED_CORES`` is set; called by vLLM in each of its processes."""
+    if not os.environ.get(ENV):
         return
+    _sleep_instead_of_yielding()
+    _bind_no_worker()
+    if importlib.util.find_spec("nixl") is not None:
+        _sleep_between_rounds()
+
+
+def _sleep_instead_of_yielding() -> None:
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    _replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _YIELD_SECONDS))
+
+
+def _bind_no_worker() -> None:
+    from vllm.platforms.cpu import CpuPlatform
+
+    # only the NIXL connector asks, for the cores that it binds its thread to: the one that computes
+    _replace(CpuPlatform, "discover_numa_topology", classmethod(lambda _: []))
+
+
+def _sleep_between_rounds() -> None:
     import nixl._api  # noqa: F401 - it imports the half of NIXL that fits torch
 
     halves = ("nixl_cu13._api", "nixl_cu12._api", "nixl_rocm._api", "nixl._api")
     api = next(module for name in halves if (module := sys.modules.get(name)) is not None)
-    api.nixlBind = _Binding(api.nixlBind, int(delay))
+    _replace(api, "nixlBind", _Binding(api.nixlBind))
+
+
+def _replace(owner: Any, name: str, by: Any) -> None:
+    if not hasattr(owner, name):  # setting it would change nothing, and nobody would notice
+        raise AttributeError(f"{owner.__name__} has no {name} in this release: mend {__name__}")
+    setattr(owner, name, by)
 
 
 class _Binding:
@@ -31,18 +64,15 @@ class _Binding:
     Parameters
     ----------
     binding : module
-    delay : int
-        Microseconds.
     """
 
-    def __init__(self, binding: Any, delay: int) -> None:
+    def __init__(self, binding: Any) -> None:
         self._binding = binding
-        self._delay = delay
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._binding, name)
 
     def nixlAgent(self, name: str, config: Any) -> Any:  # noqa: N802 - NIXL's spelling
-        """Make an agent."""
-        config.pthrDelay = self._delay
+        """Make an agent whose progress thread sleeps between its rounds."""
+        config.pthrDelay = _NIXL_DELAY
         return self._binding.nixlAgent(name, config)
