@@ -1,0 +1,86 @@
+"""What cannot go through both legs: whole requests, and those for which there is no engine or no room."""
+
+import asyncio
+
+import pytest
+
+from tests.fakes.engines import answer, slow
+from tests.router.conftest import until
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [[1, 2], [3]]}, "prompt"),
+        ({"n": 2}, "n"),
+        ({"best_of": 3}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ],
+)
+async def test_what_cannot_be_split_goes_whole_to_one_decode_engine(start, fields, reason):
+    async with start("p0", "d0", "d1") as router:
+        assert (await router.post(**fields)).status_code == 200
+        assert not router["p0"].requests
+        (seen,) = router["d0"].requests + router["d1"].requests
+        assert seen.body == {"model": "m", "prompt": "hello", **fields}
+        assert router.counter("whole", reason=reason) == 1
+        assert router.counter("placements", policy="JSQ", reason="whole") == 1
+
+
+async def test_without_prefill_engines_decode_engines_do_it_all(start):
+    async with start("d0") as router:
+        assert (await router.post()).status_code == 200
+        assert "kv_transfer_params" not in router["d0"].requests[0].body
+        assert router.counter("whole", reason="no_prefill") == 1
+
+
+async def test_without_decode_engines_503(start):
+    async with start("p0") as router:
+        got = await router.post(headers={"x-request-id": "mine"})
+        assert got.status_code == 503
+        assert got.headers["retry-after"]
+        assert got.headers["x-request-id"] == "mine"
+        assert got.json()["error"]["code"] == "no_decode"
+        assert not router["p0"].requests
+
+
+async def test_a_prefill_without_blocks_is_decoded_from_the_prompt(start):
+    async with start("p0", "d0") as router:
+        router["p0"].script.append(answer(200, {"choices": [], "kv_transfer_params": None}))
+        assert (await router.post()).status_code == 200
+        assert "kv_transfer_params" not in router["d0"].requests[0].body
+        assert router.counter("whole", reason="no_kv") == 1
+
+
+async def test_full_decode_engines_give_429_before_any_prefill(start):
+    async with start("p0", "d0", "d1", max_in_flight=1) as router:
+        release = asyncio.Event()
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(slow(release))
+        running = [asyncio.ensure_future(router.post(stream=True)) for _ in range(2)]
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 1, "d1": 1}, "both engines to be busy")
+        refused = await router.post()
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert len(router["p0"].requests) == 2
+        release.set()
+        assert {(await task).status_code for task in running} == {200}
+        assert (await router.post()).status_code == 200
+
+
+async def test_a_burst_does_not_overrun_the_limit(start):
+    """Requests that are still in prefill hold their place, so that none comes back with blocks and finds no engine."""
+    async with start("p0", "d0", "d1", max_in_flight=3) as router:
+        release = asyncio.Event()
+        for engine in (router["d0"], router["d1"]):
+            engine.script.extend(slow(release) for _ in range(3))
+        tasks = [asyncio.ensure_future(router.post(stream=True)) for _ in range(10)]
+        await until(lambda: sum(task.done() for task in tasks) == 4, "the surplus to be refused")
+        assert {task.result().status_code for task in tasks if task.done()} == {429}
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 3, "d1": 3}, "engines to be full")
+        release.set()
+        assert sorted([(await task).status_code for task in tasks]) == [200] * 6 + [429] * 4
+        assert len(router["p0"].requests) == 6
