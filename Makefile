@@ -7,7 +7,7 @@ check: ## format, lint, types, import directions, chart
 	@hack/check
 test: venv ## unit, property and integration tests
 	@.venv/bin/python -m pytest
-e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about 20 minutes; skipped where they cannot be installed
+e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about ten minutes; skipped where they cannot be installed
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
