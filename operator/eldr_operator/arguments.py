@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class _Rule:
             return False
 
 
-_SEQUENCES = "--max-num-seqs"
+_SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
 _SPECULATION = "remove it: rejected drafts would be counted"
@@ -102,6 +103,9 @@ _RULES = (
     _Rule(("--api-server-count", "-asc"), _SERVERS, range(1, 2)),
     _Rule(("--enable-dbo",), _MICRO_BATCHES),
     _Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
+    _Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),
+    _Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
+    _Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
     _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
     _Rule(
         ("--shutdown-timeout",),
@@ -141,19 +145,22 @@ def _refused(args: Sequence[str], field: str) -> Iterator[Problem]:
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
     """Find a decode batch smaller than what routers send: whoever waits past its lease pulls overwritten KV."""
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
-    found = None
+    found: dict[str, tuple[str, int]] = {}
     for field, args in (("spec.engine.args", spec.engine.args), ("spec.decode.args", spec.decode.args)):
         for option in _options(args):
-            if _SEQUENCES.startswith(option.name) and len(option.name) > len("--max-num-"):
-                found = f"{field}[{option.index}]", option.value  # the last one counts
-    if found is not None and found[1].isdecimal() and int(found[1]) < limit:
-        yield Problem(
-            "InvalidArgument",
-            found[0],
-            f"{_SEQUENCES}={found[1]}",
-            f"routers send up to spec.router.maxInFlightPerDecode={limit} requests: lower that to {found[1]}, or raise "
-            "this; a request that waits at a full engine may lose its KV",
-        )
+            for name in _SEQUENCES:
+                if name.startswith(option.name) and len(option.name) > len("--max-num-"):
+                    with contextlib.suppress(ValueError):  # vLLM will say so
+                        found[name] = f"{field}[{option.index}]", int(option.value)  # the last one counts
+    for name, (field, value) in found.items():
+        if value < limit:
+            yield Problem(
+                "InvalidArgument",
+                field,
+                f"{name}={value}",
+                f"routers send up to spec.router.maxInFlightPerDecode={limit} sequences: lower that to {value}, or raise "
+                "this; a request that waits at a full engine may lose its KV",
+            )
 
 
 @dataclass(frozen=True, slots=True)

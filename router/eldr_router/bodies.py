@@ -101,6 +101,19 @@ def unsplittable(body: Body, path: str) -> str | None:
     return "prompt"
 
 
+def sequences(body: Body, path: str) -> int:
+    """Return how many sequences an engine runs for a request: its prompts times its choices."""
+    choices = max(_count(body.get("n")), _count(body.get("best_of")))
+    prompt = None if path == CHAT else body.get("prompt")
+    if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
+        return choices * len(prompt)
+    return choices
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 1 else 1
+
+
 def prefill_body(body: Body, path: str) -> bytes:
     """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
     first = {key: value for key, value in body.items() if key not in _NOT_FOR_PREFILL}

@@ -8,6 +8,7 @@ second pull would return wrong tokens without an error, so the prompt is prefill
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field
 
 from eldr.contract import ROLE_PREFILL, base_id, is_sampled, request_id
@@ -42,6 +43,7 @@ class Flow:
     sequence: int
     body: bodies.Body = field(init=False)
     headers: Headers = field(init=False)
+    sequences: int = field(init=False)
     dispatches: int = 0
     failures: int = 0
     prefill_seconds: float = 0.0
@@ -69,10 +71,13 @@ class Flow:
         services = self.services
         self.body = bodies.parse(self.request.body)
         self.headers = forward.to_engine(self.request)
+        limit = self.table.max_in_flight
+        # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
+        self.sequences = min(bodies.sequences(self.body, self.request.path), limit)
         whole = bodies.unsplittable(self.body, self.request.path)
         if whole is None and not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
-        with services.registry.admit(self.table.max_in_flight) as admission:
+        with services.registry.admit(limit, self.sequences) as admission:
             while True:
                 try:
                     await self._attempt(whole, admission)
@@ -176,7 +181,7 @@ class Flow:
 
     def _place(self, signature: Signature, refused: set[Endpoint]) -> Placement:
         """Place the request, away from engines that failed it before if others have room."""
-        place = self.services.placer.place
+        place = functools.partial(self.services.placer.place, sequences=self.sequences)
         if self.broken:
             with contextlib.suppress(RouterError):
                 return place(self.table, signature, refused | self.broken)
@@ -287,6 +292,8 @@ class Flow:
     def _observe(self, placement: Placement, signature: Signature) -> None:
         if signature.counts is None or self.outcome != "ok" or not forward.is_logged(self.request):
             return
+        if placement.endpoint in self.broken:
+            return  # it may keep a record of the attempt that failed as well, and both have this request's id
         base = base_id(self._upstream_id())
         if not is_sampled(base, self.table.intent.sample_rate):
             return

@@ -103,8 +103,9 @@ async def first_bytes(
     dechunk : bool
         Whether the client knows no chunks.
     usable : float, optional
-        Seconds that are left of the lease of the KV to be pulled. A stream whose first token comes later may have
-        pulled what others had overwritten, and no engine tells.
+        Seconds that are left of the lease of the KV to be pulled. A stream whose first event comes later may have
+        pulled what others had overwritten, and no engine tells. The opening chunk of a chat comes after the pull too, and
+        words may be long in coming then: engines can be asked to hide what a model thinks.
 
     Raises
     ------
@@ -119,11 +120,12 @@ async def first_bytes(
     if head.status >= 500:
         raise RetryError("status", f"it answered {head.status}", unavailable=head.status == _UNAVAILABLE)
     peek: asyncio.Future[bytes | None] | None = None
+    opened: asyncio.Future[None] | None = None
     if head.status == 200 and head.is_event_stream:
-        peek = loop.create_future()
-    relay = Relay(head.body, loop.create_future(), dechunk=dechunk, peek=peek)
+        peek, opened = loop.create_future(), loop.create_future()
+    relay = Relay(head.body, loop.create_future(), dechunk=dechunk, peek=peek, opened=opened)
     exchange.attach(relay, head.body)
-    if peek is not None and (data := await _before(peek, expiry)) is not None:
+    if peek is not None and opened is not None and (data := await _before(peek, opened, expiry)) is not None:
         word = answers.first_word(data)
         if word == "error_event":
             raise RetryError(word, "it reported an error instead of a first token")
@@ -140,11 +142,13 @@ async def first_bytes(
     return head, relay
 
 
-async def _before(peek: asyncio.Future[bytes | None], expiry: float | None) -> bytes | None:
-    left = None if expiry is None else max(0.0, expiry - peek.get_loop().time())
-    done, _ = await asyncio.wait({peek}, timeout=left)
-    if not done:
-        raise RetryError(
-            "expired", "no first token came before the lease of its prefill result was nearly over"
-        )
-    return peek.result()
+async def _before(
+    peek: asyncio.Future[bytes | None], opened: asyncio.Future[None], expiry: float | None
+) -> bytes | None:
+    if expiry is not None:
+        left = max(0.0, expiry - peek.get_loop().time())
+        either: set[asyncio.Future[Any]] = {peek, opened}
+        done, _ = await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise RetryError("expired", "nothing came before the lease of its prefill result was nearly over")
+    return await peek

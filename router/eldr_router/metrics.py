@@ -26,7 +26,7 @@ class _InFlight(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         labels = ["role", "endpoint"]
-        own = GaugeMetricFamily("eldr_router_in_flight", "Requests of this router in flight.", labels=labels)
+        own = GaugeMetricFamily("eldr_router_in_flight", "Sequences of this router in flight.", labels=labels)
         up = GaugeMetricFamily("eldr_router_endpoint_healthy", "1 unless ejected.", labels=labels)
         for role in (ROLE_PREFILL, ROLE_DECODE):
             for endpoint in self._registry.endpoints(role):
@@ -63,6 +63,9 @@ class Metrics:
             "expired_results", "Prefill results discarded because their lease ran out."
         )
         self.broken_streams = self._counter("broken_streams", "Responses that broke after their first byte.")
+        self.lost_activations = self._counter(
+            "lost_activations", "Activation records that engines overwrote before they were read."
+        )
         self.log_records = self._counter("log_records", "Signature log records written.", "decode")
         self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")

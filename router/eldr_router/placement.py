@@ -113,19 +113,21 @@ class Placer:
         self._registry = registry
         self._rng = rng
 
-    def place(self, table: Table, signature: Signature, exclude: Collection[Endpoint] = ()) -> Placement:
-        """Choose an engine and acquire its lease, in one step.
+    def place(
+        self, table: Table, signature: Signature, exclude: Collection[Endpoint] = (), *, sequences: int = 1
+    ) -> Placement:
+        """Choose an engine with room for so many sequences and acquire its lease, in one step.
 
         Raises
         ------
         RouterError
-            503 if no engine is left, 429 if all that are left are full.
+            503 if no engine is left, 429 if none that is left has the room.
         """
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
         totals = self._registry.totals(usable)
-        room = [i for i, total in enumerate(totals) if total < table.max_in_flight]
+        room = [i for i, total in enumerate(totals) if total + sequences <= table.max_in_flight]
         if not room:
             raise overloaded(table.max_in_flight)
         if len(room) < len(usable):
@@ -145,9 +147,8 @@ class Placer:
         choice = policy.choose(situation, self._rng)
         at = choice.worker
         known = None if similarity is None or np.isnan(similarity[at]) else float(similarity[at])
-        return Placement(
-            usable[at], Lease(usable[at]), policy.name, reason, choice.candidates, known, totals[at]
-        )
+        lease = Lease(usable[at], sequences)
+        return Placement(usable[at], lease, policy.name, reason, choice.candidates, known, totals[at])
 
 
 def _per_endpoint(slots: npt.NDArray[np.float32], endpoints: list[Endpoint]) -> npt.NDArray[np.float32]:

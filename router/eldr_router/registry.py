@@ -1,4 +1,4 @@
-"""Which engines exist, which take requests, and how many requests each one has in flight.
+"""Which engines exist, which take requests, and how many sequences each one has in flight.
 
 Synchronous on purpose: a decision and the lease it leads to happen in one step of the event loop, so that requests
 arriving together never herd on one engine.
@@ -50,18 +50,26 @@ class Endpoint:
 
 
 class Lease:
-    """One unit of load on an engine; a context manager, released once however often it is asked to."""
+    """A request's load on an engine; a context manager, released once however often it is asked to.
 
-    __slots__ = ("_endpoint",)
+    Parameters
+    ----------
+    endpoint : Endpoint
+    sequences : int
+        How many sequences the request runs: that is what an engine has room for.
+    """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    __slots__ = ("_endpoint", "_sequences")
+
+    def __init__(self, endpoint: Endpoint, sequences: int = 1) -> None:
         self._endpoint: Endpoint | None = endpoint
-        endpoint.in_flight += 1
+        self._sequences = sequences
+        endpoint.in_flight += sequences
 
     def release(self) -> None:
-        """Give the unit back."""
+        """Give the room back."""
         if self._endpoint is not None:
-            self._endpoint.in_flight -= 1
+            self._endpoint.in_flight -= self._sequences
             self._endpoint = None
 
     def __enter__(self) -> Self:
@@ -131,7 +139,7 @@ class Registry:
         return self._turns[role]
 
     def set_peer(self, router: str, in_flight: Mapping[str, int]) -> None:
-        """Take another router's decode requests in flight, by engine name."""
+        """Take another router's decode sequences in flight, by engine name."""
         self._peers[router] = _Peer(in_flight, self._clock())
 
     def _fresh_peers(self) -> list[Mapping[str, int]]:
@@ -141,7 +149,7 @@ class Registry:
         return [peer.in_flight for peer in self._peers.values()]
 
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
-        """Return the requests in flight per engine, over all routers."""
+        """Return the sequences in flight per engine, over all routers."""
         peers = self._fresh_peers()
         if not peers:
             return [endpoint.in_flight for endpoint in endpoints]
@@ -150,7 +158,7 @@ class Registry:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Own decode requests in flight by engine name, engines that are going included."""
+        """Own decode sequences in flight by engine name, engines that are going included."""
         counts: dict[str, int] = {}
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         for endpoint in (*self._endpoints[ROLE_DECODE].values(), *self._draining):
@@ -158,8 +166,8 @@ class Registry:
                 counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight
         return counts
 
-    def admit(self, limit: int) -> Admission:
-        """Reserve room for one request on some decode engine before its prefill costs anything.
+    def admit(self, limit: int, sequences: int = 1) -> Admission:
+        """Reserve room for one request of so many sequences on decode engines before its prefill costs anything.
 
         Raises
         ------
@@ -170,23 +178,24 @@ class Registry:
         if not decode:
             raise no_endpoint(ROLE_DECODE)
         room = sum(max(0, limit - total) for total in self.totals(decode))
-        if room <= self._undecided:
+        if room < self._undecided + sequences:
             raise overloaded(limit)
-        return Admission(self)
+        return Admission(self, sequences)
 
     @property
     def undecided(self) -> int:
-        """Requests admitted that have no decode engine yet."""
+        """Sequences of requests that are admitted and have no decode engine yet."""
         return self._undecided
 
 
 class Admission:
     """A place reserved on some decode engine; ``settle`` when one is chosen, or leave the context."""
 
-    __slots__ = ("_open", "_registry")
+    __slots__ = ("_open", "_registry", "_sequences")
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, sequences: int) -> None:
         self._registry = registry
+        self._sequences = sequences
         self._open = False
         self.reopen()
 
@@ -194,13 +203,13 @@ class Admission:
         """Wait for a decode engine (again)."""
         if not self._open:
             self._open = True
-            self._registry._undecided += 1  # noqa: SLF001 - one unit with the registry
+            self._registry._undecided += self._sequences  # noqa: SLF001 - one unit with the registry
 
     def settle(self) -> None:
         """Stop waiting: a lease counts the request from now on, or it is over."""
         if self._open:
             self._open = False
-            self._registry._undecided -= 1  # noqa: SLF001 - one unit with the registry
+            self._registry._undecided -= self._sequences  # noqa: SLF001 - one unit with the registry
 
     def __enter__(self) -> Self:
         return self

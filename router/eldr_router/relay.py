@@ -29,6 +29,8 @@ class Relay:
         Decode chunks, for clients of HTTP/1.0.
     peek : asyncio.Future, optional
         Completes with the data of the first server-sent event that says something, None if there is none.
+    opened : asyncio.Future, optional
+        Completes with the first event that says nothing yet.
     """
 
     __slots__ = (
@@ -37,6 +39,7 @@ class Relay:
         "_event",
         "_held",
         "_last",
+        "_opened",
         "_peek",
         "_pending",
         "_torn",
@@ -51,12 +54,14 @@ class Relay:
         *,
         dechunk: bool = False,
         peek: asyncio.Future[bytes | None] | None = None,
+        opened: asyncio.Future[None] | None = None,
     ) -> None:
         self._body = body
         self.waiter = waiter
         self._dechunk = dechunk
         self._peek = peek
-        self._event = None if peek is None else FirstEvent(skip=is_opening)
+        self._opened = opened
+        self._event = None if peek is None else FirstEvent(skip=self._is_opening)
         self._pending: list[bytes] = []
         self._write: Callable[[bytes], object] = self._pending.append
         self._held = b""
@@ -99,6 +104,12 @@ class Relay:
         if out:
             self._last = out
             self._write(out)
+
+    def _is_opening(self, data: bytes) -> bool:
+        opening = is_opening(data)
+        if opening and self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)
+        return opening
 
     def _found(self, data: bytes | None) -> None:
         self._event = None

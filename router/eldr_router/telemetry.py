@@ -157,6 +157,10 @@ class Telemetry:
                     cursor.unsupported_until = self._pool.loop.time() + _UNSUPPORTED_SECONDS
                     return joined
                 records = answer["records"]
+                if (
+                    cursor.boot == answer["boot"]
+                ):  # before the first answer, others' records were none of ours
+                    self._metrics.lost_activations.inc(max(0, int(answer.get("lost", 0))))
                 cursor.after, cursor.boot = int(answer["next"]), str(answer["boot"])
                 joined += self._join(endpoint, records)
                 if len(records) < _LIMIT:
@@ -187,11 +191,12 @@ class Telemetry:
             raise ValueError(f"status {head.status}")
         return answer
 
-    def _join(
-        self, endpoint: Endpoint, records: list[dict[str, Any]]
-    ) -> list[tuple[Observation, ExpertCounts]]:
+    def _join(self, endpoint: Endpoint, records: list[Any]) -> list[tuple[Observation, ExpertCounts]]:
         joined = []
         for fields in records:
+            if not isinstance(fields, dict):
+                log.warning("activations of %s: %.40r is no record", endpoint.name, fields)
+                continue
             base = base_id(str(fields.get("request_id")))
             observation = self._pending.get(base)
             if observation is None or observation.placement.endpoint is not endpoint:

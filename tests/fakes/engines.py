@@ -259,7 +259,10 @@ class FakeEngine:
             await exchange.json({"error": {"message": "Not Found"}}, 404)
             return
         after = int(query["after"][0]) if query.get("boot", [self.boot]) == [self.boot] else 0
-        records = [r for r in self.activations[after:] if r["request_id"].find(query["prefix"][0]) >= 0]
+        prefix = query["prefix"][0]
+        records = [
+            r for r in self.activations[after:] if not isinstance(r, dict) or prefix in r["request_id"]
+        ]
         await exchange.json(
             {"v": 1, "boot": self.boot, "next": len(self.activations), "lost": 0, "records": records}
         )

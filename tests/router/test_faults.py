@@ -257,12 +257,36 @@ async def test_a_result_near_the_end_of_its_lease_is_thrown_away(start, monkeypa
         assert (await router.post()).status_code == 200
 
 
+async def test_a_stream_that_has_opened_in_time_may_take_as_long_as_it_likes(start):
+    """The opening chunk of a chat comes after the pull; a model that thinks in secret says nothing for long."""
+    release = asyncio.Event()
+
+    async def thinks(exchange):
+        await exchange.stream_head()
+        await exchange.event(json.dumps(OPENING))
+        await release.wait()
+        await exchange.event(json.dumps({"choices": [{"index": 0, "delta": {"content": "so"}}]}))
+        await exchange.stream_end()
+
+    async with start("p0", "d0", lease_seconds=2.0) as router:
+        router["d0"].script.append(thinks)
+        asked = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router["d0"].requests, "the stream to begin")
+        await asyncio.sleep(
+            1.5
+        )  # longer than the result may be used: that nothing happens cannot be waited for otherwise
+        assert not asked.done()
+        release.set()
+        assert "so" in (await asked).text
+        assert not router.counter("expired_results")
+        assert len(router["p0"].requests) == 1
+
+
 async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(start):
     """A request that waited at a full engine for so long may have pulled what others had overwritten."""
 
     async def waits(exchange):
         await exchange.stream_head()
-        await exchange.event(json.dumps(OPENING))
         await hang(exchange)
 
     async with start("p0", "d0", "d1", lease_seconds=5.0) as router:

@@ -184,7 +184,7 @@ async def test_slow_and_idle_clients_are_closed(start, monkeypatch):
 
 async def test_a_bug_in_a_handler_is_a_500_and_not_a_hang(start, monkeypatch, caplog):
     async with start("p0", "d0") as router:
-        monkeypatch.setattr(router.app.services.placer, "place", lambda *_: 1 / 0)
+        monkeypatch.setattr(router.app.services.placer, "place", lambda *_, **__: 1 / 0)
         got = await router.post()
         assert got.status_code == 500
         assert got.json()["error"]["code"] == "internal"

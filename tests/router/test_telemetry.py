@@ -30,6 +30,7 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         served = router["d0"].requests[0]
         assert contract.HEADER_LOG not in router["d0"].requests[1].headers
         decoded = signature(5, 0, 0, 0, 0, 0, 0, 5)
+        router["d0"].activations += ["x", 7, None, []]
         router["d0"].activations.append({"request_id": f"cmpl-{served.id}-0-1a2b3c4d", **decoded})
         router["d0"].activations.append({"request_id": f"cmpl-{router['d0'].requests[1].id}", **decoded})
         await until(lambda: router.app.services.telemetry.samples, "the record to be written")

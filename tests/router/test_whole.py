@@ -84,3 +84,35 @@ async def test_a_burst_does_not_overrun_the_limit(start):
         release.set()
         assert sorted([(await task).status_code for task in tasks]) == [200] * 6 + [429] * 4
         assert len(router["p0"].requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "sequences"), [({"n": 3}, 3), ({"prompt": ["a", "b"], "n": 2}, 4), ({"prompt": [[1], [2]]}, 2)]
+)
+async def test_a_request_takes_the_room_of_all_its_sequences(start, fields, sequences):
+    """What waits behind them at the engine would lose its KV."""
+    async with start("p0", "d0", max_in_flight=5) as router:
+        release = asyncio.Event()
+        router["d0"].script.extend(slow(release) for _ in range(5))
+        tasks = [asyncio.ensure_future(router.post(stream=True, **fields))]
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": sequences}, "the engine to run them all")
+        tasks += [asyncio.ensure_future(router.post(stream=True)) for _ in range(5 - sequences)]
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 5}, "the engine to be full")
+        assert (await router.post()).status_code == 429
+        release.set()
+        assert {(await task).status_code for task in tasks} == {200}
+        await until(lambda: router.in_flight() == {"p0": 0, "d0": 0}, "the room to be given back")
+
+
+async def test_more_sequences_than_an_engine_may_have_get_an_engine_of_their_own(start):
+    async with start("p0", "d0", "d1", max_in_flight=4) as router:
+        release = asyncio.Event()
+        for engine in (router["d0"], router["d1"]):
+            engine.script.append(slow(release))
+        small = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: sum(router.in_flight().values()) == 1, "one engine to be busy")
+        large = asyncio.ensure_future(router.post(stream=True, n=1000))
+        await until(lambda: sorted(router.in_flight().values()) == [0, 1, 4], "the other to be taken")
+        assert (await router.post(n=1000)).status_code == 429
+        release.set()
+        assert {(await small).status_code, (await large).status_code} == {200}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from tests.vllm.client import ask
+from tests.vllm.client import SECONDS, ask
 from tests.vllm.conftest import SHORT_LEASE
 from tests.vllm.engines import wait_for
 from tests.vllm.prompts import FILLER, LONG
@@ -104,3 +104,18 @@ def test_no_request_waits_at_a_full_engine_beyond_its_lease(serve, fleet, correc
         assert refused, "d0 was not full"
         assert p.metric(EXPIRED) == expired
         assert d0.metric("vllm:num_preemptions_total") == preempted
+
+
+def test_several_sequences_of_one_request_fill_an_engine_as_well(serve, fleet, correct, fresh, background):
+    with serve("p-short", "d0", lease_seconds=SHORT_LEASE, max_in_flight=2) as router:
+        p, d0 = fleet["p-short"], fleet["d0"]
+        expired = p.metric(EXPIRED)
+        wide = LONG.body(n=2, max_tokens=700, temperature=1)
+        both = background.submit(httpx.post, router.url + LONG.path, json=wide, timeout=SECONDS)
+        wait_for(lambda: d0.requests() == 2, "d0 to run both", 60)
+        assert router.loads()["d0"] == 2
+        case = fresh()
+        assert ask(router.url, case, stream=True).outcome == "429"
+        assert [len(choice["token_ids"]) for choice in both.result().json()["choices"]] == [700, 700]
+        correct(case, ask(router.url, case, stream=True))
+        assert p.metric(EXPIRED) == expired

@@ -41,15 +41,15 @@ class Answer:
     ----------
     prefill, decode : list of list of int, shape (n_layers, n_experts)
         Of the prompt's N positions, and of positions N .. N+G-2.
-    router_gap : list of float
-        By position, how clear the least clear router choice was.
+    router_gaps : list of list of float, shape (n_positions, n_layers)
+        How clear each router's choice was.
     next : list of NextToken
         One for each position asked for.
     """
 
     prefill: Counts
     decode: Counts
-    router_gap: list[float]
+    router_gaps: list[list[float]]
     next: list[NextToken]
 
 

@@ -5,11 +5,11 @@
 prints ``{"ready": true, "layers": L, "experts": E, "top_k": K}`` and then answers each line of stdin, a JSON object, by one line:
 
 ``{"prompt": [ids], "generated": [ids], "positions": [...]}``, the last two optional, with ``{"prefill": [[...]], "decode": [[...]],
-"router_gap": [...], "next": [[token, second token, gap], ...]}`` where
+"router_gaps": [[...], ...], "next": [[token, second token, gap], ...]}`` where
 
 - ``prefill`` and ``decode`` are ``[layer][expert]`` counts of the prompt's N positions and of positions N .. N+G-2: the last of the
   G generated tokens is never fed back,
-- ``router_gap`` is, for each of the N+G-1 positions, the smallest distance over all layers between the last chosen and the first
+- ``router_gaps`` are, for each of the N+G-1 positions and each layer, the distances between the last chosen and the first
   rejected router logit: a count that differs from an engine's is a fault only where this is not tiny,
 - ``next`` holds, for each of ``positions``, the two most likely next tokens and the distance of their logits.
 
@@ -87,7 +87,7 @@ class Reference:
         return {
             "prefill": prefill,
             "decode": decode,
-            "router_gap": torch.stack(gaps).amin(dim=0).tolist(),
+            "router_gaps": torch.stack(gaps).T.tolist(),
             "next": [_next(row) for row in logits],
         }
 

@@ -25,6 +25,8 @@ _CACHE_DIR: Final = "/eldr/cache"
 SIDE_CHANNEL_PORT: Final = 5600
 """vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
 _SHARED_MEMORY: Final = "16Gi"
+_SEQUENCES: Final = 256
+"""Room of decode engines in any case, so that a lower limit of the routers needs no restart."""
 _STARTUP_PERIOD: Final = 10
 _QUIET_PATHS: Final = (
     contract.PATH_HEALTH,
@@ -89,6 +91,9 @@ def _plugin(image: str) -> Object:
 
 def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
     parallel = [f"--tensor-parallel-size={spec.gpus}"] if spec.gpus > 1 else []
+    # as many as routers send, whatever vLLM's default on this hardware: those that wait may lose their KV
+    sequences = max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
+    batch = [f"--max-num-seqs={sequences}"] if role == contract.ROLE_DECODE else []
     return [
         "serve",
         cr.spec.model.uri,
@@ -98,6 +103,7 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
         f"--kv-transfer-config={_kv_transfer(cr, role)}",
         f"--shutdown-timeout={spec.drain_seconds}",
         *parallel,
+        *batch,
         "--no-async-scheduling",  # decode-time activations are proved for synchronous scheduling only
         f"--disable-access-log-for-endpoints={','.join(_QUIET_PATHS)}",
         *cr.spec.engine.args,

@@ -45,6 +45,9 @@ GOLDEN = Path(__file__).parent / "golden"
         ({"prefill": {"args": ["--kv_offloading_size=8"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["--async-scheduling"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--async-scheduling", "0"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"engine": {"args": ["--disable-log-stats"]}}, "spec.engine.args[0]", {"prefill", "decode"}),
+        ({"decode": {"args": ["--seed=1", "--tokens-only"]}}, "spec.decode.args[1]", {"decode"}),
+        ({"prefill": {"args": ["--scheduler-cls=mine"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"prefill": {"args": ["--ub", "2"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"prefill": {"args": ["--ubatch_size=3"]}}, "spec.prefill.args[0]", {"prefill"}),
         ({"decode": {"args": ["-dp", "2"]}}, "spec.decode.args[0]", {"decode"}),
@@ -100,6 +103,9 @@ def test_let_pass(make_vllm, spec):
     ("spec", "field"),
     [
         ({"decode": {"args": ["--max-num-seqs=255"]}}, "spec.decode.args[0]"),
+        ({"decode": {"args": ["--max-num-seqs", "+0_8"]}}, "spec.decode.args[0]"),
+        ({"decode": {"args": ["--max-num-seqs=512", "--max-num-active-seqs=8"]}}, "spec.decode.args[1]"),
+        ({"engine": {"args": ["--max_num_act=8"]}}, "spec.engine.args[0]"),
         ({"engine": {"args": ["--seed=1", "--max_num_seqs", "8"]}}, "spec.engine.args[1]"),
         (
             {"engine": {"args": ["--max-num-seqs=512"]}, "decode": {"args": ["--max-num-s=8"]}},

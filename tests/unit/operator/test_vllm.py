@@ -65,18 +65,26 @@ def test_command_line_ends_with_what_users_say(make_vllm):
     cr = make_vllm(
         {"args": ["--dtype=float32"]},
         model={"uri": "org/model", "name": "served"},
-        decode={"args": ["--max-num-seqs=9"], "drainSeconds": 40, "gpus": 4},
+        decode={"args": ["--max-num-seqs=900"], "drainSeconds": 40, "gpus": 4},
+        router={"maxInFlightPerDecode": 700},
     )
     container = engine(cr, "decode")
     assert container["command"] == ["vllm"]
     assert container["args"][:2] == ["serve", "org/model"]
-    assert container["args"][-2:] == ["--dtype=float32", "--max-num-seqs=9"]
+    assert container["args"][-2:] == ["--dtype=float32", "--max-num-seqs=900"]
     assert {
         *("--served-model-name=served", "--host=$(POD_IP)", "--port=8100", "--shutdown-timeout=40"),
-        *("--tensor-parallel-size=4", "--no-async-scheduling"),
+        *("--tensor-parallel-size=4", "--no-async-scheduling", "--max-num-seqs=700"),
     } <= set(container["args"])
     assert pod(cr, "decode")["terminationGracePeriodSeconds"] > 40
-    assert not [each for each in engine(cr, "prefill")["args"] if each.startswith("--tensor-parallel-size")]
+    decode_only = ("--tensor-parallel-size", "--max-num-seqs")
+    assert not [each for each in engine(cr, "prefill")["args"] if each.startswith(decode_only)]
+
+
+def test_a_lower_limit_of_the_routers_restarts_no_engine(make_vllm):
+    low, default = (engine(make_vllm(router=r), "decode")["args"] for r in ({"maxInFlightPerDecode": 7}, {}))
+    assert low == default
+    assert "--max-num-seqs=256" in default
 
 
 def test_users_variables_win(make_vllm):
