@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,10 +37,7 @@ class _Rule:
 
     def lets_pass(self, value: str) -> bool:
         """Tell whether a value does no harm; what is no number is refused, vLLM would not take it either."""
-        try:
-            return int(value) in self.harmless
-        except ValueError:
-            return False
+        return _integer(value) in self.harmless
 
 
 _SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
@@ -145,15 +141,19 @@ def _refused(args: Sequence[str], field: str) -> Iterator[Problem]:
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
     """Find a decode batch smaller than what routers send: whoever waits past its lease pulls overwritten KV."""
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
-    found: dict[str, tuple[str, int]] = {}
-    for field, args in (("spec.engine.args", spec.engine.args), ("spec.decode.args", spec.decode.args)):
-        for option in _options(args):
-            for name in _SEQUENCES:
-                if name.startswith(option.name) and len(option.name) > len("--max-num-"):
-                    with contextlib.suppress(ValueError):  # vLLM will say so
-                        found[name] = f"{field}[{option.index}]", int(option.value)  # the last one counts
-    for name, (field, value) in found.items():
-        if value < limit:
+    lists = {"spec.engine.args": spec.engine.args, "spec.decode.args": spec.decode.args}
+    options = [
+        (f"{field}[{option.index}]", option) for field, args in lists.items() for option in _options(args)
+    ]
+    for name in _SEQUENCES:
+        given = [
+            (field, value)
+            for field, option in options
+            if name.startswith(option.name) and len(option.name) > len("--max-num-")
+            if (value := _integer(option.value)) is not None  # vLLM refuses it itself
+        ]
+        if given and given[-1][1] < limit:
+            field, value = given[-1]  # the last one counts
             yield Problem(
                 "InvalidArgument",
                 field,
@@ -181,6 +181,14 @@ def _options(args: Sequence[str]) -> Iterator[_Option]:
         following = args[index + 1] if own is None and index + 1 < len(args) else ""
         shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
         yield _Option(index, name, following if own is None else own, shown)
+
+
+def _integer(text: str) -> int | None:
+    """Return an argument's value as vLLM reads it, None if it is no number."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _split(argument: str) -> tuple[str, str | None]:

@@ -96,18 +96,20 @@ def unsplittable(body: Body, path: str) -> str | None:
     prompt = body.get("prompt")
     if isinstance(prompt, str):
         return None
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return None
-    return "prompt"
+    return None if _is_token_ids(prompt) else "prompt"
 
 
 def sequences(body: Body, path: str) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices."""
     choices = max(_count(body.get("n")), _count(body.get("best_of")))
     prompt = None if path == CHAT else body.get("prompt")
-    if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
+    if isinstance(prompt, list) and prompt and not _is_token_ids(prompt):
         return choices * len(prompt)
     return choices
+
+
+def _is_token_ids(prompt: object) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
 
 
 def _count(value: object) -> int:

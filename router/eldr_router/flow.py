@@ -43,7 +43,7 @@ class Flow:
     sequence: int
     body: bodies.Body = field(init=False)
     headers: Headers = field(init=False)
-    sequences: int = field(init=False)
+    sequences: int = 1
     dispatches: int = 0
     failures: int = 0
     prefill_seconds: float = 0.0
@@ -72,9 +72,10 @@ class Flow:
         self.body = bodies.parse(self.request.body)
         self.headers = forward.to_engine(self.request)
         limit = self.table.max_in_flight
-        # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-        self.sequences = min(bodies.sequences(self.body, self.request.path), limit)
         whole = bodies.unsplittable(self.body, self.request.path)
+        if whole is not None:
+            # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
+            self.sequences = min(bodies.sequences(self.body, self.request.path), limit)
         if whole is None and not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
         with services.registry.admit(limit, self.sequences) as admission:

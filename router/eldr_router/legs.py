@@ -120,12 +120,12 @@ async def first_bytes(
     if head.status >= 500:
         raise RetryError("status", f"it answered {head.status}", unavailable=head.status == _UNAVAILABLE)
     peek: asyncio.Future[bytes | None] | None = None
-    opened: asyncio.Future[None] | None = None
     if head.status == 200 and head.is_event_stream:
-        peek, opened = loop.create_future(), loop.create_future()
+        peek = loop.create_future()
+    opened: asyncio.Future[None] = loop.create_future()
     relay = Relay(head.body, loop.create_future(), dechunk=dechunk, peek=peek, opened=opened)
     exchange.attach(relay, head.body)
-    if peek is not None and opened is not None and (data := await _before(peek, opened, expiry)) is not None:
+    if peek is not None and (data := await _before(peek, opened, expiry)) is not None:
         word = answers.first_word(data)
         if word == "error_event":
             raise RetryError(word, "it reported an error instead of a first token")

@@ -157,9 +157,8 @@ class Telemetry:
                     cursor.unsupported_until = self._pool.loop.time() + _UNSUPPORTED_SECONDS
                     return joined
                 records = answer["records"]
-                if (
-                    cursor.boot == answer["boot"]
-                ):  # before the first answer, others' records were none of ours
+                if cursor.boot == answer["boot"]:
+                    # not at the first answer of a boot: what was overwritten before then was none of ours
                     self._metrics.lost_activations.inc(max(0, int(answer.get("lost", 0))))
                 cursor.after, cursor.boot = int(answer["next"]), str(answer["boot"])
                 joined += self._join(endpoint, records)

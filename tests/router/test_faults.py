@@ -272,9 +272,8 @@ async def test_a_stream_that_has_opened_in_time_may_take_as_long_as_it_likes(sta
         router["d0"].script.append(thinks)
         asked = asyncio.ensure_future(router.post(stream=True))
         await until(lambda: router["d0"].requests, "the stream to begin")
-        await asyncio.sleep(
-            1.5
-        )  # longer than the result may be used: that nothing happens cannot be waited for otherwise
+        # longer than the result may be used: that nothing happens cannot be waited for otherwise
+        await asyncio.sleep(1.5)
         assert not asked.done()
         release.set()
         assert "so" in (await asked).text
