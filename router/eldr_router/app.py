@@ -14,19 +14,19 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from eldr.siglog import SignatureLog
-from eldr_router.admin import Admin
-from eldr_router.client import Handler, Server
-from eldr_router.control import Control
-from eldr_router.metrics import Metrics
-from eldr_router.peers import Peers
-from eldr_router.placement import Placer
-from eldr_router.registry import Registry
-from eldr_router.services import Services
+from eldr_router.net.inbound import Handler, Server
+from eldr_router.net.pool import Pool
+from eldr_router.ops.admin import Admin
+from eldr_router.ops.joiner import Joiner
+from eldr_router.ops.metrics import Metrics
+from eldr_router.plan.placement import Placer
+from eldr_router.serve.services import Services
+from eldr_router.serve.surface import Surface
 from eldr_router.settings import Settings, parse_url
 from eldr_router.sources.file import FileSource
-from eldr_router.surface import Surface
-from eldr_router.telemetry import Telemetry
-from eldr_router.upstream import Pool
+from eldr_router.state.control import Control
+from eldr_router.state.peers import Peers
+from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class App:
         registry = Registry(time.monotonic)
         metrics = Metrics(registry)
         pool = Pool(loop, connect_timeout=settings.connect_timeout)
-        telemetry = Telemetry(
+        joiner = Joiner(
             _signature_log(settings),
             pool=pool,
             registry=registry,
@@ -63,7 +63,7 @@ class App:
             sample_rate=lambda: self.services.table.intent.sample_rate,
         )
         placer = Placer(registry, np.random.default_rng())
-        self.services = Services(settings, loop, registry, pool, placer, metrics, telemetry, router)
+        self.services = Services(settings, loop, registry, pool, placer, metrics, joiner, router)
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
         admin = Admin(
@@ -108,7 +108,7 @@ class App:
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),
-            ("telemetry", self.services.telemetry.run),
+            ("joiner", self.services.joiner.run),
             ("peers", peers.run),
             ("sweep", self._sweep),
         ):
@@ -161,7 +161,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await _until(lambda: not (self.clients.busy or self.admins.busy))
-        await self.services.telemetry.close()
+        await self.services.joiner.close()
         self.services.pool.close()
         await _until(lambda: not len(self.services.pool))
         if hasattr(self, "_api"):

@@ -9,9 +9,9 @@ import pytest
 from eldr import centroids, contract
 from eldr.centroids import CentroidSet
 from eldr_router.app import App
-from eldr_router.control import Control, MissingError
-from eldr_router.routing import Intent, SetRef
+from eldr_router.plan.table import Intent, SetRef
 from eldr_router.settings import Settings
+from eldr_router.state.control import Control, MissingError
 from tests.fakes.engines import engines, slow
 from tests.router.conftest import serving, signature, until
 from tests.support.router import AUTH, TOKEN
@@ -134,7 +134,7 @@ async def test_a_bad_set_is_refused_and_the_old_one_serves_on(control: Control, 
 
 
 async def test_a_missing_shard_is_tried_again_and_reported_when_it_stays_away(control: Control, monkeypatch):
-    from eldr_router import control as module
+    from eldr_router.state import control as module
 
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.02)
     store = Store()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from eldr_router import health
+from eldr_router.plan import health
 from tests.fakes.engines import (
     CLIENT_ERROR,
     answer,

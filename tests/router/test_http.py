@@ -170,10 +170,10 @@ async def test_a_half_closed_client_is_gone(start):
 
 
 async def test_slow_and_idle_clients_are_closed(start, monkeypatch):
-    from eldr_router import client
+    from eldr_router.net import inbound
 
-    monkeypatch.setattr(client, "_IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(client, "_RECEIVE_SECONDS", 0.0)
+    monkeypatch.setattr(inbound, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(inbound, "_RECEIVE_SECONDS", 0.0)
     async with start("p0", "d0") as router:
         for beginning in (b"", b"GET / HTTP/1.1\r\nho"):
             reader, writer = await router.connect()

@@ -13,10 +13,10 @@ import yaml
 from eldr import centroids
 from eldr.centroids import CentroidsError
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr_router.control import Control, MissingError
-from eldr_router.registry import EndpointSpec
-from eldr_router.routing import Intent, RoutingError, SetRef, settings
+from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
 from eldr_router.settings import SettingsError, parse_url
+from eldr_router.state.control import Control, MissingError
+from eldr_router.state.registry import EndpointSpec
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def parse_workers(text: str) -> Workers:
     unknown = sorted(str(key) for key in fields if key not in _KEYS)
     if unknown:
         raise RoutingError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    return settings(fields), _endpoints(fields, ROLE_PREFILL), _endpoints(fields, ROLE_DECODE)
+    return read_settings(fields), _endpoints(fields, ROLE_PREFILL), _endpoints(fields, ROLE_DECODE)
 
 
 def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:

@@ -29,9 +29,9 @@ from eldr.contract import (
     SHARD_KEY,
     routing_name,
 )
-from eldr_router.control import Control, MissingError
-from eldr_router.routing import RoutingError, SetRef, parse
+from eldr_router.plan.table import RoutingError, SetRef, parse
 from eldr_router.sources.pods import engines, peers
+from eldr_router.state.control import Control, MissingError
 
 log = logging.getLogger(__name__)
 

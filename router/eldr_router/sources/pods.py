@@ -16,7 +16,7 @@ from eldr.contract import (
     ROLE_DECODE,
     ROLE_PREFILL,
 )
-from eldr_router.registry import EndpointSpec
+from eldr_router.state.registry import EndpointSpec
 
 Pod = Mapping[str, Any]
 

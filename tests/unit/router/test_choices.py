@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from eldr.centroids import CentroidSet
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
-from eldr_router import affinity
-from eldr_router.errors import RouterError
-from eldr_router.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
-from eldr_router.registry import EndpointSpec, Lease, Registry
-from eldr_router.routing import EMPTY, Intent, make_table
+from eldr_router.http.errors import RouterError
+from eldr_router.plan import affinity
+from eldr_router.plan.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
+from eldr_router.plan.table import EMPTY, Intent, make_table
+from eldr_router.state.registry import EndpointSpec, Lease, Registry
 
 NAMES = [f"prefill-{i}" for i in range(8)]
 SEEDS = [affinity.seed(name) for name in NAMES]

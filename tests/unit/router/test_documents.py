@@ -6,12 +6,12 @@ import json
 import pytest
 
 from eldr import contract
-from eldr_router.peers import parse_counts
-from eldr_router.registry import EndpointSpec
-from eldr_router.routing import Intent, RoutingError, SetRef, make_table, parse
+from eldr_router.plan.table import Intent, RoutingError, SetRef, make_table, parse
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
 from eldr_router.sources.pods import engines, peers
+from eldr_router.state.peers import parse_counts
+from eldr_router.state.registry import EndpointSpec
 
 SET = {"fit": "f", "digest": "sha256:0", "k": 4, "shards": [{"name": "s", "sha256": "00"}]}
 DOCUMENT = {

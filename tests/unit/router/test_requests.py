@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr_router.errors import RouterError
-from eldr_router.requests import MAX_HEADERS, RequestReader
+from eldr_router.http.errors import RouterError
+from eldr_router.http.requests import MAX_HEADERS, RequestReader
 from tests.unit.router.test_framing import cut, cuts, encode
 
 LIMIT = 1000

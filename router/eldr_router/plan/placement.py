@@ -12,9 +12,9 @@ from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE
 from eldr.core.policy import JSQ, Situation
 from eldr.wire import ExpertCounts, WireError, decode_counts
-from eldr_router.errors import no_endpoint, overloaded
-from eldr_router.registry import Endpoint, Lease, Registry
-from eldr_router.routing import Table
+from eldr_router.http.errors import no_endpoint, overloaded
+from eldr_router.plan.table import Table
+from eldr_router.state.registry import Endpoint, Lease, Registry
 
 REASONS = (
     "similarity",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from eldr_router.framing import Body, ChunkedBody, CloseBody, FramingError, LengthBody
+from eldr_router.http.framing import Body, ChunkedBody, CloseBody, FramingError, LengthBody
 
 HOP_BY_HOP = frozenset(
     (

@@ -12,21 +12,21 @@ import functools
 from dataclasses import dataclass, field
 
 from eldr.contract import ROLE_PREFILL, base_id, is_sampled, request_id
-from eldr_router import affinity, bodies, forward
-from eldr_router.client import Client
-from eldr_router.connection import BrokenError, ConnectError
-from eldr_router.errors import RouterError, failed
-from eldr_router.framing import CloseBody
-from eldr_router.head import Headers
-from eldr_router.health import pull_failed, pulled
-from eldr_router.legs import AnsweredError, Prefilled, RetryError, first_bytes, read_prefilled
-from eldr_router.placement import WHOLE, Placement, Signature
-from eldr_router.registry import Admission, Endpoint, Lease
-from eldr_router.requests import Request
-from eldr_router.routing import Table
-from eldr_router.services import Services
-from eldr_router.telemetry import Observation
-from eldr_router.upstream import Exchange
+from eldr_router.http.errors import RouterError, failed
+from eldr_router.http.framing import CloseBody
+from eldr_router.http.head import Headers
+from eldr_router.http.requests import Request
+from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.net.inbound import Client
+from eldr_router.net.pool import Exchange
+from eldr_router.ops.joiner import Observation
+from eldr_router.plan import affinity, bodies, headers
+from eldr_router.plan.health import pull_failed, pulled
+from eldr_router.plan.placement import WHOLE, Placement, Signature
+from eldr_router.plan.table import Table
+from eldr_router.serve.legs import AnsweredError, Prefilled, RetryError, first_bytes, read_prefilled
+from eldr_router.serve.services import Services
+from eldr_router.state.registry import Admission, Endpoint, Lease
 
 _MAX_ANSWER = 256 << 20
 
@@ -70,7 +70,7 @@ class Flow:
     async def _serve(self) -> None:
         services = self.services
         self.body = bodies.parse(self.request.body)
-        self.headers = forward.to_engine(self.request)
+        self.headers = headers.to_engine(self.request)
         limit = self.table.max_in_flight
         whole = bodies.unsplittable(self.body, self.request.path)
         if whole is not None:
@@ -224,8 +224,8 @@ class Flow:
         services.metrics.first_byte.observe(self.first_byte_seconds)
         write = client.begin(close=isinstance(head.body, CloseBody))
         chunked = head.body.splittable and not self.request.http10
-        headers = forward.to_client(head, whole=False, chunked=chunked, endpoint=endpoint.name)
-        relay.start(write, client.head(head.status, [*headers, self._request_id()]))
+        returned = headers.to_client(head, whole=False, chunked=chunked, endpoint=endpoint.name)
+        relay.start(write, client.head(head.status, [*returned, self._request_id()]))
         broken = await relay.waiter
         services.metrics.total.observe(services.clock() - self.started)
         if broken is None:
@@ -265,18 +265,18 @@ class Flow:
 
     def _wire(self, endpoint: Endpoint, body: bytes) -> bytes:
         self.dispatches += 1
-        return forward.post(self.request.path, endpoint.spec, self._upstream_id(), self.headers, body)
+        return headers.post(self.request.path, endpoint.spec, self._upstream_id(), self.headers, body)
 
     def _upstream_id(self) -> str:
         return request_id(self.services.router, self.sequence, self.dispatches)
 
     def _request_id(self) -> tuple[bytes, bytes]:
-        return forward.returned_id(self.request, base_id(self._upstream_id()))
+        return headers.returned_id(self.request, base_id(self._upstream_id()))
 
     def _pass_on(self, answer: AnsweredError) -> None:
         self.outcome = "engine_error"
-        headers = forward.to_client(answer.head, whole=True, chunked=False)
-        self.client.respond(answer.head.status, [*headers, self._request_id()], answer.body)
+        returned = headers.to_client(answer.head, whole=True, chunked=False)
+        self.client.respond(answer.head.status, [*returned, self._request_id()], answer.body)
 
     def _refused(self, endpoint: Endpoint, leg: str) -> None:
         endpoint.health.eject(self.services.clock())
@@ -291,14 +291,14 @@ class Flow:
             metrics.similarity.observe(placement.similarity)
 
     def _observe(self, placement: Placement, signature: Signature) -> None:
-        if signature.counts is None or self.outcome != "ok" or not forward.is_logged(self.request):
+        if signature.counts is None or self.outcome != "ok" or not headers.is_logged(self.request):
             return
         if placement.endpoint in self.broken:
             return  # it may keep a record of the attempt that failed as well, and both have this request's id
         base = base_id(self._upstream_id())
         if not is_sampled(base, self.table.intent.sample_rate):
             return
-        self.services.telemetry.observe(
+        self.services.joiner.observe(
             Observation(
                 request_id=base,
                 model=self.table.intent.model,

@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from eldr.contract import ELDR_KEY, KV_KEY
-from eldr_router import answers
-from eldr_router.framing import LengthBody
-from eldr_router.head import ResponseHead
-from eldr_router.placement import NO_SIGNATURE, Signature, read_signature
-from eldr_router.registry import Endpoint
-from eldr_router.relay import Relay
-from eldr_router.upstream import Exchange
+from eldr_router.http.framing import LengthBody
+from eldr_router.http.head import ResponseHead
+from eldr_router.net.pool import Exchange
+from eldr_router.plan import answers
+from eldr_router.plan.placement import NO_SIGNATURE, Signature, read_signature
+from eldr_router.serve.relay import Relay
+from eldr_router.state.registry import Endpoint
 
 _UNAVAILABLE = HTTPStatus.SERVICE_UNAVAILABLE
 _MAX_HELD = 1 << 20

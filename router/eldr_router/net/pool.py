@@ -6,9 +6,9 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from eldr_router.connection import IDLE_SECONDS, BrokenError, ConnectError, Connection, Sink
-from eldr_router.framing import Body, FramingError
-from eldr_router.head import ResponseHead, parse_head
+from eldr_router.http.framing import Body, FramingError
+from eldr_router.http.head import ResponseHead, parse_head
+from eldr_router.net.connection import IDLE_SECONDS, BrokenError, ConnectError, Connection, Sink
 
 _MAX_HEAD = 1 << 16
 _MAX_IDLE = 256

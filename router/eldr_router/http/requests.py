@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import httptools
 
-from eldr_router.errors import RouterError
-from eldr_router.head import Headers
+from eldr_router.http.errors import RouterError
+from eldr_router.http.head import Headers
 
 MAX_HEAD = 1 << 16
 MAX_HEADERS = 128

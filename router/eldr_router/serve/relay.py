@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from eldr_router.answers import is_opening
-from eldr_router.connection import BrokenError
-from eldr_router.errors import error_body
-from eldr_router.framing import Body, FirstEvent
+from eldr_router.http.errors import error_body
+from eldr_router.http.framing import Body, FirstEvent
+from eldr_router.net.connection import BrokenError
+from eldr_router.plan.answers import is_opening
 
 _HOLD = 1 << 16
 
@@ -69,7 +69,7 @@ class Relay:
         self._torn = False
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes; see :class:`eldr_router.connection.Sink`."""
+        """Take bytes; see :class:`eldr_router.net.connection.Sink`."""
         if self._event is not None or self._dechunk:
             return self._feed_decoded(data)
         boundary = self._body.feed(data)
@@ -127,11 +127,11 @@ class Relay:
         self._pending = []
 
     def eof(self) -> bool:
-        """See :class:`eldr_router.connection.Sink`."""
+        """See :class:`eldr_router.net.connection.Sink`."""
         return self._body.eof()
 
     def finish(self, error: BrokenError | None) -> None:
-        """See :class:`eldr_router.connection.Sink`."""
+        """See :class:`eldr_router.net.connection.Sink`."""
         if self._peek is not None and not self._peek.done():
             if error is None:
                 self._peek.set_result(None)

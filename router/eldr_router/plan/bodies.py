@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from eldr.contract import ELDR_KEY, KV_KEY
-from eldr_router.errors import bad_request
+from eldr_router.http.errors import bad_request
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

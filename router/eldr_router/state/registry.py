@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr_router.affinity import seed
-from eldr_router.errors import no_endpoint, overloaded
-from eldr_router.health import Health
+from eldr_router.http.errors import no_endpoint, overloaded
+from eldr_router.plan.affinity import seed
+from eldr_router.plan.health import Health
 
 
 class EndpointSpec(NamedTuple):

@@ -16,11 +16,11 @@ import orjson
 from eldr.contract import PATH_ACTIVATIONS, ROLE_DECODE, base_id
 from eldr.siglog import Record, SignatureLog, pack_counts
 from eldr.wire import ExpertCounts, WireError, decode_counts
-from eldr_router.connection import BrokenError, ConnectError
-from eldr_router.metrics import Metrics
-from eldr_router.placement import Placement
-from eldr_router.registry import Endpoint, Registry
-from eldr_router.upstream import Pool
+from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.net.pool import Pool
+from eldr_router.ops.metrics import Metrics
+from eldr_router.plan.placement import Placement
+from eldr_router.state.registry import Endpoint, Registry
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Cursor:
     unsupported_until: float = 0.0
 
 
-class Telemetry:
+class Joiner:
     """Keeps sampled requests until their activations come, or do not.
 
     Parameters

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Protocol, cast
 
-from eldr_router.framing import FramingError
+from eldr_router.http.framing import FramingError
 
 IDLE_SECONDS = 3.0
 """Engines (uvicorn) close idle connections after 5 s; ours go first, so that a request rarely meets a closed one."""

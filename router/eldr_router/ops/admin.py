@@ -18,13 +18,13 @@ from eldr.contract import (
     ROLE_PREFILL,
     STATE_VERSION,
 )
-from eldr_router.client import JSON, Client
-from eldr_router.control import Control
-from eldr_router.errors import RouterError
-from eldr_router.metrics import CONTENT_TYPE
-from eldr_router.requests import Request
-from eldr_router.routing import SetRef
-from eldr_router.services import Services
+from eldr_router.http.errors import RouterError
+from eldr_router.http.requests import Request
+from eldr_router.net.inbound import JSON, Client
+from eldr_router.ops.metrics import CONTENT_TYPE
+from eldr_router.plan.table import SetRef
+from eldr_router.serve.services import Services
+from eldr_router.state.control import Control
 
 
 class Admin:
@@ -111,7 +111,7 @@ class Admin:
             "refused": [
                 {"fit": ref.fit, "digest": ref.digest, "reason": reason} for ref, reason in control.refused
             ],
-            "samples": services.telemetry.samples,
+            "samples": services.joiner.samples,
             "prefill": [
                 {
                     "name": e.name,
@@ -142,7 +142,7 @@ class Admin:
         write = client.begin(close=request.http10)
         write(client.head(200, headers))
         if request.method != "HEAD":
-            async for data in self._services.telemetry.read():
+            async for data in self._services.joiner.read():
                 await client.can_write.wait()
                 write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
             if not request.http10:

@@ -8,9 +8,9 @@ import logging
 import orjson
 
 from eldr.contract import PATH_COUNTS
-from eldr_router.connection import BrokenError, ConnectError
-from eldr_router.control import Control
-from eldr_router.services import Services
+from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.serve.services import Services
+from eldr_router.state.control import Control
 
 log = logging.getLogger(__name__)
 

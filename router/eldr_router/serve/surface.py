@@ -6,14 +6,14 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
-from eldr_router import bodies
-from eldr_router.client import JSON, Client
-from eldr_router.connection import BrokenError, ConnectError
-from eldr_router.errors import RouterError, failed, no_endpoint
-from eldr_router.flow import Flow
-from eldr_router.head import end_to_end
-from eldr_router.requests import Request
-from eldr_router.services import Services
+from eldr_router.http.errors import RouterError, failed, no_endpoint
+from eldr_router.http.head import end_to_end
+from eldr_router.http.requests import Request
+from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.net.inbound import JSON, Client
+from eldr_router.plan import bodies
+from eldr_router.serve.completion import Flow
+from eldr_router.serve.services import Services
 
 _FROM_ANY_ENGINE = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
 _PATIENCE = 30.0

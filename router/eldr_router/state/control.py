@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
-from eldr_router.registry import EndpointSpec
-from eldr_router.routing import EMPTY, Intent, SetRef, make_table
-from eldr_router.services import Services
+from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
+from eldr_router.serve.services import Services
+from eldr_router.state.registry import EndpointSpec
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from eldr_router.errors import RouterError, error_body
-from eldr_router.head import Headers, write_head
-from eldr_router.requests import Request, RequestReader
+from eldr_router.http.errors import RouterError, error_body
+from eldr_router.http.head import Headers, write_head
+from eldr_router.http.requests import Request, RequestReader
 
 log = logging.getLogger(__name__)
 

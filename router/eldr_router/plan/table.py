@@ -90,7 +90,7 @@ def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: 
 EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
 
 
-def settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
+def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
     """Read the settings of a routing document or worker file; absent ones keep ``base``'s values.
 
     Raises
@@ -133,7 +133,7 @@ def parse(fields: object) -> Intent:
             f"version: this router reads {ROUTING_VERSION}, got {version!r}; upgrade the router first"
         )
     return replace(
-        settings(fields),
+        read_settings(fields),
         epoch=int(_number(fields, "epoch", 0, 0, 1 << 53, whole=True)),
         active=_set(fields, "active"),
         staged=_set(fields, "staged"),

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eldr_router.metrics import Metrics
-from eldr_router.placement import Placer
-from eldr_router.registry import Registry
-from eldr_router.routing import EMPTY, Table
+from eldr_router.net.pool import Pool
+from eldr_router.ops.joiner import Joiner
+from eldr_router.ops.metrics import Metrics
+from eldr_router.plan.placement import Placer
+from eldr_router.plan.table import EMPTY, Table
 from eldr_router.settings import Settings
-from eldr_router.telemetry import Telemetry
-from eldr_router.upstream import Pool
+from eldr_router.state.registry import Registry
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Services:
     pool: Pool
     placer: Placer
     metrics: Metrics
-    telemetry: Telemetry
+    joiner: Joiner
     router: str
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     table: Table = EMPTY

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID
-from eldr_router.head import Headers, ResponseHead, end_to_end
-from eldr_router.registry import EndpointSpec
-from eldr_router.requests import Request
+from eldr_router.http.head import Headers, ResponseHead, end_to_end
+from eldr_router.http.requests import Request
+from eldr_router.state.registry import EndpointSpec
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()

@@ -1,0 +1,1 @@
+"""Framing of HTTP messages, both sides. Pure: no I/O, no clock."""

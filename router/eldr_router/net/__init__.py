@@ -1,0 +1,1 @@
+"""Connections: from clients (inbound), to engines and other routers (outbound)."""

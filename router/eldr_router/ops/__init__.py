@@ -1,0 +1,1 @@
+"""What operators see and ask: admin port, metrics, logs."""
