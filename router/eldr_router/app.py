@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -14,11 +15,14 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from eldr.siglog import SignatureLog
-from eldr_router.net.inbound import Handler, Server
+from eldr_router.http.requests import Budget
+from eldr_router.net.inbound import Server
 from eldr_router.net.pool import Pool
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
+from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
+from eldr_router.ops.probes import Probes
 from eldr_router.plan.placement import Placer
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
@@ -31,7 +35,10 @@ from eldr_router.state.registry import Registry
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 1.0
-_MAX_ADMIN_BODY = 1 << 16
+_TICK_SECONDS = 0.25
+_MAX_ADMIN_BODY = 1 << 20
+_FEW_FILES = 4096
+_OWN_FILES = 64
 
 
 class App:
@@ -52,6 +59,7 @@ class App:
         registry = Registry(time.monotonic)
         metrics = Metrics(registry)
         pool = Pool(loop, connect_timeout=settings.connect_timeout)
+        probes = Probes(registry, pool, time.monotonic)
         joiner = Joiner(
             _signature_log(settings),
             pool=pool,
@@ -63,7 +71,10 @@ class App:
             sample_rate=lambda: self.services.table.intent.sample_rate,
         )
         placer = Placer(registry, np.random.default_rng())
-        self.services = Services(settings, loop, registry, pool, placer, metrics, joiner, router)
+        journal = Journal(access=settings.access_log)
+        self.services = Services(
+            settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
+        )
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
         admin = Admin(
@@ -73,14 +84,12 @@ class App:
             is_draining=lambda: self.draining,
             token=settings.admin_token,
         )
-        self.clients = self._server(surface.handle, settings.max_body)
-        self.admins = self._server(admin.handle, _MAX_ADMIN_BODY)
+        self.clients = Server(surface.handle, loop, settings.max_body, Budget(settings.max_bodies))
+        self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
+        metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.addresses: list[tuple[str, int]] = []
-
-    def _server(self, handler: Handler, max_body: int) -> Server:
-        return Server(handler, self._loop, max_body)
 
     def is_ready(self) -> bool:
         """Tell whether new clients should come: the active set is loaded or refused, or time is up."""
@@ -97,6 +106,7 @@ class App:
             If a port cannot be bound.
         """
         settings = self._settings
+        self.clients.max_connections = _connections(_raise_file_limit())
         for server, host, port in (
             (self.clients, settings.host, settings.port),
             (self.admins, settings.admin, settings.admin_port),
@@ -110,7 +120,9 @@ class App:
             ("centroids", self.control.run),
             ("joiner", self.services.joiner.run),
             ("peers", peers.run),
+            ("probes", self.services.probes.run),
             ("sweep", self._sweep),
+            ("ticks", self._ticks),
         ):
             self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
 
@@ -135,15 +147,19 @@ class App:
             self.admins.sweep()
             before = now
 
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            self.services.tick()
+
     async def drain(self) -> None:
         """Stop taking requests and finish the running ones, within the time allowed."""
         settings = self._settings
         deadline = self._loop.time() + settings.drain_seconds
-        self.draining = True
+        self.draining = self.clients.draining = True  # from now on answers say that the connection closes
         log.info("draining: %d requests in progress", self.clients.busy)
         await asyncio.sleep(min(settings.lame_duck_seconds, settings.drain_seconds))
         self._listeners[0].close()
-        self.clients.draining = True
         self.clients.close_idle()
         while self.clients.busy and self._loop.time() < deadline:
             await asyncio.sleep(0.05)
@@ -160,12 +176,32 @@ class App:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await _until(lambda: not (self.clients.busy or self.admins.busy))
+        await _until(lambda: not (self.clients.connections or self.admins.connections))
+        await self.services.stop()
         await self.services.joiner.close()
         self.services.pool.close()
         await _until(lambda: not len(self.services.pool))
         if hasattr(self, "_api"):
             await self._api.close()
+
+
+def _raise_file_limit() -> int:
+    """Allow this process as many files as it may have, and return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError) as error:
+            log.warning("the limit of open files stays at %d: %s", soft, error)
+    if 0 <= soft < _FEW_FILES:
+        log.warning("only %d files may be open: at most %d client connections", soft, _connections(soft))
+    return soft
+
+
+def _connections(files: int) -> int:
+    """Return how many clients so many open files serve: each may need a connection to an engine, and the pool rests some."""
+    return 1 << 20 if files < 0 else max(1, (files - _OWN_FILES) // 2)
 
 
 def _signature_log(settings: Settings) -> SignatureLog | None:

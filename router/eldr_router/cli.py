@@ -57,6 +57,17 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @_option("--connect-timeout-seconds", type=_POSITIVE, default=2.0, help="Longest wait for a connection.")
 @_option("--max-body-mebibytes", type=click.IntRange(1, 4096), default=64, help="Larger requests get 413.")
 @_option(
+    "--max-bodies-mebibytes",
+    type=click.IntRange(1),
+    default=512,
+    help="Memory for all request bodies together, until their answers begin; beyond it 503.",
+)
+@_option(
+    "--access-log",
+    is_flag=True,
+    help="Log a line for every request, not only for those that fail or are retried.",
+)
+@_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -82,6 +93,8 @@ def command(
     decode_idle_timeout_seconds: float,
     connect_timeout_seconds: float,
     max_body_mebibytes: int,
+    max_bodies_mebibytes: int,
+    access_log: bool,
     log_level: str,
 ) -> None:
     """Route OpenAI requests: prefill, then the decode engine that fits best.
@@ -122,6 +135,8 @@ def command(
             decode_idle_timeout=decode_idle_timeout_seconds,
             connect_timeout=connect_timeout_seconds,
             max_body=max_body_mebibytes << 20,
+            max_bodies=max_bodies_mebibytes << 20,
+            access_log=access_log,
         )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None

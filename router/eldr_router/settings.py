@@ -41,6 +41,8 @@ class Settings:
     decode_idle_timeout: float = 600.0
     connect_timeout: float = 2.0
     max_body: int = 64 << 20
+    max_bodies: int = 512 << 20
+    access_log: bool = False
     attempts: int = 3
     ready_seconds: float = 10.0
     join_seconds: float = 30.0
@@ -56,6 +58,11 @@ class Settings:
             raise SettingsError(
                 f"--admin-host: {self.admin} is reachable from outside, but ELDR_ADMIN_TOKEN is not set; "
                 "set it, or use --admin-host 127.0.0.1"
+            )
+        if self.max_bodies < self.max_body:
+            raise SettingsError(
+                f"--max-bodies-mebibytes: {self.max_bodies >> 20} is less than one body may have "
+                f"(--max-body-mebibytes {self.max_body >> 20}); raise it"
             )
         for peer in self.peers:
             parse_url("--peer", peer)

@@ -181,6 +181,7 @@ class FakeEngine:
     hanging: int = 0
     port: int = 0
     host: str = "127.0.0.1"
+    health: Behaviour | None = None
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -247,6 +248,8 @@ class FakeEngine:
         path = urlsplit(exchange.seen.path)
         if path.path == PATH_ACTIVATIONS:
             await self._activations(exchange, parse_qs(path.query))
+        elif path.path == "/health":
+            await (self.health or answer(200, {}))(exchange)
         elif path.path == "/v1/models":
             await exchange.json({"object": "list", "data": [{"id": "m"}]})
         elif self.script:

@@ -288,7 +288,7 @@ async def test_drain_finishes_streams_and_refuses_newcomers(start):
         streaming = asyncio.ensure_future(router.post(stream=True))
         await until(lambda: router.in_flight()["d0"], "the stream to start")
         idle = await router.connect()
-        await until(lambda: len(router.app.clients.clients) == 2, "an idle connection")
+        await until(lambda: len(router.app.clients.connections) == 2, "an idle connection")
         drain = asyncio.ensure_future(router.app.drain())
         assert await asyncio.wait_for(idle[0].read(), 30) == b"", "idle connections are closed"
         idle[1].close()

@@ -170,7 +170,7 @@ async def test_framings(start, version, name, parts, close):
             assert b"transfer-encoding" not in got
             assert await reader.read() == wanted
         writer.close()
-        await until(lambda: not router.app.clients.clients, "the connection to close")
+        await until(lambda: not router.app.clients.connections, "the connection to close")
 
 
 async def test_statuses_without_a_body(start):

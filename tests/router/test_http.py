@@ -5,14 +5,25 @@ import json
 
 import pytest
 
-from tests.fakes.engines import slow
+from tests.fakes.engines import TOKENS, answer, hang, slow
 from tests.router.conftest import DEADLINE, until
 
 BODY = b'{"model":"m","prompt":"x"}'
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def post(body=BODY, *headers):
+def late(release):
+    """Answer whole, only after the release."""
+
+    async def behaviour(exchange):
+        await release.wait()
+        await answer(200, {"choices": [{"text": "".join(TOKENS)}]})(exchange)
+
+    return behaviour
+
+
+def post(body=BODY, *headers, stream=False):
+    body = body[:-1] + b',"stream":true}' if stream else body
     lines = [b"POST /v1/completions HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
     return b"\r\n".join([*lines, b"", body])
 
@@ -63,7 +74,7 @@ async def test_a_large_pipeline_is_held_back_and_then_served(start):
         await reader.readuntil(b"\r\n\r\n")
         count = 4000
         writer.write(HEALTH * count)
-        (client,) = router.app.clients.clients
+        (client,) = router.app.clients.connections
         await until(lambda: len(client._backlog) > 65536, "the backlog to fill")
         release.set()
         await reader.readuntil(b"0\r\n\r\n")
@@ -131,7 +142,7 @@ async def test_refusals_close_the_connection_after_the_answer(start, request_byt
         assert json.loads(body)["error"]["code"] == code
         assert await reader.read() == b""
         writer.close()
-        await until(lambda: not router.app.clients.clients, "the connection to close")
+        await until(lambda: not router.app.clients.connections, "the connection to close")
 
 
 async def test_a_large_upload_gets_its_413(start):
@@ -156,17 +167,33 @@ async def test_connection_close_is_honoured(start):
         writer.close()
 
 
-async def test_a_half_closed_client_is_gone(start):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_half_closed_client_gets_its_answer(start, stream):
     async with start("p0", "d0") as router:
         release = asyncio.Event()
-        router["d0"].script.append(slow(release))
+        router["d0"].script.append(slow(release) if stream else late(release))
         reader, writer = await router.connect()
-        writer.write(post())
-        await until(lambda: router["d0"].requests, "the request to arrive")
+        writer.write(post(stream=stream))
         writer.write_eof()
-        await until(router.idle, "the lease to return")
-        await reader.read()
+        await until(lambda: router["d0"].requests, "the request to arrive")
+        await asyncio.sleep(0.3)  # longer than it takes to find out that a client is gone
+        release.set()
+        got = (await asyncio.wait_for(reader.read(), DEADLINE)).split(b"HTTP/1.1 ")
+        assert all(interim.startswith(b"100 ") for interim in got[1:-1])
+        assert got[-1].startswith(b"200 OK")
+        assert TOKENS[-1].encode() in got[-1]
         writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, stream):
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(hang)
+        _, writer = await router.connect()
+        writer.write(post(stream=stream))
+        await until(lambda: router["d0"].requests, "the request to arrive")
+        writer.close()
+        await until(router.idle, "the lease to return", 5)
 
 
 async def test_slow_and_idle_clients_are_closed(start, monkeypatch):

@@ -1,11 +1,10 @@
-"""Where messages end: incremental trackers of HTTP bodies and of the first server-sent event.
+"""Where messages end: incremental trackers of HTTP bodies.
 
 Pure. Every tracker gives the same result however its input is cut into reads; the tests prove it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 _MAX_LINE = 8192
@@ -16,7 +15,7 @@ class FramingError(ValueError):
     """An engine's response breaks HTTP; its connection cannot be used any longer."""
 
 
-class Body(Protocol):
+class Tracker(Protocol):
     """A tracker of one response body."""
 
     ended: bool
@@ -63,12 +62,21 @@ class ChunkedBody:
         self._line = b""
 
     def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
-        """Take the next bytes; see :class:`Body`."""
+        """Take the next bytes; see :class:`Tracker`."""
         if self.ended:
             if data:
                 raise FramingError(f"{len(data)} bytes after the last chunk")
             return 0
         size, at, boundary = len(data), 0, 0
+        if not (self._in_payload or self._line or self._trailer):
+            # what a stream nearly always brings: one whole chunk
+            end = data.find(b"\r\n", 0, _MAX_LINE)
+            if end > 0 and data.endswith(b"\r\n") and data.find(b"\n", 0, end) < 0:
+                length = _chunk_size(data[: end + 1])
+                if length and end + length + 4 == size:
+                    if payload is not None:
+                        payload.append(data[end + 2 : size - 2])
+                    return size
         while at < size:
             if self._in_payload:
                 stop = at + self._left
@@ -145,7 +153,7 @@ class LengthBody:
         self.splittable = False
 
     def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
-        """Take the next bytes; see :class:`Body`."""
+        """Take the next bytes; see :class:`Tracker`."""
         if len(data) > self._left:
             raise FramingError(f"{len(data) - self._left} bytes after the declared length")
         self._left -= len(data)
@@ -169,7 +177,7 @@ class CloseBody:
         self.splittable = False
 
     def feed(self, data: bytes, payload: list[bytes] | None = None) -> int:
-        """Take the next bytes; see :class:`Body`."""
+        """Take the next bytes; see :class:`Tracker`."""
         if payload is not None and data:
             payload.append(data)
         return len(data)
@@ -178,60 +186,3 @@ class CloseBody:
         """End the body."""
         self.ended = True
         return True
-
-
-class FirstEvent:
-    """Finds the data of the first server-sent event that counts; comments and events without data never do.
-
-    Parameters
-    ----------
-    limit : int
-        Bytes to search, then it is given up. The first event of an engine may hold the prompt's token ids.
-    skip : callable, optional
-        Tells by its data whether an event does not count.
-    """
-
-    __slots__ = ("_buffer", "_data", "_limit", "_seen", "_skip", "data", "decided")
-
-    def __init__(self, limit: int = 1 << 20, skip: Callable[[bytes], bool] | None = None) -> None:
-        self._buffer = b""
-        self._data: list[bytes] = []
-        self._limit = limit
-        self._skip = skip
-        self._seen = 0
-        self.decided = False
-        self.data: bytes | None = None
-
-    def feed(self, payload: bytes) -> bool:
-        """Take decoded bytes; True as soon as ``data`` is known or given up (None)."""
-        if self.decided:
-            return True
-        payload = payload[: self._limit - self._seen]
-        self._buffer += payload
-        self._seen += len(payload)
-        while not self.decided:
-            line, rest = _take_line(self._buffer)
-            if line is None:
-                break
-            self._buffer = rest
-            if not line:
-                if self._data:
-                    data, self._data = b"\n".join(self._data), []
-                    if self._skip is None or not self._skip(data):
-                        self.data, self.decided = data, True
-            elif line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-        if not self.decided and self._seen == self._limit:
-            self.decided = True
-        return self.decided
-
-
-def _take_line(buffer: bytes) -> tuple[bytes | None, bytes]:
-    feed, back = buffer.find(b"\n"), buffer.find(b"\r")
-    if back >= 0 and (feed < 0 or back < feed):
-        if back == len(buffer) - 1:
-            return None, buffer  # a LF may follow
-        return buffer[:back], buffer[back + (2 if feed == back + 1 else 1) :]
-    if feed < 0:
-        return None, buffer
-    return buffer[:feed], buffer[feed + 1 :]

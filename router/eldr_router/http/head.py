@@ -1,4 +1,4 @@
-"""Response heads: parse an engine's, write the client's. Pure."""
+"""Heads of messages: parse an engine's response, write responses and requests. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from eldr_router.http.framing import Body, ChunkedBody, CloseBody, FramingError, LengthBody
+from eldr_router.http.framing import ChunkedBody, CloseBody, FramingError, LengthBody, Tracker
 
 HOP_BY_HOP = frozenset(
     (
@@ -35,15 +35,15 @@ class ResponseHead:
     status : int
     headers : list of (bytes, bytes)
         Names in lower case.
-    body : Body
-        Tracker of the body that follows.
+    body : Tracker
+        Of the body that follows.
     keep_alive : bool
         Whether the connection may be used again after the body.
     """
 
     status: int
     headers: Headers
-    body: Body
+    body: Tracker
     keep_alive: bool
 
     def get(self, name: bytes) -> bytes | None:
@@ -89,7 +89,7 @@ def parse_head(block: bytes) -> ResponseHead:
             tokens = {token.strip() for token in value.lower().split(b",")}
             keep_alive = b"close" not in tokens and (keep_alive or b"keep-alive" in tokens)
         headers.append((name, value))
-    body: Body
+    body: Tracker
     if status < 200 or status in (204, 304):
         body = LengthBody(0)
     elif encoding is not None:
@@ -109,6 +109,20 @@ def write_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     lines += [b"%b: %b" % header for header in headers]
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
+
+
+def write_request(method: str, target: str, authority: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a request head with its final blank line."""
+    lines = [b"%b %b HTTP/1.1" % (method.encode("latin-1"), target.encode("latin-1"))]
+    lines.append(b"host: %b" % authority.encode())
+    lines += [b"%b: %b" % header for header in headers]
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def authority(host: str, port: int) -> str:
+    """Return ``host:port`` as it stands in URLs and Host headers, IPv6 addresses in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> Headers:

@@ -14,6 +14,33 @@ MAX_HEAD = 1 << 16
 MAX_HEADERS = 128
 
 
+class Budget:
+    """Memory for the bodies of all requests of a port, those that are still arriving included.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes.
+    """
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes; False, and nothing is taken, if they are not left."""
+        if self.held + size > self.limit:
+            return False
+        self.held += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give bytes back."""
+        self.held -= size
+
+
 @dataclass(slots=True)
 class Request:
     """A complete request; header names in lower case."""
@@ -25,6 +52,13 @@ class Request:
     body: bytes
     keep_alive: bool
     http10: bool
+    budget: Budget | None = None
+
+    def drop_body(self) -> None:
+        """Forget the body: it may be large, and the answer may take long."""
+        if self.budget is not None:
+            self.budget.give(len(self.body))
+        self.body = b""
 
     def get(self, name: bytes) -> bytes | None:
         """Return a header's value."""
@@ -38,6 +72,8 @@ class RequestReader:
     ----------
     max_body : int
         Bytes; a longer body is refused with 413.
+    budget : Budget
+        Shared with other connections; where it is used up, a body is refused with 503.
 
     Attributes
     ----------
@@ -51,8 +87,11 @@ class RequestReader:
         The client waits for ``100 Continue``; whoever sends it clears this.
     """
 
-    def __init__(self, max_body: int) -> None:
+    def __init__(self, max_body: int, budget: Budget) -> None:
         self._max_body = max_body
+        self._budget = budget
+        self._body_size = 0
+        self._body: list[bytes] = []
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = False
         self._head_read = 0
@@ -63,39 +102,61 @@ class RequestReader:
 
     def feed(self, data: bytes) -> None:
         """Take bytes."""
+        rest: bytes | None = data
+        while rest is not None:
+            rest = self._feed(rest)
+
+    def _feed(self, data: bytes) -> bytes | None:
         if self.deaf:
-            return
+            return None
         if self._in_head:
             self._head_read += len(data)  # the parser hides a header until it is complete
+        rest = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            rest = self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP/1.1: {error}", "invalid_http")
         if self._in_head and self._head_read > MAX_HEAD:
             self._head_too_large()
+        return rest
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Serve the request as if it had not asked for another protocol (RFC 9110, section 7.8).
+    def _without_upgrade(self, rest: bytes) -> bytes | None:
+        """Return a request as if it had not asked for another protocol (RFC 9110, section 7.8), and what follows it.
 
         The parser skips such a request's body, so its head is parsed again without the wish.
         """
         method = self._parser.get_method()
         if self.deaf or method == b"CONNECT":
             self._refuse(400, "tunnels are not supported", "invalid_http")
-            return
+            return None
         dropped = (b"upgrade", b"connection", b"http2-settings")
         lines = [b"%b %b HTTP/1.1" % (method, self._url)]
         lines += [b"%b: %b" % (name, value) for name, value in self._headers if name not in dropped]
         self._parser = httptools.HttpRequestParser(self)
-        self.feed(b"\r\n".join([*lines, b"", b""]) + rest)
+        return b"\r\n".join([*lines, b"", b""]) + rest
 
-    def _refuse(self, status: int, message: str, code: str) -> None:
+    def close(self) -> None:
+        """Forget what has arrived: the connection is gone."""
+        self.deaf = True
+        self._drop_partial()
+        for item in self.queue:
+            if isinstance(item, Request):
+                item.drop_body()
+        self.queue.clear()
+
+    def _drop_partial(self) -> None:
+        self._budget.give(self._body_size)
+        self._body_size = 0
+        self._body = []
+
+    def _refuse(self, status: int, message: str, code: str, retry_after: int | None = None) -> None:
         if not self.deaf:
             self.deaf = True
             self.receiving = self.continue_due = False
-            self.queue.append(RouterError(status, message, code))
+            self._drop_partial()
+            self.queue.append(RouterError(status, message, code, retry_after=retry_after))
 
     def _head_too_large(self) -> None:
         limits = f"{MAX_HEADERS} headers and {MAX_HEAD} bytes"
@@ -105,7 +166,7 @@ class RequestReader:
         """Start a request."""
         self._url = b""
         self._headers: Headers = []
-        self._body: list[bytes] = []
+        self._body = []
         self._head_size = self._head_read = self._body_size = 0
         self._in_head = self.receiving = True
 
@@ -151,15 +212,19 @@ class RequestReader:
             self._refuse(417, f"expect: {expect[:40]!r} is not supported", "invalid_http")
 
     def on_body(self, data: bytes) -> None:
-        """Collect the body, within the limit."""
-        self._body_size += len(data)
-        if self._body_size > self._max_body:
+        """Collect the body, within the limits."""
+        if self.deaf:
+            return
+        if self._body_size + len(data) > self._max_body:
             self._body_too_large()
-        if not self.deaf:
+        elif self._budget.take(len(data)):
+            self._body_size += len(data)
             self._body.append(data)
+        else:
+            limit = self._budget.limit
+            self._refuse(503, f"request bodies hold {limit} bytes already; retry later", "uploads_full", 1)
 
     def _body_too_large(self) -> None:
-        self._body.clear()
         self._refuse(413, f"the request body is longer than {self._max_body} bytes", "body_too_large")
 
     def on_message_complete(self) -> None:
@@ -167,10 +232,21 @@ class RequestReader:
         if self.deaf or self._parser.should_upgrade():
             return
         self.receiving = self.continue_due = False
-        path, _, query = self._url.decode("latin-1").partition("?")
+        path, _, query = _origin_form(self._url.decode("latin-1")).partition("?")
         keep_alive = self._parser.should_keep_alive()
         http10 = self._parser.get_http_version() == "1.0"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         method = self._parser.get_method().decode("latin-1")
-        self.queue.append(Request(method, path, query, self._headers, body, keep_alive, http10))
+        self.queue.append(Request(method, path, query, self._headers, body, keep_alive, http10, self._budget))
+        self._body_size = 0  # the request's from now on
+        self._body = []
         self.deaf = not keep_alive
+
+
+def _origin_form(target: str) -> str:
+    """Return the path and query of a target, which clients may send with scheme and authority (RFC 9112, section 3.2.2)."""
+    scheme, separator, rest = target.partition("://")
+    if not separator or "/" in scheme:
+        return target
+    _, slash, path = rest.partition("/")
+    return slash + path or "/"

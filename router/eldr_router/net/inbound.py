@@ -1,16 +1,27 @@
-"""Client connections: one response at a time, keep-alive, back pressure, disconnects."""
+r"""Client connections: one response at a time, keep-alive, back pressure, disconnects.
+
+A connection is an explicit state machine::
+
+    IDLE <----> RECEIVING ---> WORKING ---> RESPONDING ---> IDLE
+                    \_ refused ________________\_ last __> CLOSING ---> CLOSED
+
+Requests of a pipeline wait until the answer before them has been read by the client, so that nobody can make the router
+hold more answers than one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from enum import Enum
+from typing import Any, cast
 
 from eldr_router.http.errors import RouterError, error_body
 from eldr_router.http.head import Headers, write_head
-from eldr_router.http.requests import Request, RequestReader
+from eldr_router.http.requests import Budget, Request, RequestReader
+from eldr_router.net.work import TaskWork, Work
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +29,24 @@ _BACKLOG = 1 << 16
 _IDLE_SECONDS = 75.0
 _RECEIVE_SECONDS = 120.0
 _LINGER_SECONDS = 2.0
+_PROBE_SECONDS = 0.1
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = (b"content-type", b"application/json")
 
-Handler = Callable[[Request, "Client"], Awaitable[None]]
+
+class State(Enum):
+    """Where a connection stands."""
+
+    IDLE = "idle"
+    RECEIVING = "receiving"
+    WORKING = "working"
+    RESPONDING = "responding"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+Handler = Callable[[Request, "ClientConnection"], None]
+"""Answers a request at once, or attaches the work that will."""
 
 
 @dataclass(slots=True)
@@ -34,6 +59,10 @@ class Server:
         Answers one request.
     max_body : int
         Bytes; beyond it 413.
+    budget : Budget
+        Memory for all request bodies.
+    max_connections : int
+        Beyond so many a new one is answered with 503: without a file descriptor to an engine nothing could be done for it.
     draining : bool
         Answers say ``connection: close``.
     """
@@ -41,160 +70,144 @@ class Server:
     handler: Handler
     loop: asyncio.AbstractEventLoop
     max_body: int
+    budget: Budget
+    max_connections: int = 1 << 20
     draining: bool = False
-    clients: set[Client] = field(default_factory=set)
+    connections: set[ClientConnection] = field(default_factory=set)
 
-    def protocol(self) -> Client:
+    def protocol(self) -> ClientConnection:
         """Return the protocol of a new connection."""
-        return Client(self)
+        return ClientConnection(self)
 
     def sweep(self) -> None:
-        """Close connections that are idle, or whose request does not arrive."""
-        for client in tuple(self.clients):
-            client.sweep(self.loop.time())
+        """Look after connections that wait: for a request, its rest, or a client that may be gone."""
+        now = self.loop.time()
+        for connection in tuple(self.connections):
+            connection.sweep(now)
 
     def close_idle(self) -> None:
-        """Close connections without a request."""
-        for client in tuple(self.clients):
-            if not client.busy:
-                client.close()
+        """Close connections without a request; one that is arriving is waited for."""
+        for connection in tuple(self.connections):
+            if connection.state is State.IDLE:
+                connection.close()
 
     def abort(self) -> None:
         """Cut every connection."""
-        for client in tuple(self.clients):
-            client.abort()
+        for connection in tuple(self.connections):
+            connection.abort()
 
     @property
     def busy(self) -> int:
-        """Connections with a request in progress."""
-        return sum(client.busy for client in self.clients)
+        """Connections with a request in progress or arriving."""
+        return sum(connection.busy for connection in self.connections)
 
 
-class Client(asyncio.Protocol):
-    """One client connection. Requests of a pipeline are answered in order, one at a time.
+class ClientConnection(asyncio.Protocol):
+    """One client connection; requests of a pipeline are answered in order.
 
     Attributes
     ----------
-    on_pause, on_resume : callable or None
-        Called when the client stops reading, and when it reads again.
-    can_write : asyncio.Event
-        The same as a condition.
+    state : State
+    can_write : bool
+        Whether the client keeps up.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._reader = RequestReader(server.max_body)
+        self._reader = RequestReader(server.max_body, server.budget)
+        self._transport: asyncio.Transport
         self._backlog = bytearray()
-        self._task: asyncio.Task[None] | None = None
         self._request: Request | None = None
+        self._work: Work | None = None
         self._since = server.loop.time()
-        self._lingering = False
-        self._started = self._complete = False
-        self.on_pause: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
-        self.can_write = asyncio.Event()
-        self.can_write.set()
+        self._half_closed = False
+        self._advancing = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.state = State.IDLE
+        self.can_write = True
+
+    # what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note of a connection."""
+        """Take note of a connection, or turn it away."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        self._server.clients.add(self)
+        self._server.connections.add(self)
+        if len(self._server.connections) > self._server.max_connections:
+            self._refuse(
+                RouterError(503, "too many connections; retry later", "connections_full", retry_after=1)
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Abort the request in progress, and with it both legs upstream."""
-        self._server.clients.discard(self)
-        self.can_write.set()
-        if self._task is not None:
-            self._task.cancel()
+        self._server.connections.discard(self)
+        self.state = State.CLOSED
+        self._reader.close()
+        self._drop_request()
+        self._wake()
+        work, self._work = self._work, None
+        if work is not None:
+            work.gone()
 
-    def eof_received(self) -> None:
-        """Treat the end of the client's bytes as a disconnect."""
-        self._transport.abort() if self.busy else self._transport.close()
+    def eof_received(self) -> bool:
+        """Find out whether the client is gone, or has only said all it has to say.
+
+        Both look the same. A client that closed its half did so after its request, and ignores interim responses, as
+        every client of HTTP/1.1 must (RFC 9110, section 15.2); one that is gone answers them with a reset, which the
+        next write meets. Whoever ends its side in the middle of a response has left.
+        """
+        if self.state is not State.WORKING:
+            if self.state is State.RESPONDING and not self._half_closed:
+                self.abort()
+            return False
+        self._half_closed = True
+        self._probe()
+        self._server.loop.call_later(_PROBE_SECONDS, self._probe)
+        return True
 
     def pause_writing(self) -> None:
         """Stop the engine while the client does not read."""
-        self.can_write.clear()
-        if self.on_pause is not None:
-            self.on_pause()
+        self.can_write = False
+        if self._work is not None:
+            self._work.pause()
 
     def resume_writing(self) -> None:
-        """Let the engine go on."""
-        self.can_write.set()
-        if self.on_resume is not None:
-            self.on_resume()
+        """Let the engine go on, or the next request."""
+        self.can_write = True
+        self._wake()
+        if self._work is not None:
+            self._work.resume()
+        self._advance()
 
     def data_received(self, data: bytes) -> None:
         """Parse, or keep for later while a request is in progress."""
         if self._reader.deaf:
             return
-        if self.busy:
-            self._backlog += data
-            if len(self._backlog) > _BACKLOG:
-                self._transport.pause_reading()
+        if self.state in (State.IDLE, State.RECEIVING) and self.can_write:
+            self._read(data)
             return
-        self._read(data)
+        self._backlog += data
+        if len(self._backlog) > _BACKLOG:
+            self._transport.pause_reading()
 
-    def _read(self, data: bytes) -> None:
-        if not self._reader.receiving:
-            self._since = self._server.loop.time()
-        self._reader.feed(data)
-        self._next()
+    # what handlers do
 
-    def _next(self) -> None:
-        if self._reader.queue:
-            item = self._reader.queue.popleft()
-            self._started = self._complete = False
-            if isinstance(item, RouterError):
-                self._request = None
-                self.respond_error(item)
-                self._linger()
-                return
-            self._request = item
-            self._task = self._server.loop.create_task(self._handle(item))
-            self._task.add_done_callback(self._done)
-        elif self._reader.continue_due:
-            self._reader.continue_due = False
-            self._transport.write(_CONTINUE)
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Answer the request by a coroutine; it is cancelled when the client leaves."""
+        self.attach(TaskWork(self, coroutine))
 
-    async def _handle(self, request: Request) -> None:
-        try:
-            await self._server.handler(request, self)
-        except RouterError as error:
-            self.respond_error(error)
-        except Exception:
-            log.exception("a request failed inside the router")
-            self.respond_error(RouterError(500, "internal error of the router", "internal"))
-
-    def _done(self, task: asyncio.Task[None]) -> None:  # noqa: ARG002
-        self._task = None
-        self.on_pause = self.on_resume = None
-        if self._transport.is_closing():
-            return
-        if not self._complete:
-            self.abort()
-            return
-        if not self.keep_alive:
-            self._transport.close()
-            return
-        self._since = self._server.loop.time()
-        if self._reader.queue or not self._backlog:
-            self._next()
-            return
-        data, self._backlog = bytes(self._backlog), bytearray()
-        if len(data) > _BACKLOG:
-            self._transport.resume_reading()
-        self._read(data)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request is in progress."""
-        return self._task is not None
+    def attach(self, work: Work) -> None:
+        """Let ``work`` know when the client leaves, and whether it keeps up."""
+        self._work = work
 
     @property
     def keep_alive(self) -> bool:
         """Whether the connection goes on after this response."""
         request = self._request
-        return request is not None and request.keep_alive and not request.http10 and not self._server.draining
+        return (
+            request is not None
+            and request.keep_alive
+            and not (request.http10 or self._half_closed or self._server.draining)
+        )
 
     def head(self, status: int, headers: Headers) -> bytes:
         """Return a response head that says how this connection goes on."""
@@ -202,30 +215,56 @@ class Client(asyncio.Protocol):
             headers = [*headers, (b"connection", b"close")]
         return write_head(status, headers)
 
-    def begin(self, *, close: bool = False) -> Callable[[bytes], None]:
-        """Start a response by hand: return what writes it; :meth:`end` it.
+    def begin(self, status: int, headers: Headers, *, close: bool = False) -> None:
+        """Write a response head; :meth:`write` what follows and :meth:`end` it.
 
         With ``close`` the connection's end is the end of the response.
         """
         if close and self._request is not None:
             self._request.keep_alive = False
-        self._started = True
-        return self._transport.write
+        self.begin_raw(self.head(status, headers))
+
+    def begin_raw(self, data: bytes) -> None:
+        """Write a head made by :meth:`head`, and what is there of the body."""
+        if self.state is State.WORKING:
+            self.state = State.RESPONDING
+            self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of the response: the hot path."""
+        if self.state is State.RESPONDING and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        """Wait until the client keeps up, or is gone."""
+        while not self.can_write and self.state is not State.CLOSED:
+            self._waiter = self._server.loop.create_future()
+            await self._waiter
 
     def end(self) -> None:
-        """End a response that was begun."""
-        self._complete = True
+        """End the response."""
+        if self.state is not State.RESPONDING:
+            return
+        keep_alive = self.keep_alive
+        self._drop_request()
+        self._work = None
+        self._since = self._server.loop.time()
+        if keep_alive:
+            self.state = State.IDLE
+            self._advance()
+        else:
+            self.close()
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Write a whole response."""
         head = self.head(status, [*headers, (b"content-length", b"%d" % len(body))])
         is_head = self._request is not None and self._request.method == "HEAD"
-        self.begin()(head if is_head else head + body)
+        self.begin_raw(head if is_head else head + body)
         self.end()
 
     def respond_error(self, error: RouterError, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Write an error response, or cut one that has begun."""
-        if self._started:
+        if self.state is State.RESPONDING:
             self.abort()
             return
         headers = [JSON, *headers]
@@ -233,25 +272,114 @@ class Client(asyncio.Protocol):
             headers.append((b"retry-after", b"%d" % error.retry_after))
         self.respond(error.status, headers, error_body(error.message, error.status, error.code, error.param))
 
-    def _linger(self) -> None:
-        """Close after an early refusal: read on for a moment, or the client's unread bytes destroy the answer."""
-        self._lingering = True
-        self._since = self._server.loop.time()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+    def fail(self) -> None:
+        """Answer for a bug of the router; to be called where its exception is handled."""
+        log.exception("a request failed inside the router")  # noqa: LOG004 - callers handle an exception
+        self.respond_error(RouterError(500, "internal error of the router", "internal"))
+
+    # time and ends
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is in progress or arriving."""
+        return self.state in (State.RECEIVING, State.WORKING, State.RESPONDING)
 
     def sweep(self, now: float) -> None:
-        """Close the connection if it has waited too long."""
-        if self.busy:
-            return
-        waiting = _RECEIVE_SECONDS if self._reader.receiving else _IDLE_SECONDS
-        if now - self._since > (_LINGER_SECONDS if self._lingering else waiting):
-            self.close()
+        """Close the connection if it has waited too long; find out whether a silent client is still there."""
+        waited = now - self._since
+        if self.state is State.IDLE and waited > _IDLE_SECONDS:
+            self.close() if self.can_write else self.abort()
+        elif self.state is State.RECEIVING and waited > _RECEIVE_SECONDS:
+            self.abort()
+        elif self.state is State.CLOSING and waited > _LINGER_SECONDS:
+            # what is written may still go out, but not for ever
+            self.abort() if waited > _IDLE_SECONDS else self._transport.close()
+        elif self._half_closed:
+            self._probe()
 
     def close(self) -> None:
         """Close after what is written has gone out."""
-        self._transport.close()
+        if self.state is not State.CLOSED:
+            self.state = State.CLOSING
+            self._since = self._server.loop.time()
+            self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection."""
         self._transport.abort()
+
+    # inside
+
+    def _read(self, data: bytes) -> None:
+        if self.state is State.IDLE:
+            self._since = self._server.loop.time()
+        self._reader.feed(data)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Answer what has arrived, one request after the other, as far as the client reads."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self.state in (State.IDLE, State.RECEIVING) and self.can_write:
+                if self._reader.queue:
+                    self._start(self._reader.queue.popleft())
+                elif self._backlog:
+                    data, self._backlog = bytes(self._backlog), bytearray()
+                    if len(data) > _BACKLOG:
+                        self._transport.resume_reading()
+                    self._reader.feed(data)
+                else:
+                    self.state = State.RECEIVING if self._reader.receiving else State.IDLE
+                    break
+        finally:
+            self._advancing = False
+        if self._reader.continue_due and self.state is State.RECEIVING:
+            self._reader.continue_due = False
+            self._transport.write(_CONTINUE)
+
+    def _start(self, item: Request | RouterError) -> None:
+        if isinstance(item, RouterError):
+            self._refuse(item)
+            return
+        self._request = item
+        self.state = State.WORKING
+        try:
+            self._server.handler(item, self)
+        except RouterError as error:
+            self.respond_error(error)
+        except Exception:  # noqa: BLE001 - fail logs it
+            self.fail()
+
+    def _refuse(self, error: RouterError) -> None:
+        """Answer and close, but read on for a moment: unread bytes would destroy the answer."""
+        self._request = None
+        self.state = State.WORKING
+        headers = [JSON, (b"connection", b"close")]
+        if error.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % error.retry_after))
+        body = error_body(error.message, error.status, error.code, error.param)
+        self._transport.write(
+            write_head(error.status, [*headers, (b"content-length", b"%d" % len(body))]) + body
+        )
+        self._reader.deaf = True
+        self.state = State.CLOSING
+        self._since = self._server.loop.time()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _drop_request(self) -> None:
+        request, self._request = self._request, None
+        if request is not None:
+            request.drop_body()
+
+    def _probe(self) -> None:
+        request = self._request
+        open_ = self.state is State.WORKING and not self._transport.is_closing()
+        if open_ and request is not None and not request.http10:
+            self._transport.write(_CONTINUE)

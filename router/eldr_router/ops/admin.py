@@ -20,7 +20,7 @@ from eldr.contract import (
 )
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
-from eldr_router.net.inbound import JSON, Client
+from eldr_router.net.inbound import JSON, ClientConnection
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan.table import SetRef
 from eldr_router.serve.services import Services
@@ -56,7 +56,7 @@ class Admin:
         self._expected = f"Bearer {token}".encode() if token else None
         self._answers = 0
 
-    async def handle(self, request: Request, client: Client) -> None:
+    def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
         if request.method not in ("GET", "HEAD"):
             raise RouterError(405, f"{request.path} takes GET", "method_not_allowed")
@@ -73,7 +73,7 @@ class Admin:
         elif request.path == PATH_COUNTS:
             client.respond(200, [JSON], orjson.dumps(self._counts()))
         elif request.path == PATH_SIGLOG:
-            await self._siglog(request, client)
+            client.run(self._siglog(request, client))
         else:
             raise RouterError(404, f"{request.path} is not an admin path", "not_found")
 
@@ -135,18 +135,17 @@ class Admin:
             "counters": services.metrics.totals(),
         }
 
-    async def _siglog(self, request: Request, client: Client) -> None:
+    async def _siglog(self, request: Request, client: ClientConnection) -> None:
         headers = [(b"content-type", b"application/octet-stream")]
         if not request.http10:
             headers.append((b"transfer-encoding", b"chunked"))
-        write = client.begin(close=request.http10)
-        write(client.head(200, headers))
+        client.begin(200, headers, close=request.http10)
         if request.method != "HEAD":
             async for data in self._services.joiner.read():
-                await client.can_write.wait()
-                write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
+                await client.writable()
+                client.write(data if request.http10 else b"%x\r\n%b\r\n" % (len(data), data))
             if not request.http10:
-                write(b"0\r\n\r\n")
+                client.write(b"0\r\n\r\n")
         client.end()
 
 

@@ -16,7 +16,8 @@ import orjson
 from eldr.contract import PATH_ACTIVATIONS, ROLE_DECODE, base_id
 from eldr.siglog import Record, SignatureLog, pack_counts
 from eldr.wire import ExpertCounts, WireError, decode_counts
-from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.net.fetch import fetch
+from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.ops.metrics import Metrics
 from eldr_router.plan.placement import Placement
@@ -159,7 +160,7 @@ class Joiner:
                 records = answer["records"]
                 if cursor.boot == answer["boot"]:
                     # not at the first answer of a boot: what was overwritten before then was none of ours
-                    self._metrics.lost_activations.inc(max(0, int(answer.get("lost", 0))))
+                    self._metrics.lost_activations.add(max(0, int(answer.get("lost", 0))))
                 cursor.after, cursor.boot = int(answer["next"]), str(answer["boot"])
                 joined += self._join(endpoint, records)
                 if len(records) < _LIMIT:
@@ -178,16 +179,13 @@ class Joiner:
                 "rate": self._sample_rate(),
             }
         )
-        spec = endpoint.spec
-        request = f"GET {PATH_ACTIVATIONS}?{query} HTTP/1.1\r\nhost: {spec.authority}\r\n\r\n"
-        with await self._pool.open(spec.host, spec.port) as exchange:
-            head = await exchange.send(request.encode(), _PATIENCE)
-            body = await exchange.collect(head.body, _MAX_ANSWER)
-        if head.status == 404:
+        target = f"{PATH_ACTIVATIONS}?{query}"
+        got = await fetch(self._pool, endpoint.address, target, patience=_PATIENCE, limit=_MAX_ANSWER)
+        if got.status == 404:
             return None
-        answer = orjson.loads(body)
-        if head.status != 200 or not isinstance(answer, dict):
-            raise ValueError(f"status {head.status}")
+        answer = orjson.loads(got.body)
+        if got.status != 200 or not isinstance(answer, dict):
+            raise ValueError(f"status {got.status}")
         return answer
 
     def _join(self, endpoint: Endpoint, records: list[Any]) -> list[tuple[Observation, ExpertCounts]]:
@@ -219,7 +217,7 @@ class Joiner:
             log.error("the signature log cannot be written, %d records lost: %s", len(batch), error)  # noqa: TRY400
             return
         for item in batch:
-            self._metrics.log_records.labels("joined" if item.decode is not None else "missing").inc()
+            self._metrics.log_records("joined" if item.decode is not None else "missing")
 
     def _append(self, target: SignatureLog, batch: list[Record]) -> int:
         now = self._wall()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.ops.tally import Count, Spread
+from eldr_router.plan.placement import Placement
 from eldr_router.state.registry import Registry
 
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -48,52 +49,70 @@ class Metrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_InFlight(registry))
-        self._counters: list[Counter] = []
-        self.requests = self._counter("requests", "Requests by outcome.", "outcome")
-        self.placements = self._counter(
+        self._counts: list[Count] = []
+        self.requests = self._count("requests", "Requests by outcome.", "outcome")
+        self.placements = self._count(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )
-        self.signatures = self._counter(
+        self.signatures = self._count(
             "signatures", "Prefill answers by what they told of their experts.", "quality"
         )
-        self.placed = self._counter("placed", "Requests placed on each decode engine.", "endpoint")
-        self.retries = self._counter("retries", "Attempts given up, by leg and cause.", "leg", "cause")
-        self.whole = self._counter("whole", "Requests sent whole to a decode engine, by reason.", "reason")
-        self.expired = self._counter(
+        self.placed = self._count("placed", "Requests placed on each decode engine.", "endpoint")
+        self.retries = self._count("retries", "Attempts given up, by leg and cause.", "leg", "cause")
+        self.whole = self._count("whole", "Requests sent whole to a decode engine, by reason.", "reason")
+        self.expired = self._count(
             "expired_results", "Prefill results discarded because their lease ran out."
         )
-        self.broken_streams = self._counter("broken_streams", "Responses that broke after their first byte.")
-        self.lost_activations = self._counter(
+        self.freed_results = self._count(
+            "freed_results", "Prefill results that nobody used, pulled so that their blocks are free."
+        )
+        self.broken_streams = self._count("broken_streams", "Responses that broke after their first byte.")
+        self.lost_activations = self._count(
             "lost_activations", "Activation records that engines overwrote before they were read."
         )
-        self.log_records = self._counter("log_records", "Signature log records written.", "decode")
+        self.log_records = self._count("log_records", "Signature log records written.", "decode")
         self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
         self.ready = self._gauge("ready", "1 once /ready answers 200.")
-        self.band = self._histogram("band_size", "Decode engines in the band.", _BAND)
-        self.similarity = self._histogram(
-            "similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY
-        )
-        self.prefill = self._histogram("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
-        self.first_byte = self._histogram("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
-        self.total = self._histogram("request_seconds", "Arrival to the end of the response.", _LATENCY)
+        self.body_bytes = self._gauge("body_bytes", "Memory that request bodies hold.")
+        self.band = self._spread("band_size", "Decode engines in the band.", _BAND)
+        self.similarity = self._spread("similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY)
+        self.prefill = self._spread("prefill_seconds", "Arrival to prefill answer.", _LATENCY)
+        self.first_byte = self._spread("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
+        self.total = self._spread("request_seconds", "Arrival to the end of the response.", _LATENCY)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(f"eldr_router_{name}", text, labels, registry=self._registry)
-        self._counters.append(counter)
-        return counter
+    def _count(self, name: str, text: str, *labels: str) -> Count:
+        count = Count(f"eldr_router_{name}", text, labels)
+        self._registry.register(count)
+        self._counts.append(count)
+        return count
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"eldr_router_{name}", text, registry=self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"eldr_router_{name}", text, buckets=buckets, registry=self._registry)
+    def _spread(self, name: str, text: str, bounds: tuple[float, ...]) -> Spread:
+        spread = Spread(f"eldr_router_{name}", text, bounds)
+        self._registry.register(spread)
+        return spread
+
+    def gave_up(self, leg: str, cause: str) -> None:
+        """Count an attempt given up."""
+        self.retries(leg, cause)
+        if cause == "expired":
+            self.expired()
+
+    def place(self, placement: Placement) -> None:
+        """Count a placement whose engine began to answer."""
+        self.placements(placement.policy, placement.reason)
+        self.placed(placement.endpoint.name)
+        self.band(placement.candidates)
+        if placement.similarity is not None:
+            self.similarity(placement.similarity)
 
     def forget(self, names: Iterable[str]) -> None:
         """Remove the series of decode engines that went."""
         for name in names:
-            with suppress(KeyError):
-                self.placed.remove(name)
+            self.placed.forget(name)
 
     def exposition(self) -> bytes:
         """Return everything in the text format."""
@@ -102,10 +121,6 @@ class Metrics:
     def totals(self) -> dict[str, float]:
         """Return every counter's total as ``name{label="value"}``."""
         totals: dict[str, float] = {}
-        for counter in self._counters:
-            for family in counter.collect():
-                for sample in family.samples:
-                    if sample.name.endswith("_total"):
-                        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
-                        totals[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+        for count in self._counts:
+            totals |= count.totals()
         return totals

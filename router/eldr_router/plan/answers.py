@@ -34,7 +34,7 @@ def first_word(data: bytes) -> Word:
     if not isinstance(event, dict):
         return "tokens"
     if (error := event.get("error")) is not None:
-        return "tokens" if _blames_client(error) else "error_event"
+        return "tokens" if blames_client(error) else "error_event"
     choices = event.get("choices")
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         return "tokens"
@@ -67,7 +67,8 @@ def has_aborted(answer: dict[str, Any]) -> bool:
     )
 
 
-def _blames_client(error: object) -> bool:
+def blames_client(error: object) -> bool:
+    """Tell whether an error object is the client's fault (4xx)."""
     code = error.get("code") if isinstance(error, dict) else None
     return isinstance(code, int) and 400 <= code < 500
 

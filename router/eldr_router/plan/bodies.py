@@ -1,36 +1,80 @@
 """Request bodies: what may be split, what each leg gets, what is refused. Pure.
 
-Bodies are parsed once and always re-serialised, so that engine and router can never read two different requests out of
-one text (duplicate keys, escapes, odd encodings).
+Only the fields that the router must understand are parsed; prompts stay the bytes that the client sent, so that a long
+one costs neither time nor memory. Every body is written anew, each field once, so that engine and router can never
+read two different requests out of one text (duplicate keys, escapes).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import msgspec
 
 from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.http.errors import bad_request
+from eldr_router.plan.steps import Form
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-PREFIX_BYTES = 1024
-_PREFIX_TOKENS = 256
+_SHORT_ANSWER = 1024
+"""Tokens. A whole answer of at most so many is there long before a lease of the usual length is over."""
+_READ = (
+    *("n", "best_of", "echo", "use_beam_search", "prompt_logprobs", "max_tokens", "max_completion_tokens"),
+    *("min_tokens", "stream", "stream_options", "vllm_xargs", "tools", "functions", "response_format"),
+)
 _NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
-_REMOTE_DECODE = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
+_REMOTE_DECODE = msgspec.Raw(
+    msgspec.json.encode(
+        {
+            "do_remote_decode": True,
+            "do_remote_prefill": False,
+            "remote_engine_id": None,
+            "remote_block_ids": None,
+            "remote_host": None,
+            "remote_port": None,
+        }
+    )
+)
+_ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_VALUE = msgspec.json.Decoder()
+_ENCODER = msgspec.json.Encoder()
 
-Body = dict[str, Any]
+
+class Parsed:
+    """A client's body.
+
+    Attributes
+    ----------
+    path : str
+    fields : dict of str to msgspec.Raw
+        Every field as the client sent it.
+    known : dict of str to object
+        Values of the fields that the router understands, those that are there.
+    """
+
+    __slots__ = ("fields", "known", "path")
+
+    def __init__(self, path: str, fields: dict[str, msgspec.Raw], known: dict[str, Any]) -> None:
+        self.path = path
+        self.fields = fields
+        self.known = known
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.known.get("stream") is True
+
+    @property
+    def prompt(self) -> memoryview:
+        """The prompt, or a chat's messages, as JSON; empty if there is none."""
+        raw = self.fields.get("messages" if self.path == CHAT else "prompt")
+        return memoryview(b"") if raw is None else memoryview(raw)
 
 
-def parse(raw: bytes) -> Body:
+def parse(raw: bytes, path: str = COMPLETIONS) -> Parsed:
     """Parse a client's body and refuse what must never reach an engine.
 
     Raises
@@ -39,139 +83,142 @@ def parse(raw: bytes) -> Body:
         400 if it is no JSON object or carries ``kv_transfer_params``, at the top or through ``vllm_xargs``.
     """
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"the request body is not JSON: {error}", "invalid_json") from None
-    if not isinstance(body, dict):
+        fields = _FIELDS.decode(raw)
+        known = {name: _VALUE.decode(fields[name]) for name in _READ if name in fields}
+    except msgspec.ValidationError as error:
+        raise bad_request(f"the request body must be a JSON object: {error}", "invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(
-            f"the request body must be a JSON object, got {type(body).__name__}", "invalid_json"
-        )
-    extra = body.get("vllm_xargs")
-    if KV_KEY in body or (isinstance(extra, dict) and KV_KEY in extra):
+            f"the request body is not JSON that can be forwarded: {error}", "invalid_json"
+        ) from None
+    extra = known.get("vllm_xargs")
+    if KV_KEY in fields or (isinstance(extra, dict) and KV_KEY in extra):
         raise bad_request(
             f"{KV_KEY} is reserved for the router: it names other requests' memory; remove it",
             "reserved",
             KV_KEY,
         )
-    _check_overridden(body)
-    return body
+    _check(known)
+    for name in ("vllm_xargs", "stream_options"):
+        if name in known:  # objects that were looked into: what was read is what is sent
+            fields[name] = _raw(known[name])
+    return Parsed(path, fields, known)
 
 
-def _check_overridden(body: Body) -> None:
+def _check(known: dict[str, Any]) -> None:
     """Refuse bad values of the fields that the prefill body overrides.
 
     The prefill engine never sees them: it would compute the prompt and hold its blocks for a request that the decode
     engine refuses.
     """
-    least = 0 if body.get("echo") else 1
+    least = 0 if known.get("echo") else 1
     for name, low in (("max_tokens", least), ("max_completion_tokens", least), ("min_tokens", 0), ("n", 1)):
-        value = body.get(name)
+        value = known.get(name)
         if value is not None and (type(value) is not int or value < low):
             raise bad_request(
                 f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name
             )
     for name, kind in (("stream", bool), ("stream_options", dict)):
-        value = body.get(name)
+        value = known.get(name)
         if value is not None and not isinstance(value, kind):
             expected = "true or false" if kind is bool else "an object"
             raise bad_request(f"{name}: expected {expected}, got {value!r:.40}", "invalid_value", name)
 
 
-def unsplittable(body: Body, path: str) -> str | None:
+def unsplittable(body: Parsed) -> str | None:
     """Return why a request cannot be split into prefill and decode, or None if it can.
 
     The reason is a bounded metric label.
     """
-    for name in ("n", "best_of"):
-        if body.get(name) not in (None, 1):
-            return name
-    for name in ("echo", "use_beam_search"):
-        if body.get(name):
-            return name
-    logprobs = body.get("prompt_logprobs")
-    if logprobs is not None and logprobs is not False:
-        return "prompt_logprobs"
-    if path == CHAT:
-        return None if isinstance(body.get("messages"), list) else "messages"
-    prompt = body.get("prompt")
-    if isinstance(prompt, str):
-        return None
-    return None if _is_token_ids(prompt) else "prompt"
+    known = body.known
+    if known:
+        for name in ("n", "best_of"):
+            if known.get(name) not in (None, 1):
+                return name
+        for name in ("echo", "use_beam_search"):
+            if known.get(name):
+                return name
+        logprobs = known.get("prompt_logprobs")
+        if logprobs is not None and logprobs is not False:
+            return "prompt_logprobs"
+    kind = _kind(body.prompt)
+    if body.path == CHAT:
+        return None if kind[:1] == b"[" else "messages"
+    return None if kind[:1] == b'"' or _is_token_ids(kind) else "prompt"
 
 
-def sequences(body: Body, path: str) -> int:
+def sequences(body: Parsed) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices."""
-    choices = max(_count(body.get("n")), _count(body.get("best_of")))
-    prompt = None if path == CHAT else body.get("prompt")
-    if isinstance(prompt, list) and prompt and not _is_token_ids(prompt):
-        return choices * len(prompt)
-    return choices
+    choices = max(_count(body.known.get("n")), _count(body.known.get("best_of")))
+    kind = _kind(body.prompt)
+    if body.path == CHAT or kind[:1] != b"[" or _is_token_ids(kind):
+        return choices
+    return choices * max(1, len(_ITEMS.decode(body.prompt)))
 
 
-def _is_token_ids(prompt: object) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
+def _kind(prompt: memoryview) -> bytes:
+    """Return the first two characters that count: what kind of JSON value it is, and what a list begins with."""
+    return bytes(prompt[:256]).translate(None, b" \t\r\n")[:2]
+
+
+def _is_token_ids(kind: bytes) -> bool:
+    """Tell by its first item whether a list is one prompt; engines refuse a list that is neither."""
+    return kind[:1] == b"[" and (kind[1:].isdigit() or kind[1:] == b"-")
 
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 1 else 1
 
 
-def prefill_body(body: Body, path: str) -> bytes:
+def forms(body: Parsed, *, split: bool) -> tuple[Form, Form | None]:
+    """Return how a decode engine is to answer, and how after a lease ran out over a whole answer.
+
+    The moment of a pull is known from a stream's first event, but only from the end of a whole answer. So long answers
+    are streamed by the engine even for clients that want them whole, except where a stream may say other things than
+    the whole answer would: with tools, whose calls engines parse by different rules in each.
+    """
+    if body.streams:
+        return Form.STREAM, None
+    if not split or body.known.get("tools") or body.known.get("functions"):
+        return Form.WHOLE, None
+    most = body.known.get("max_completion_tokens") or body.known.get("max_tokens")
+    if most is None and body.path == COMPLETIONS:
+        most = 16  # what the API, and vLLM, take for it
+    short = most is not None and most <= _SHORT_ANSWER
+    return (Form.WHOLE if short else Form.ASSEMBLE), Form.ASSEMBLE
+
+
+def prefill_body(body: Parsed) -> bytes:
     """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
-    first = {key: value for key, value in body.items() if key not in _NOT_FOR_PREFILL}
+    first = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
     # min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
-    first.update(stream=False, max_tokens=1, min_tokens=1, n=1)
-    if path == CHAT or "max_completion_tokens" in first:
-        first["max_completion_tokens"] = 1
+    first.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
+    if body.path == CHAT or "max_completion_tokens" in first:
+        first["max_completion_tokens"] = _ONE
     first[KV_KEY] = _REMOTE_DECODE
-    return _dump(first)
+    return _ENCODER.encode(first)
 
 
-def decode_body(body: Body, kv: dict[str, Any] | None) -> bytes:
+def decode_body(body: Parsed, kv: dict[str, Any] | None, form: Form = Form.WHOLE) -> bytes:
     """Return the second leg: the client's body with the prefill's parameters, without the expert counts."""
-    if kv is None:
-        return _dump(body)
-    return _dump({**body, KV_KEY: {key: value for key, value in kv.items() if key != ELDR_KEY}})
+    second: dict[str, Any] = dict(body.fields)
+    if form is Form.ASSEMBLE:
+        second["stream"] = _TRUE
+        second["stream_options"] = {"include_usage": True}
+    if kv is not None:
+        second[KV_KEY] = {key: value for key, value in kv.items() if key != ELDR_KEY}
+    return _ENCODER.encode(second)
 
 
-def _dump(body: Body) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:  # it writes fewer levels than it reads
-        raise bad_request(f"the request body cannot be forwarded: {error}", "invalid_json") from None
+def freeing_body(body: Parsed, kv: dict[str, Any]) -> bytes:
+    """Return a second leg that ends as soon as it has pulled: its blocks are then free at the prefill engine."""
+    brief: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
+    brief.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
+    if body.path == CHAT or "max_completion_tokens" in brief:
+        brief["max_completion_tokens"] = _ONE
+    brief[KV_KEY] = {key: value for key, value in kv.items() if key != ELDR_KEY}
+    return _ENCODER.encode(brief)
 
 
-def prefix(body: Body, path: str) -> bytes:
-    """Return the first bytes of the prompt's text, which requests with a shared prefix have in common."""
-    if path != CHAT:
-        prompt = body.get("prompt")
-        if isinstance(prompt, str):
-            return prompt[:PREFIX_BYTES].encode()[:PREFIX_BYTES]
-        if isinstance(prompt, list):
-            return b" ".join(b"%d" % token for token in prompt[:_PREFIX_TOKENS] if type(token) is int)[
-                :PREFIX_BYTES
-            ]
-        return b""
-    parts: list[bytes] = []
-    size = 0
-    for text in _texts(body.get("messages")):
-        parts.append(text[: PREFIX_BYTES - size].encode())
-        size += len(parts[-1])
-        if size >= PREFIX_BYTES:
-            break
-    return b"\n".join(parts)[:PREFIX_BYTES]
-
-
-def _texts(messages: object) -> list[str]:
-    texts: list[str] = []
-    for message in messages if isinstance(messages, list) else []:
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, str):
-            texts.append(content)
-        elif isinstance(content, list):
-            texts += [
-                part["text"]
-                for part in content
-                if isinstance(part, dict) and isinstance(part.get("text"), str)
-            ]
-    return texts
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(_ENCODER.encode(value))

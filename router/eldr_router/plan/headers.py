@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID
-from eldr_router.http.head import Headers, ResponseHead, end_to_end
+from eldr_router.http.head import Headers, ResponseHead, end_to_end, write_request
 from eldr_router.http.requests import Request
 from eldr_router.state.registry import EndpointSpec
 
@@ -24,6 +24,7 @@ _NOT_FORWARDED = frozenset(
     )
 )
 _NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
+_NOT_RETURNED_WHOLE = _NOT_RETURNED | {b"content-length", b"content-type"}
 
 
 def to_engine(request: Request) -> Headers:
@@ -31,18 +32,15 @@ def to_engine(request: Request) -> Headers:
     return end_to_end(request.headers, _NOT_FORWARDED)
 
 
-def post(path: str, spec: EndpointSpec, upstream_id: str, headers: Headers, body: bytes) -> bytes:
-    """Return a request as it is sent to an engine."""
-    lines = [
-        b"POST %b HTTP/1.1" % path.encode("latin-1"),
-        b"host: %b" % spec.authority.encode(),
-        b"content-type: application/json",
-        b"%b: %b" % (_REQUEST_ID, upstream_id.encode()),
-        b"content-length: %d" % len(body),
-    ]
-    lines += [b"%b: %b" % header for header in headers]
-    lines += [b"", body]
-    return b"\r\n".join(lines)
+def post(path: str, spec: EndpointSpec, upstream_id: str, headers: Headers, body: bytes) -> list[bytes]:
+    """Return a request as it is sent to an engine: its head, and its body."""
+    length = (b"content-length", b"%d" % len(body))
+    return [write_request("POST", path, spec.authority, [*own(upstream_id), length, *headers]), body]
+
+
+def own(upstream_id: str) -> Headers:
+    """Return the headers that the router sets on every completion request."""
+    return [(b"content-type", b"application/json"), (_REQUEST_ID, upstream_id.encode())]
 
 
 def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str | None = None) -> Headers:
@@ -58,7 +56,15 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     endpoint : str, optional
         Name of the decode engine.
     """
-    headers = end_to_end(head.headers, _NOT_RETURNED | {b"content-length"} if whole else _NOT_RETURNED)
+    headers = end_to_end(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
+    if whole:
+        assembled = head.is_event_stream
+        headers.append(
+            (
+                b"content-type",
+                b"application/json" if assembled else head.get(b"content-type") or b"application/json",
+            )
+        )
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
     if endpoint is not None:

@@ -10,17 +10,22 @@ _ENOUGH_ERRORS = 3
 class Health:
     """What an engine's last answers say about it."""
 
-    __slots__ = ("_ejections", "_errors", "_partners", "_retry_at")
+    __slots__ = ("_ejections", "_errors", "_partners", "_retry_at", "probed_well")
 
     def __init__(self) -> None:
         self._ejections = 0
         self._retry_at = 0.0
-        self._errors = 0  # since the last good answer
+        self._errors = 0.0  # since the last good answer
+        self.probed_well = True
         self._partners: set[Health] = set()  # other ends of the pulls that failed since the last good one
 
     def is_good(self, now: float) -> bool:
-        """Tell whether requests may go there: not ejected, or the ejection is over and a request may try."""
-        return now >= self._retry_at
+        """Tell whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
+        return self.probed_well and now >= self._retry_at
+
+    def probed(self, *, well: bool) -> None:
+        """Note whether the engine says that it is well. That ends no ejection: it may be well and fail requests."""
+        self.probed_well = well
 
     def eject(self, now: float) -> None:
         """Leave the engine alone for a while: it did not accept a connection, or said that it takes no requests."""
@@ -29,16 +34,24 @@ class Health:
         self._retry_at = now + min(_FIRST_EJECTION * 2**self._ejections, _LONGEST_EJECTION)
         self._ejections = min(self._ejections + 1, 10)
 
-    def failed(self, now: float) -> None:
-        """Note an error of the server that only it can be blamed for; several in a row eject it."""
-        self._errors += 1
-        if self._errors >= _ENOUGH_ERRORS:
+    def failed(self, now: float, weight: float = 1.0) -> None:
+        """Note a failure; several in a row eject the engine.
+
+        Parameters
+        ----------
+        now : float
+            Seconds.
+        weight : float
+            1 for one that only the engine can be blamed for, less where the request may be.
+        """
+        self._errors += weight
+        if self._errors > _ENOUGH_ERRORS - 0.01:  # thirds do not add up exactly
             self.eject(now)
 
     def answered(self) -> None:
         """Forget earlier failures: a good answer came. Pulls that failed stay, they were no answers of a prefill engine."""
         if not self._partners:
-            self._errors = 0
+            self._errors = 0.0
             self._ejections = 0
             self._retry_at = 0.0
 

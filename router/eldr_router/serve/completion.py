@@ -1,311 +1,420 @@
-"""A request's way: prefill, placement, decode; and what happens when a step fails.
+"""A completion request on its way: carries out what its state machine says, and reports what becomes of it.
 
-The rule that everything here serves: **a prefill result is used once.** A second decode engine may get the same result
-only if the first one refused the connection. After anything else the prefill engine may have freed the blocks, and a
-second pull would return wrong tokens without an error, so the prompt is prefilled again.
+Decisions are :mod:`eldr_router.plan.request`'s alone. Everything here happens in callbacks of connections: there is no
+task and no future to a request, and one owner of its response.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable
+from typing import Any
 
 from eldr.contract import ROLE_PREFILL, base_id, is_sampled, request_id
-from eldr_router.http.errors import RouterError, failed
-from eldr_router.http.framing import CloseBody
-from eldr_router.http.head import Headers
+from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
-from eldr_router.net.connection import BrokenError, ConnectError
-from eldr_router.net.inbound import Client
-from eldr_router.net.pool import Exchange
+from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.joiner import Observation
-from eldr_router.plan import affinity, bodies, headers
+from eldr_router.plan import affinity, bodies, headers, steps
 from eldr_router.plan.health import pull_failed, pulled
 from eldr_router.plan.placement import WHOLE, Placement, Signature
-from eldr_router.plan.table import Table
-from eldr_router.serve.legs import AnsweredError, Prefilled, RetryError, first_bytes, read_prefilled
+from eldr_router.plan.request import step
+from eldr_router.plan.steps import Event, Phase, State
+from eldr_router.serve.freeing import free_blocks
+from eldr_router.serve.legs import DecodeLeg, Leg, PrefillLeg
 from eldr_router.serve.services import Services
-from eldr_router.state.registry import Admission, Endpoint, Lease
-
-_MAX_ANSWER = 256 << 20
+from eldr_router.state.registry import Endpoint, Lease
 
 
-@dataclass(slots=True)
-class Flow:
-    """One completion request on its way."""
+class Completion:
+    """One completion request.
 
-    services: Services
-    request: Request
-    client: Client
-    started: float
-    table: Table
-    sequence: int
-    body: bodies.Body = field(init=False)
-    headers: Headers = field(init=False)
-    sequences: int = 1
-    dispatches: int = 0
-    failures: int = 0
-    prefill_seconds: float = 0.0
-    first_byte_seconds: float = 0.0
-    broken: set[Endpoint] = field(default_factory=set)
-    outcome: str = "disconnected"
+    Parameters
+    ----------
+    services : Services
+    request : Request
+    client : ClientConnection
+    """
+
+    __slots__ = (
+        "_admission", "_body", "_client", "_dispatches", "_failed", "_first_byte_seconds", "_headers", "_kv", "_leg",
+        "_metrics", "_outcome", "_placement", "_prefill_seconds", "_request", "_sequence", "_sequences", "_services",
+        "_signature", "_started", "_state", "_status", "_table", "_whole",
+    )  # fmt: skip
+
+    def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
+        services.sequence += 1
+        self._services = services
+        self._metrics = services.metrics
+        self._request = request
+        self._client = client
+        self._started = services.clock()
+        self._table = services.table
+        self._sequence = services.sequence
+        self._sequences = 1
+        self._dispatches = 0
+        self._prefill_seconds = self._first_byte_seconds = 0.0
+        self._outcome, self._status, self._failed = "disconnected", 0, ""
+        self._leg: Leg | None = None
+        self._kv: dict[str, Any] | None = None
+        self._signature: Signature = WHOLE
+        self._placement: Placement | None = None
+        self._state = State()
 
     @classmethod
-    async def run(cls, services: Services, request: Request, client: Client) -> None:
-        """Serve one request."""
-        services.sequence += 1
-        flow = cls(services, request, client, services.clock(), services.table, services.sequence)
+    def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
+        """Serve one request; whatever happens, it is counted and its client answered."""
+        flow = cls(services, request, client)
         try:
-            await flow._serve()
+            flow._begin()
         except RouterError as error:
-            flow.outcome = error.code
-            client.respond_error(error, [flow._request_id()])
-        except Exception:
-            flow.outcome = "internal"
-            raise
-        finally:
-            services.metrics.requests.labels(flow.outcome).inc()
+            flow._refused(error)
+        except Exception:  # noqa: BLE001 - fail logs it
+            flow._bug()
 
-    async def _serve(self) -> None:
-        services = self.services
-        self.body = bodies.parse(self.request.body)
-        self.headers = headers.to_engine(self.request)
-        limit = self.table.max_in_flight
-        whole = bodies.unsplittable(self.body, self.request.path)
+    def _begin(self) -> None:
+        services = self._services
+        self._body = bodies.parse(self._request.body, self._request.path)
+        self._headers = headers.to_engine(self._request)
+        limit = self._table.max_in_flight
+        whole = bodies.unsplittable(self._body)
         if whole is not None:
             # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-            self.sequences = min(bodies.sequences(self.body, self.request.path), limit)
-        if whole is None and not services.registry.endpoints(ROLE_PREFILL):
+            self._sequences = min(bodies.sequences(self._body), limit)
+        elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
-        with services.registry.admit(limit, self.sequences) as admission:
-            while True:
-                try:
-                    await self._attempt(whole, admission)
-                except RetryError as error:
-                    if error.cause == "expired":
-                        services.metrics.expired.inc()
-                    self._spend(error)
-                    admission.reopen()
-                except AnsweredError as answer:
-                    self._pass_on(answer)
-                    return
-                else:
-                    return
+        self._whole = whole
+        form, patient = bodies.forms(self._body, split=whole is None)
+        self._admission = services.registry.admit(limit, self._sequences)
+        self._state = State(
+            attempts=services.settings.attempts, split=whole is None, form=form, patient_form=patient
+        )
+        self._client.attach(self)
+        self._handle(steps.Start())
 
-    async def _attempt(self, whole: str | None, admission: Admission) -> None:
-        prefilled = None if whole else await self._prefill()
-        if prefilled is None or prefilled.kv is None:
-            self.services.metrics.whole.labels(whole or ("no_kv" if prefilled else "prefill_refused")).inc()
-        await self._decode(prefilled, admission)
+    # what happens to it
 
-    def _spend(self, error: RetryError) -> None:
-        self.failures += 1
-        if self.failures >= self.services.settings.attempts:
-            raise failed(f"gave up after {self.failures} attempts; the last one: {error}") from None
-
-    # the first leg
-
-    async def _prefill(self) -> Prefilled | None:
-        """Return a result, or None if no prefill engine accepts connections."""
-        registry, metrics = self.services.registry, self.services.metrics
-        body = bodies.prefill_body(self.body, self.request.path)
-        prefix = bodies.prefix(self.body, self.request.path)
-        refused: set[Endpoint] = set()
-        while True:
-            usable = registry.usable(ROLE_PREFILL, refused | self.broken) or registry.usable(
-                ROLE_PREFILL, refused
-            )
-            if not usable:
-                return None
-            loads = [endpoint.in_flight for endpoint in usable]
-            seeds = [endpoint.seed for endpoint in usable]
-            at = affinity.choose(prefix, seeds, loads, registry.turn(ROLE_PREFILL))
-            endpoint = usable[at]
-            with Lease(endpoint):
-                try:
-                    return await self._prefill_on(endpoint, body)
-                except ConnectError:
-                    self._refused(endpoint, "prefill")
-                    refused.add(endpoint)
-                except RetryError as error:
-                    metrics.retries.labels("prefill", error.cause).inc()
-                    if error.unavailable:
-                        # as if it had refused the connection: nothing was tried, nothing is spent
-                        endpoint.health.eject(self.services.clock())
-                        refused.add(endpoint)
-                        continue
-                    if error.cause == "status":
-                        endpoint.health.failed(self.services.clock())
-                    self._spend(error)
-                    self.broken.add(endpoint)
-
-    async def _prefill_on(self, endpoint: Endpoint, body: bytes) -> Prefilled:
-        services = self.services
+    def handle(self, event: Event) -> None:
+        """Take an event from a leg."""
         try:
-            with await services.pool.open(endpoint.spec.host, endpoint.spec.port) as exchange:
-                head = await exchange.send(self._wire(endpoint, body), services.settings.prefill_timeout)
-                answer = await exchange.collect(head.body, _MAX_ANSWER)
-        except BrokenError as error:
-            raise RetryError(error.cause, f"prefill engine {endpoint.name}: {error}") from None
-        prefilled = read_prefilled(endpoint, head, answer, services.clock())
-        endpoint.health.answered()
-        self.prefill_seconds = prefilled.at - self.started
-        services.metrics.prefill.observe(self.prefill_seconds)
-        services.metrics.signatures.labels(prefilled.signature.quality).inc()
-        return prefilled
+            self._handle(event)
+        except Exception:  # noqa: BLE001 - fail logs it
+            self._bug()
 
-    # the second leg
+    def _handle(self, event: Event) -> None:
+        known = len(self._state.failures)
+        self._state, actions = step(self._state, event)
+        for failure in self._state.failures[known:]:
+            self._metrics.gave_up(failure.leg, failure.cause)
+        for action in actions:
+            _DO[type(action)](self, action)
+        if self._state.phase is Phase.OVER and self._outcome:
+            self._over()
 
-    async def _decode(self, prefilled: Prefilled | None, admission: Admission) -> None:
-        services = self.services
-        body = bodies.decode_body(self.body, prefilled.kv if prefilled else None)
-        signature = prefilled.signature if prefilled else WHOLE
-        refused: set[Endpoint] = set()
-        while True:
-            placement = self._place(signature, refused)
-            with placement.lease:
-                admission.settle()
-                endpoint = placement.endpoint
-                try:
-                    exchange = await services.pool.open(endpoint.spec.host, endpoint.spec.port)
-                except ConnectError as error:
-                    self._refused(endpoint, "decode")
-                    refused.add(endpoint)
-                    if not services.registry.usable(endpoint.spec.role, refused):
-                        raise failed(f"no decode engine accepts connections; the last one: {error}") from None
-                    continue
-                with exchange:
-                    await self._stream(exchange, placement, body, prefilled)
-                self._observe(placement, signature)
-                return
+    def gone(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        self.handle(steps.Gone())
 
-    def _place(self, signature: Signature, refused: set[Endpoint]) -> Placement:
-        """Place the request, away from engines that failed it before if others have room."""
-        place = functools.partial(self.services.placer.place, sequences=self.sequences)
-        if self.broken:
-            with contextlib.suppress(RouterError):
-                return place(self.table, signature, refused | self.broken)
-        return place(self.table, signature, refused)
+    def pause(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        if self._leg is not None and self._state.phase is Phase.ANSWER:
+            self._leg.pause()
 
-    def _usable(self, prefilled: Prefilled | None) -> float | None:
-        """Return the seconds that are left of a prefill result's lease, None if there is none to be pulled."""
-        if prefilled is None or prefilled.kv is None:
-            return None
-        age = self.services.clock() - prefilled.at
-        if age > self.table.usable_seconds:
-            raise RetryError("expired", f"a prefill result was {age:.1f} s old, its lease is nearly over")
-        return self.table.usable_seconds - age
+    def resume(self) -> None:
+        """See :class:`eldr_router.net.work.Work`."""
+        if self._leg is not None:
+            self._leg.resume()
 
-    async def _stream(
-        self, exchange: Exchange, placement: Placement, body: bytes, prefilled: Prefilled | None
-    ) -> None:
-        services, endpoint = self.services, placement.endpoint
-        usable = self._usable(prefilled)
-        try:
-            head, relay = await first_bytes(
-                exchange,
-                self._wire(endpoint, body),
-                services.settings.decode_idle_timeout,
-                dechunk=self.request.http10,
-                usable=usable,
-            )
-        except (BrokenError, RetryError) as error:
-            services.metrics.retries.labels("decode", error.cause).inc()
-            self._blame(endpoint, prefilled, error)
-            raise RetryError(error.cause, f"decode engine {endpoint.name}: {error}") from None
-        self._praise(endpoint, prefilled, head.status)
-        self._count(placement)
-        client = self.client
-        client.on_pause, client.on_resume = exchange.pause, exchange.resume
-        if not client.can_write.is_set():
-            exchange.pause()
-        self.first_byte_seconds = services.clock() - self.started
-        services.metrics.first_byte.observe(self.first_byte_seconds)
-        write = client.begin(close=isinstance(head.body, CloseBody))
-        chunked = head.body.splittable and not self.request.http10
-        returned = headers.to_client(head, whole=False, chunked=chunked, endpoint=endpoint.name)
-        relay.start(write, client.head(head.status, [*returned, self._request_id()]))
-        broken = await relay.waiter
-        services.metrics.total.observe(services.clock() - self.started)
-        if broken is None:
-            self.outcome = "ok" if head.status < 400 else "engine_error"
-            client.end()
+    def tick(self, now: float) -> None:
+        """Let a lease run out while the engine is silent."""
+        if self._leg is not None:
+            self.handle(steps.Tick(self._leg.endpoint, now))
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._services.clock()
+
+    def write(self, data: bytes) -> None:
+        """Write to the client."""
+        self._client.write(data)
+
+    def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
+        """Take what a prefill engine handed over."""
+        arrived = self._services.arrival()
+        self._prefill_seconds = arrived - self._started
+        self._metrics.prefill(self._prefill_seconds)
+        self._metrics.signatures(signature.quality)
+        self._kv, self._signature = kv, signature
+        expires = math.inf if kv is None else arrived + self._table.usable_seconds
+        self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
+
+    # what is to be done
+
+    def _prefill(self, action: steps.Prefill) -> None:
+        registry = self._services.registry
+        self._admission.reopen()
+        self._kv, self._signature = None, WHOLE
+        usable = registry.usable(ROLE_PREFILL, action.refused | action.broken) or registry.usable(
+            ROLE_PREFILL, action.refused
+        )
+        if not usable:
+            self._whole = "prefill_refused"
+            self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
             return
-        self.outcome = "broken_stream"
-        services.metrics.broken_streams.inc()
-        epitaph = relay.epitaph(f"the decode engine failed: {broken}") if head.is_event_stream else None
+        loads = [endpoint.in_flight for endpoint in usable]
+        seeds = [endpoint.seed for endpoint in usable]
+        at = affinity.choose(bytes(self._body.prompt[:1024]), seeds, loads, registry.turn(ROLE_PREFILL))
+        endpoint = usable[at]
+        parts = self._wire(endpoint, bodies.prefill_body(self._body))
+        patience = self._services.settings.prefill_timeout
+        leg = self._leg = PrefillLeg(
+            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience
+        )
+        leg.connect()
+
+    def _decode(self, action: steps.Decode) -> None:
+        if self._kv is None:
+            self._metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
+        try:
+            placement = self._place(action)
+        except RouterError as error:
+            self._handle(steps.Nobody(error.status, error.message, error.code))
+            return
+        self._admission.settle()
+        self._placement = placement
+        leg = self._leg = DecodeLeg(
+            self, self._services.pool, placement.endpoint, placement.lease,
+            form=action.form, dechunk=self._request.http10, chat=self._request.path == bodies.CHAT,
+        )  # fmt: skip
+        leg.connect()
+
+    def _place(self, action: steps.Decode) -> Placement:
+        """Place the request, away from engines that failed it before if others have room."""
+        place, table, refused = self._services.placer.place, self._table, action.refused
+        if action.broken:
+            try:
+                return place(table, self._signature, refused | action.broken, sequences=self._sequences)
+            except RouterError:
+                pass
+        try:
+            return place(table, self._signature, refused, sequences=self._sequences)
+        except RouterError as error:
+            if refused and error.status == 503:
+                last = self._state.failures[-1].message
+                message = f"no decode engine accepts connections; the last one: {last}"
+                raise RouterError(502, message, "upstream_failed") from None
+            raise
+
+    def _send(self, action: steps.Send) -> None:
+        leg = self._leg
+        assert leg is not None  # noqa: S101 - Decode comes first
+        kv = self._kv if action.kv else None
+        body = bodies.decode_body(self._body, kv, self._state.form)
+        if kv is not None:
+            self._services.waiting.add(self)
+        leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
+
+    def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002
+        leg = self._leg
+        if leg is not None:
+            self._services.waiting.discard(self)
+            leg.leave()
+
+    def _eject(self, action: steps.Eject) -> None:
+        action.engine.health.eject(self.now())
+
+    def _blame(self, action: steps.Blame) -> None:
+        endpoint, source = action.engine, action.source
+        if source is not None:
+            pull_failed(endpoint.health, source.health, self.now())
+        else:
+            endpoint.health.failed(self.now(), action.weight)
+
+    def _suspect(self, action: steps.Suspect) -> None:
+        self._services.probes.suspect(action.engine)
+
+    def _praise(self, action: steps.Praise) -> None:
+        endpoint, source = action.engine, action.source
+        if source is not None:
+            pulled(endpoint.health, source.health)
+        else:
+            endpoint.health.answered()
+
+    def _begin_answer(self, action: steps.Begin) -> None:  # noqa: ARG002
+        leg, client = self._leg, self._client
+        assert isinstance(leg, DecodeLeg)  # noqa: S101 - the phase says so
+        assert leg.head is not None  # noqa: S101
+        self._services.waiting.discard(self)
+        self._drop_body()
+        self._count()
+        self._status = leg.head.status
+        self._first_byte_seconds = self.now() - self._started
+        self._metrics.first_byte(self._first_byte_seconds)
+        if leg.whole:
+            self._handle(steps.Ended())
+            return
+        chunked = leg.head.body.splittable and not self._request.http10
+        back = headers.to_client(leg.head, whole=False, chunked=chunked, endpoint=leg.endpoint.name)
+        back.append(self._request_id())
+        if leg.until_close:
+            self._request.keep_alive = False
+        client.begin_raw(client.head(leg.head.status, back) + leg.begin())
+        if not client.can_write:
+            leg.pause()
+
+    def _end(self, action: steps.End) -> None:  # noqa: ARG002
+        leg = self._leg
+        assert isinstance(leg, DecodeLeg)  # noqa: S101
+        self._outcome = "ok"
+        if leg.whole:
+            self._respond(leg, leg.endpoint.name)
+        else:
+            self._client.end()
+
+    def _pass_on(self, action: steps.PassOn) -> None:  # noqa: ARG002
+        leg = self._leg
+        assert leg is not None  # noqa: S101
+        self._outcome = "engine_error"
+        self._respond(leg, None)
+
+    def _respond(self, leg: Leg, decode: str | None) -> None:
+        """Give the client a whole answer."""
+        assert leg.head is not None  # noqa: S101
+        back = headers.to_client(leg.head, whole=True, chunked=False, endpoint=decode)
+        back.append(self._request_id())
+        self._status = leg.head.status
+        body, leg.body = leg.body, b""
+        self._client.respond(leg.head.status, back, body)
+
+    def _fail(self, action: steps.Fail) -> None:
+        retry_after = {429: 1, 503: 2}.get(action.status)
+        self._refused(RouterError(action.status, action.message, action.code, retry_after=retry_after))
+
+    def _bury(self, action: steps.Bury) -> None:
+        leg, client = self._leg, self._client
+        assert isinstance(leg, DecodeLeg)  # noqa: S101
+        self._outcome = "broken_stream"
+        self._failed = action.message
+        self._metrics.broken_streams()
+        epitaph = leg.epitaph(f"the decode engine failed: {action.message}")
         if epitaph is None:
             client.abort()
             return
-        write(epitaph)
+        client.write(epitaph)
+        self._request.keep_alive = False
         client.end()
-        client.close()
 
-    def _praise(self, decode: Endpoint, prefilled: Prefilled | None, status: int) -> None:
-        if status == 200 and prefilled is not None and prefilled.kv is not None:
-            pulled(decode.health, prefilled.source.health)
-        else:
-            decode.health.answered()
+    def _free(self, action: steps.Free) -> None:  # noqa: ARG002
+        if self._kv is not None:
+            body = bodies.freeing_body(self._body, self._kv)
+            free_blocks(self._services, self._request.path, self._upstream_id(), self._headers, body)
 
-    def _blame(self, decode: Endpoint, prefilled: Prefilled | None, error: BrokenError | RetryError) -> None:
-        """Remember who may have been at fault: for the next attempt, and where it is plain for other requests."""
-        self.broken.add(decode)
-        now = self.services.clock()
-        if isinstance(error, RetryError) and error.unavailable:
-            decode.health.eject(now)
-        elif error.cause in ("status", "error_event"):
-            if prefilled is None or prefilled.kv is None:
-                decode.health.failed(now)
-            else:
-                pull_failed(decode.health, prefilled.source.health, now)
-                self.broken.add(prefilled.source)
+    # ends
+
+    def _refused(self, error: RouterError) -> None:
+        self._outcome, self._status, self._failed = error.code, error.status, error.message
+        self._client.respond_error(error, [self._request_id()])
+        if self._state.phase is Phase.NEW:
+            self._over()
+
+    def _bug(self) -> None:
+        self._outcome = "internal"
+        self._status = 500
+        self._client.fail()
+        if self._leg is not None:
+            self._leg.leave()
+        self._state = self._state._replace(phase=Phase.OVER)
+        self._over()
+
+    def _over(self) -> None:
+        """Count the request, once, and forget all that it held."""
+        outcome, self._outcome = self._outcome, ""
+        if not outcome:
+            return
+        if hasattr(self, "_admission"):
+            self._admission.settle()
+        self._services.waiting.discard(self)
+        self._metrics.requests(outcome)
+        seconds = self.now() - self._started
+        if outcome in ("ok", "broken_stream"):
+            self._metrics.total(seconds)
+        self._log(outcome, seconds)
+        if outcome == "ok":
+            self._observe(seconds)
+        self._drop_body()
+        self._leg = None
+
+    def _log(self, outcome: str, seconds: float) -> None:
+        own = base_id(self._upstream_id())
+        placed = self._placement
+        fields: dict[str, Any] = {
+            "id": own,
+            "client_id": self._request_id()[1].decode("latin-1"),
+            "path": self._request.path,
+            "decode": None if placed is None else placed.endpoint.name,
+            "seconds": round(seconds, 4),
+        }
+        self._services.journal.write(outcome, self._status, self._state.failures, fields, self._failed)
+
+    def _drop_body(self) -> None:
+        """Forget the prompt: it may be large, and the answer may take long."""
+        self._request.drop_body()
+        self._kv = None
+        if hasattr(self, "_body"):
+            del self._body
 
     # small things
 
-    def _wire(self, endpoint: Endpoint, body: bytes) -> bytes:
-        self.dispatches += 1
-        return headers.post(self.request.path, endpoint.spec, self._upstream_id(), self.headers, body)
+    def _wire(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
+        self._dispatches += 1
+        return headers.post(self._request.path, endpoint.spec, self._upstream_id(), self._headers, body)
 
     def _upstream_id(self) -> str:
-        return request_id(self.services.router, self.sequence, self.dispatches)
+        return request_id(self._services.router, self._sequence, self._dispatches)
 
     def _request_id(self) -> tuple[bytes, bytes]:
-        return headers.returned_id(self.request, base_id(self._upstream_id()))
+        return headers.returned_id(self._request, base_id(self._upstream_id()))
 
-    def _pass_on(self, answer: AnsweredError) -> None:
-        self.outcome = "engine_error"
-        returned = headers.to_client(answer.head, whole=True, chunked=False)
-        self.client.respond(answer.head.status, [*returned, self._request_id()], answer.body)
+    def _count(self) -> None:
+        placement = self._placement
+        if placement is not None:
+            self._metrics.place(placement)
 
-    def _refused(self, endpoint: Endpoint, leg: str) -> None:
-        endpoint.health.eject(self.services.clock())
-        self.services.metrics.retries.labels(leg, "refused").inc()
-
-    def _count(self, placement: Placement) -> None:
-        metrics = self.services.metrics
-        metrics.placements.labels(placement.policy, placement.reason).inc()
-        metrics.placed.labels(placement.endpoint.name).inc()
-        metrics.band.observe(placement.candidates)
-        if placement.similarity is not None:
-            metrics.similarity.observe(placement.similarity)
-
-    def _observe(self, placement: Placement, signature: Signature) -> None:
-        if signature.counts is None or self.outcome != "ok" or not headers.is_logged(self.request):
+    def _observe(self, seconds: float) -> None:
+        placement, counts = self._placement, self._signature.counts
+        if placement is None or counts is None or not headers.is_logged(self._request):
             return
-        if placement.endpoint in self.broken:
+        if placement.endpoint in self._state.broken:
             return  # it may keep a record of the attempt that failed as well, and both have this request's id
         base = base_id(self._upstream_id())
-        if not is_sampled(base, self.table.intent.sample_rate):
+        if not is_sampled(base, self._table.intent.sample_rate):
             return
-        self.services.joiner.observe(
+        self._services.joiner.observe(
             Observation(
                 request_id=base,
-                model=self.table.intent.model,
-                counts=signature.counts,
+                model=self._table.intent.model,
+                counts=counts,
                 placement=placement,
-                prefill_seconds=self.prefill_seconds,
-                first_byte_seconds=self.first_byte_seconds,
-                total_seconds=self.services.clock() - self.started,
+                prefill_seconds=self._prefill_seconds,
+                first_byte_seconds=self._first_byte_seconds,
+                total_seconds=seconds,
             )
         )
+
+
+_DO: dict[type, Callable[[Completion, Any], None]] = {
+    steps.Prefill: Completion._prefill,  # noqa: SLF001 - the table of this class
+    steps.Decode: Completion._decode,  # noqa: SLF001
+    steps.Send: Completion._send,  # noqa: SLF001
+    steps.Leave: Completion._leave,  # noqa: SLF001
+    steps.Eject: Completion._eject,  # noqa: SLF001
+    steps.Blame: Completion._blame,  # noqa: SLF001
+    steps.Suspect: Completion._suspect,  # noqa: SLF001
+    steps.Praise: Completion._praise,  # noqa: SLF001
+    steps.Begin: Completion._begin_answer,  # noqa: SLF001
+    steps.PassOn: Completion._pass_on,  # noqa: SLF001
+    steps.Fail: Completion._fail,  # noqa: SLF001
+    steps.End: Completion._end,  # noqa: SLF001
+    steps.Bury: Completion._bury,  # noqa: SLF001
+    steps.Free: Completion._free,  # noqa: SLF001
+}

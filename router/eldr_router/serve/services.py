@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from eldr_router.net.pool import Pool
 from eldr_router.ops.joiner import Joiner
+from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
+from eldr_router.ops.probes import Probes
 from eldr_router.plan.placement import Placer
 from eldr_router.plan.table import EMPTY, Table
 from eldr_router.settings import Settings
 from eldr_router.state.registry import Registry
+
+_STALL_SECONDS = 1.0
+
+
+class Waiting(Protocol):
+    """A request whose engine may not say anything before a lease is over."""
+
+    def tick(self, now: float) -> None:
+        """Take the time."""
 
 
 @dataclass(slots=True)
@@ -27,7 +39,38 @@ class Services:
     placer: Placer
     metrics: Metrics
     joiner: Joiner
+    journal: Journal
+    probes: Probes
     router: str
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     table: Table = EMPTY
     sequence: int = 0
+    waiting: set[Waiting] = field(default_factory=set)
+    _ticked: float = field(default_factory=time.monotonic)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def tick(self) -> None:
+        """Let time pass for requests that wait within a lease. Called several times a second."""
+        self._ticked = self.clock()
+        for waiting in tuple(self.waiting):
+            waiting.tick(self._ticked)
+
+    def arrival(self) -> float:
+        """Return the earliest moment at which what is read now may have arrived.
+
+        After the process stood still (stopped, starved) bytes may have lain in the socket all that time.
+        """
+        now = self.clock()
+        return now if now - self._ticked < _STALL_SECONDS else self._ticked
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the traffic."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Cancel what runs beside the traffic."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

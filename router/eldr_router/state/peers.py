@@ -8,7 +8,8 @@ import logging
 import orjson
 
 from eldr.contract import PATH_COUNTS
-from eldr_router.net.connection import BrokenError, ConnectError
+from eldr_router.net.fetch import fetch
+from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
 
@@ -34,7 +35,7 @@ class Peers:
     def __init__(self, services: Services, control: Control, token: str) -> None:
         self._services = services
         self._control = control
-        self._authorization = f"authorization: Bearer {token}\r\n" if token else ""
+        self._authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
     async def run(self) -> None:
         """Poll for ever: one task per peer, so that a slow one delays nobody."""
@@ -53,12 +54,12 @@ class Peers:
 
     async def _ask(self, address: tuple[str, int]) -> None:
         host, port = address
-        request = f"GET {PATH_COUNTS} HTTP/1.1\r\nhost: {host}:{port}\r\n{self._authorization}\r\n"
         try:
-            with await self._services.pool.open(host, port) as exchange:
-                head = await exchange.send(request.encode(), _PATIENCE)
-                body = await exchange.collect(head.body, _MAX_ANSWER)
-            counts = parse_counts(head.status, body)
+            pool, headers = self._services.pool, self._authorization
+            got = await fetch(
+                pool, address, PATH_COUNTS, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER
+            )
+            counts = parse_counts(got.status, got.body)
         except (ConnectError, BrokenError, ValueError) as error:
             log.debug("no counts from %s:%d: %s", host, port, error)
             return

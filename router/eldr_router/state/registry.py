@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import no_endpoint, overloaded
+from eldr_router.http.head import authority
 from eldr_router.plan.affinity import seed
 from eldr_router.plan.health import Health
 
@@ -29,7 +30,7 @@ class EndpointSpec(NamedTuple):
     @property
     def authority(self) -> str:
         """``host:port`` as it stands in URLs and Host headers."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
 
 class Endpoint:
@@ -43,10 +44,18 @@ class Endpoint:
         self.in_flight = 0
         self.health = Health()
 
+    def __str__(self) -> str:
+        return self.spec.name
+
     @property
     def name(self) -> str:
         """The engine's name."""
         return self.spec.name
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self.spec.host, self.spec.port
 
 
 class Lease:

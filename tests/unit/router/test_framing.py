@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr_router.http.framing import ChunkedBody, CloseBody, FirstEvent, FramingError, LengthBody
+from eldr_router.http.events import FirstEvent
+from eldr_router.http.framing import ChunkedBody, CloseBody, FramingError, LengthBody
 from eldr_router.http.head import end_to_end, parse_head, write_head
-from eldr_router.serve.relay import Relay
+from eldr_router.plan.relay import Relay
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
 cuts = st.lists(st.integers(1, 30), max_size=60)
@@ -144,42 +145,39 @@ def test_a_first_event_without_end_is_given_up(sizes):
     assert found.data is None
 
 
-class Waiter:
-    def done(self):
-        return False
+class Forwarded:
+    """What a client gets of a chunked response, as its legs pass it on."""
 
-    def set_result(self, value):
-        self.value = value
+    def __init__(self):
+        self.body = ChunkedBody()
+        self.relay = Relay(self.body, dechunk=False)
+        self.out = []
+
+    def feed(self, part):
+        out = self.relay.pass_on(part, self.body.feed(part))
+        if out:
+            self.out.append(out)
 
 
-@given(payloads, cuts, st.booleans())
-def test_a_relay_forwards_every_byte_and_only_whole_chunks(chunks, sizes, early):
-    raw, out = encode(chunks), []
-    relay = Relay(ChunkedBody(), Waiter())
-    if early:
-        relay.start(out.append, b"")
+@given(payloads, cuts)
+def test_a_relay_forwards_every_byte_and_only_whole_chunks(chunks, sizes):
+    raw, forwarded = encode(chunks), Forwarded()
     for part in cut(raw, sizes):
-        relay.feed(part)
-        for size in range(len(out)):
-            probe = ChunkedBody()
-            joined = b"".join(out[: size + 1])
-            assert not joined or probe.feed(joined) == len(joined)
-    relay.start(out.append, b"") if not early else None
-    assert b"".join(out) == raw
+        forwarded.feed(part)
+        probe, joined = ChunkedBody(), b"".join(forwarded.out)
+        assert not joined or probe.feed(joined) == len(joined)
+    assert b"".join(forwarded.out) == raw
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
 def test_an_epitaph_closes_any_prefix_of_a_stream(texts, data):
     events = [b"data: " + text.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n" for text in texts]
-    raw, out = encode(events), []
-    relay = Relay(ChunkedBody(), Waiter())
-    relay.start(out.append, b"")
+    raw, forwarded = encode(events), Forwarded()
     stop = data.draw(st.integers(0, len(raw) - 6))
     for part in cut(raw[:stop], data.draw(cuts)):
-        relay.feed(part)
-    out.append(relay.epitaph("it died"))
+        forwarded.feed(part)
     payload, body = [], ChunkedBody()
-    body.feed(b"".join(out), payload)
+    body.feed(b"".join([*forwarded.out, forwarded.relay.epitaph("it died")]), payload)
     assert body.ended
     received = b"".join(payload)
     *whole, error, rest = received.split(b"\n\n")
@@ -189,14 +187,12 @@ def test_an_epitaph_closes_any_prefix_of_a_stream(texts, data):
 
 
 def test_a_chunk_too_large_to_hold_back_is_passed_on_and_leaves_no_clean_end():
-    out = []
-    relay = Relay(ChunkedBody(), Waiter())
-    relay.start(out.append, b"")
-    relay.feed(b"20000\r\n" + b"x" * 70000)
-    assert sum(map(len, out)) > 70000
-    assert relay.epitaph("it died") is None
-    relay.feed(b"x" * (0x20000 - 70000) + b"\r\n")
-    assert relay.epitaph("it died") is not None
+    forwarded = Forwarded()
+    forwarded.feed(b"20000\r\n" + b"x" * 70000)
+    assert sum(map(len, forwarded.out)) > 70000
+    assert forwarded.relay.epitaph("it died") is None
+    forwarded.feed(b"x" * (0x20000 - 70000) + b"\r\n")
+    assert forwarded.relay.epitaph("it died") is not None
 
 
 @pytest.mark.parametrize(

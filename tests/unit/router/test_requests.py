@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eldr_router.http.errors import RouterError
-from eldr_router.http.requests import MAX_HEADERS, RequestReader
+from eldr_router.http.requests import MAX_HEADERS, Budget, RequestReader
 from tests.unit.router.test_framing import cut, cuts, encode
 
 LIMIT = 1000
 
 
 def read(data: bytes, sizes: list[int] = ()) -> list:
-    reader = RequestReader(LIMIT)
+    reader = RequestReader(LIMIT, Budget(1 << 30))
     for part in cut(data, list(sizes)):
         reader.feed(part)
     return list(reader.queue)
@@ -94,13 +94,13 @@ def test_a_tunnel_is_refused_once():
 
 
 def test_limits_hold_over_many_small_reads():
-    reader = RequestReader(LIMIT)
+    reader = RequestReader(LIMIT, Budget(1 << 30))
     reader.feed(b"GET / HTTP/1.1\r\n")
     for i in range(3000):
         reader.feed(b"a%d: %b\r\n" % (i, b"x" * 30))
     (error,) = reader.queue
     assert error.status == 431
-    endless = RequestReader(LIMIT)
+    endless = RequestReader(LIMIT, Budget(1 << 30))
     endless.feed(b"GET /")
     for _ in range(1000):
         endless.feed(b"x" * 100)
@@ -116,13 +116,13 @@ def test_what_follows_a_closing_request_is_dropped():
 
 
 def test_expect_100_continue():
-    reader = RequestReader(LIMIT)
+    reader = RequestReader(LIMIT, Budget(1 << 30))
     reader.feed(post(b"expect: 100-continue\r\ncontent-length: 3\r\n", b""))
     assert reader.continue_due
     reader.feed(b"abc")
     assert not reader.continue_due
     assert reader.queue[0].body == b"abc"
-    too_large = RequestReader(LIMIT)
+    too_large = RequestReader(LIMIT, Budget(1 << 30))
     too_large.feed(post(b"expect: 100-continue\r\ncontent-length: 3000\r\n", b""))
     assert not too_large.continue_due
     assert too_large.queue[0].status == 413

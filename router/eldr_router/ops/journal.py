@@ -1,0 +1,74 @@
+"""What requests leave behind: one structured line for every failure and every chain of retries, on wish one for each.
+
+A line is ``request`` and a JSON object: ids, engines tried, causes, what the client saw. Never a word of a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from eldr_router.plan.steps import Failure
+
+log = logging.getLogger("eldr_router.requests")
+
+_QUIET = frozenset(("ok", "disconnected", "overloaded", "engine_error"))
+"""Outcomes that alone are no reason for a line: they are the client's, or there are too many of them."""
+
+
+class Journal:
+    """Writes the lines.
+
+    Parameters
+    ----------
+    access : bool
+        A line for every request, not only for those that something happened to.
+    """
+
+    def __init__(self, *, access: bool) -> None:
+        self._access = access
+
+    def write(
+        self,
+        outcome: str,
+        status: int,
+        failures: Iterable[Failure],
+        fields: dict[str, Any],
+        message: str = "",
+    ) -> None:
+        """Write a request's line, if it deserves one.
+
+        Parameters
+        ----------
+        outcome : str
+            As in the request metric.
+        status : int
+            What the client got; 0 if nothing.
+        failures : iterable of Failure
+            Attempts given up.
+        fields : dict
+            What else is known of it.
+        message : str
+            The last error.
+        """
+        tried = [
+            {
+                "leg": f.leg,
+                "engine": None if f.engine is None else str(f.engine),
+                "cause": f.cause,
+                "message": f.message,
+            }
+            for f in failures
+        ]
+        noteworthy = bool(tried) or outcome not in _QUIET
+        if not (noteworthy or self._access):
+            return
+        line: dict[str, Any] = {"outcome": outcome, "status": status, **fields}
+        if tried:
+            line["tried"] = tried
+        if message:
+            line["error"] = message
+        log.log(logging.WARNING if noteworthy else logging.INFO, "request %s", orjson.dumps(line).decode())

@@ -1,0 +1,94 @@
+"""Asks engines whether they live: all of them now and then, those under suspicion at once and often.
+
+A process that accepts connections and answers no request, or is stopped, looks healthy to whoever only counts refused
+connections, and least loaded to every balancer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+
+from eldr.contract import PATH_HEALTH, ROLE_DECODE, ROLE_PREFILL
+from eldr_router.net.fetch import fetch
+from eldr_router.net.outbound import BrokenError, ConnectError
+from eldr_router.net.pool import Pool
+from eldr_router.state.registry import Endpoint, Registry
+
+log = logging.getLogger(__name__)
+
+_PERIOD = 5.0
+_SUSPICIOUS_PERIOD = 1.0
+_PATIENCE = 2.0
+
+
+class Probes:
+    """Probes engines by ``GET /health``.
+
+    Parameters
+    ----------
+    registry : Registry
+    pool : Pool
+    clock : callable
+        Monotonic seconds.
+    """
+
+    def __init__(self, registry: Registry, pool: Pool, clock: Callable[[], float]) -> None:
+        self._registry = registry
+        self._pool = pool
+        self._clock = clock
+        self._due: dict[Endpoint, float] = {}
+        self._running: dict[Endpoint, asyncio.Task[None]] = {}
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """Ask an engine now."""
+        if endpoint not in self._running:
+            task = self._pool.loop.create_task(self._ask(endpoint))
+            self._running[endpoint] = task
+            task.add_done_callback(lambda _: self._running.pop(endpoint, None))
+
+    async def run(self) -> None:
+        """Ask for ever; engines in turn, not all at once."""
+        try:
+            while True:
+                self._turn()
+                await asyncio.sleep(_SUSPICIOUS_PERIOD / 4)
+        finally:
+            for task in tuple(self._running.values()):
+                task.cancel()
+
+    def _turn(self) -> None:
+        now = self._clock()
+        known = self._registry.endpoints(ROLE_PREFILL) + self._registry.endpoints(ROLE_DECODE)
+        late = {endpoint: now + _PERIOD * i / len(known) for i, endpoint in enumerate(known)}
+        self._due = {endpoint: self._due.get(endpoint, late[endpoint]) for endpoint in known}
+        for endpoint, due in self._due.items():
+            if due <= now:
+                self._due[endpoint] = now + (_PERIOD if endpoint.health.is_good(now) else _SUSPICIOUS_PERIOD)
+                self.suspect(endpoint)
+
+    async def _ask(self, endpoint: Endpoint) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                answer = await fetch(self._pool, endpoint.address, PATH_HEALTH, patience=_PATIENCE)
+        except (ConnectError, BrokenError, TimeoutError) as error:
+            cause = getattr(error, "cause", "")
+            if cause == "stale":
+                self._due[endpoint] = self._clock()  # it proves nothing: ask anew
+                return
+            self._take(endpoint, str(error) or f"no answer in {_PATIENCE:g} s")
+            return
+        # whoever answers lives, unless it says itself that it is not well
+        bad = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        self._take(endpoint, f"{PATH_HEALTH} answered {answer.status}" if bad else None)
+
+    def _take(self, endpoint: Endpoint, problem: str | None) -> None:
+        was = endpoint.health.probed_well
+        endpoint.health.probed(well=problem is None)
+        if problem is not None and was:
+            log.warning("engine %s gets no requests: %s", endpoint.name, problem)
+            self._due[endpoint] = self._clock() + _SUSPICIOUS_PERIOD
+        elif problem is None and not was:
+            log.info("engine %s is well again", endpoint.name)

@@ -1,0 +1,62 @@
+"""One response body on its way to a client: whole units as they come, and a decent end when the engine dies. Pure."""
+
+from __future__ import annotations
+
+from eldr_router.http.errors import error_body
+from eldr_router.http.framing import Tracker
+
+_HOLD = 1 << 16
+
+
+class Relay:
+    """Passes a body on, so that the client can always be given an error event and a proper end.
+
+    A chunk that is not complete is held back; one larger than 64 KiB is torn: passed on in parts.
+
+    Parameters
+    ----------
+    tracker : Tracker
+        Of the response body.
+    dechunk : bool
+        The client knows no chunks (HTTP/1.0) and gets decoded parts.
+    """
+
+    __slots__ = ("_dechunk", "_held", "_last", "_splittable", "_torn")
+
+    def __init__(self, tracker: Tracker, *, dechunk: bool) -> None:
+        self._splittable = tracker.splittable
+        self._dechunk = dechunk
+        self._held = b""
+        self._last = b""
+        self._torn = False
+
+    def pass_on(self, data: bytes, boundary: int) -> bytes:
+        """Return what the client gets of the next bytes, of which those up to ``boundary`` are whole units.
+
+        For a client without chunks ``data`` is the decoded part.
+        """
+        if boundary == len(data) and not self._held and not self._torn:
+            self._last = data  # the hot path, once per streamed chunk
+            return data
+        if self._dechunk or not self._splittable:
+            out = data
+        elif boundary:
+            out, self._held = self._held + data[:boundary], data[boundary:]
+            self._torn = False
+        else:
+            out, self._held = b"", self._held + data
+        if len(self._held) > _HOLD or (self._torn and self._held):
+            out, self._held, self._torn = out + self._held, b"", True
+        if out:
+            self._last = out
+        return out
+
+    def epitaph(self, message: str) -> bytes | None:
+        """Return what ends a broken event stream decently, or None if the client stands inside a unit."""
+        if self._torn or not (self._splittable or self._dechunk):
+            return None
+        whole = self._last.endswith(b"\n\n" if self._dechunk else b"\n\n\r\n")
+        event = b"data: " + error_body(message, 502, "upstream_failed") + b"\n\n"
+        if not whole and self._last:
+            event = b"\n\n" + event
+        return event if self._dechunk else b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)

@@ -1,0 +1,290 @@
+"""One request as a state machine: what happens next, whatever an engine or the client does. Pure.
+
+``step(state, event)`` returns the next state and what to do. The rule that the table serves above all: **a prefill result
+is used once.** It may be sent to a second decode engine only if the first refused the connection; after anything else
+the prefill engine may have freed the blocks, and a second pull would return wrong tokens without an error, so the prompt
+is prefilled again. The same holds after the result's lease: what an engine says after ``expires`` may rest on blocks that
+others had overwritten, so it is thrown away.
+
+What a driver owes the machine: it carries the actions out in order, reports every event with the time it learned of it,
+and after :class:`Prefill` or :class:`Decode` reports what became of that leg until :class:`Leave` ends it.
+
+References
+----------
+.. [1] ``docs/reference/engine-protocol.md``: vLLM's two-phase transfer; measured failures in its tests, ``tests/vllm``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from eldr_router.plan.steps import (
+    Action,
+    Actions,
+    Answered,
+    Begin,
+    Blame,
+    Broken,
+    Bury,
+    Connected,
+    Decode,
+    Eject,
+    End,
+    Ended,
+    Engine,
+    Event,
+    Fail,
+    Failure,
+    Form,
+    Free,
+    Gone,
+    Heard,
+    Leave,
+    Nobody,
+    PassOn,
+    Phase,
+    Praise,
+    Prefill,
+    Prefilled,
+    Ready,
+    Refused,
+    Send,
+    Start,
+    State,
+    Step,
+    Suspect,
+    Tick,
+)
+
+_SHARED_BLAME = 1 / 3
+_NOBODYS_FAULT = frozenset(("stale", "expired", "client_stalled", "busy"))
+_TRANSPORT = frozenset(("reset", "timeout", "protocol"))
+"""Causes after which the engine itself is asked whether it lives."""
+_PULL = frozenset(("status", "error_event"))
+"""What a decode engine says whose pull failed, whichever end of it is broken."""
+
+
+def step(state: State, event: Event) -> Step:
+    """Return the next state and what to do; an event that means nothing in a phase changes nothing.
+
+    Parameters
+    ----------
+    state : State
+    event : Event
+
+    Returns
+    -------
+    (State, tuple of Action)
+    """
+    handler = _TABLE.get((state.phase, type(event)))
+    return (state, ()) if handler is None else handler(state, event)
+
+
+def _start(state: State, event: Start) -> Step:  # noqa: ARG001
+    return _prefill(state, ()) if state.split else _decode(state, ())
+
+
+def _prefill(state: State, before: Actions) -> Step:
+    action = Prefill(state.refused, state.broken)
+    return state._replace(phase=Phase.PREFILL, source=None, held=False, expires=math.inf), (*before, action)
+
+
+def _decode(state: State, before: Actions) -> Step:
+    action = Decode(state.held, state.form, state.refused, state.broken)
+    return state._replace(phase=Phase.DECODE), (*before, action)
+
+
+def _over(state: State, *actions: Action) -> Step:
+    free: Actions = (Free(),) if state.held else ()
+    return state._replace(phase=Phase.OVER, held=False), (*actions, *free)
+
+
+def _prefill_refused(state: State, event: Refused) -> Step:
+    failures = (*state.failures, Failure("prefill", event.engine, "refused", event.message))
+    state = state._replace(refused=state.refused | {event.engine}, failures=failures)
+    return _prefill(state, (Leave(), Eject(event.engine)))
+
+
+def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
+    if state.busy:
+        return _over(state, PassOn())
+    return _decode(state._replace(split=False, refused=frozenset()), ())
+
+
+def _prefill_broken(state: State, event: Broken) -> Step:
+    failure = Failure("prefill", event.engine, event.cause, event.message)
+    state = state._replace(failures=(*state.failures, failure), busy=event.cause == "busy")
+    if event.unavailable or state.busy:
+        # as if it had refused the connection: nothing was tried, nothing is spent
+        state = state._replace(refused=state.refused | {event.engine})
+        return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Leave(),))
+    state, blame = _blame(state, "prefill", event, None)
+    state = state._replace(spent=state.spent + 1, broken=state.broken | {event.engine})
+    if state.spent >= state.attempts:
+        return _give_up(state, (Leave(), *blame))
+    return _prefill(state, (Leave(), *blame))
+
+
+def _prefilled(state: State, event: Prefilled) -> Step:
+    blame: Actions = ()
+    if state.suspect is not None and state.suspect[0] == "prefill":
+        # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then nobody was
+        if state.suspect[1] != event.engine:
+            blame = (Blame(state.suspect[1]),)
+        state = state._replace(suspect=None)
+    source = event.engine if event.kv else None
+    state = state._replace(
+        source=source, held=event.kv, expires=event.expires, refused=frozenset(), busy=False
+    )
+    return _decode(state, (Leave(), *blame, Praise(event.engine)))
+
+
+def _leg_answered(state: State, event: Answered) -> Step:
+    return _over(state, Leave(), Praise(event.engine), PassOn())
+
+
+def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
+    return _over(state, Leave())
+
+
+def _nobody(state: State, event: Nobody) -> Step:
+    return _over(state, PassOn() if state.busy else Fail(*event))
+
+
+def _decode_refused(state: State, event: Refused) -> Step:
+    failures = (*state.failures, Failure("decode", event.engine, "refused", event.message))
+    state = state._replace(refused=state.refused | {event.engine}, failures=failures)
+    return _decode(state, (Leave(), Eject(event.engine)))
+
+
+def _connected(state: State, event: Connected) -> Step:
+    if event.at > state.expires:
+        return _expired(state, event.engine, event.at)
+    return state._replace(held=False), (Send(kv=state.held),)
+
+
+def _heard(state: State, event: Heard) -> Step:
+    if event.at > state.expires:
+        return _expired(state, event.engine, event.at)
+    return state._replace(expires=math.inf), ()
+
+
+def _ready(state: State, event: Ready) -> Step:
+    if event.at > state.expires:
+        return _expired(state, event.engine, event.at)
+    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    state = state._replace(phase=Phase.ANSWER, expires=math.inf, suspect=None)
+    return state, (*blame, Praise(event.engine, state.source), Begin())
+
+
+def _tick(state: State, event: Tick) -> Step:
+    if event.at <= state.expires:
+        return state, ()
+    return _expired(state, event.engine, event.at)
+
+
+def _expired(state: State, engine: Engine, at: float) -> Step:
+    late = at - state.expires
+    message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
+    state = state._replace(held=False)  # blocks whose lease is over need no freeing
+    if state.form is Form.WHOLE:
+        if state.patient_form is None:
+            state = state._replace(split=False)
+        else:
+            state = state._replace(form=state.patient_form)
+    return _again(state, Broken(engine, "expired", message))
+
+
+def _decode_broken(state: State, event: Broken) -> Step:
+    return _again(state, event)
+
+
+def _again(state: State, event: Broken) -> Step:
+    """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
+    failure = Failure("decode", event.engine, event.cause, event.message)
+    source = state.source if event.cause in _PULL else None
+    state, blame = _blame(state, "decode", event, source)
+    state = state._replace(
+        failures=(*state.failures, failure),
+        spent=state.spent + 1,
+        broken=state.broken | {event.engine} if source is None else state.broken | {event.engine, source},
+        refused=frozenset(),
+        source=None,
+        held=False,
+        expires=math.inf,
+        busy=event.cause == "busy",
+    )
+    if state.spent >= state.attempts:
+        return _give_up(state, (Leave(), *blame))
+    return (_prefill if state.split else _decode)(state, (Leave(), *blame))
+
+
+def _give_up(state: State, before: Actions) -> Step:
+    if state.busy:
+        return _over(state, *before, PassOn())
+    # a suspect that is left failed alone, however often it was asked
+    blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
+    last = state.failures[-1]
+    message = (
+        f"gave up after {state.spent} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
+    )
+    return _over(state, *before, *blame, Fail(502, message, "upstream_failed"))
+
+
+def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
+    """Suspect the first engine that failed; a request that fails on several is mostly to blame itself."""
+    engine = event.engine
+    if event.unavailable:
+        return state, (Eject(engine),)
+    if event.cause in _NOBODYS_FAULT:
+        return state, ()
+    ask: Actions = (Suspect(engine),) if event.cause in _TRANSPORT else ()
+    if state.shared:
+        seen = engine in state.broken
+        return state, ask if seen else (*ask, Blame(engine, weight=_SHARED_BLAME))
+    if state.suspect is None:
+        return state._replace(suspect=(leg, engine, source)), ask
+    first = state.suspect[1]
+    if first == engine:
+        return state, ask
+    shared = (Blame(first, weight=_SHARED_BLAME), Blame(engine, weight=_SHARED_BLAME))
+    return state._replace(suspect=None, shared=True), (*ask, *shared)
+
+
+def _ended(state: State, event: Ended) -> Step:  # noqa: ARG001
+    return _over(state, Leave(), End())
+
+
+def _answer_broken(state: State, event: Broken) -> Step:
+    failure = Failure("decode", event.engine, event.cause, event.message)
+    state = state._replace(failures=(*state.failures, failure))
+    blame: Actions = ()
+    if event.cause in _TRANSPORT:
+        blame = (Suspect(event.engine), Blame(event.engine))
+    return _over(state, Leave(), *blame, Bury(event.cause, event.message))
+
+
+_TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
+    (Phase.NEW, Start): _start,
+    (Phase.NEW, Gone): lambda state, _: _over(state),
+    (Phase.PREFILL, Refused): _prefill_refused,
+    (Phase.PREFILL, Nobody): _no_prefill,
+    (Phase.PREFILL, Broken): _prefill_broken,
+    (Phase.PREFILL, Prefilled): _prefilled,
+    (Phase.PREFILL, Answered): _leg_answered,
+    (Phase.PREFILL, Gone): _leg_gone,
+    (Phase.DECODE, Nobody): _nobody,
+    (Phase.DECODE, Refused): _decode_refused,
+    (Phase.DECODE, Connected): _connected,
+    (Phase.DECODE, Heard): _heard,
+    (Phase.DECODE, Ready): _ready,
+    (Phase.DECODE, Answered): _leg_answered,
+    (Phase.DECODE, Broken): _decode_broken,
+    (Phase.DECODE, Tick): _tick,
+    (Phase.DECODE, Gone): _leg_gone,
+    (Phase.ANSWER, Ended): _ended,
+    (Phase.ANSWER, Broken): _answer_broken,
+    (Phase.ANSWER, Gone): _leg_gone,
+}

@@ -1,0 +1,283 @@
+"""The words of a request's state machine: its state, what can happen, what is to be done. See :mod:`.request`."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any, NamedTuple
+
+Engine = Any
+"""An engine's identity: anything that can be hashed; the machine only compares it."""
+
+
+class Phase(Enum):
+    """Where a request stands."""
+
+    NEW = "new"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    ANSWER = "answer"
+    OVER = "over"
+
+
+class Form(Enum):
+    """How a decode engine is asked to answer."""
+
+    STREAM = "stream"
+    """As a stream, which the client gets."""
+    WHOLE = "whole"
+    """In one piece."""
+    ASSEMBLE = "assemble"
+    """As a stream, of which the router makes the whole answer: so the moment of the pull is known."""
+
+
+class Failure(NamedTuple):
+    """One attempt that came to nothing."""
+
+    leg: str
+    engine: Engine
+    cause: str
+    message: str
+
+
+class State(NamedTuple):
+    """A request between two events.
+
+    Attributes
+    ----------
+    phase : Phase
+    attempts : int
+        How many may fail.
+    split : bool
+        Prefill and decode apart.
+    form : Form
+    patient_form : Form or None
+        The form after a lease ran out over a whole answer; None: not split any more.
+    failures : tuple of Failure
+        Attempts given up; those that cost nothing (a refused connection) included.
+    spent : int
+        Attempts that count.
+    source : Engine or None
+        The prefill engine of the result.
+    held : bool
+        There is a result that no engine was sent.
+    expires : float
+        Until when the result may be pulled; infinite once the pull is known to be over.
+    refused, broken : frozenset of Engine
+        Engines to avoid in this leg, and those that failed this request.
+    suspect : tuple or None
+        (leg, engine, prefill engine of its pull or None): who failed first, and is not blamed yet.
+    shared : bool
+        It failed on several engines: the request itself may be at fault.
+    busy : bool
+        The last engine answered 429.
+    """
+
+    phase: Phase = Phase.NEW
+    attempts: int = 3
+    split: bool = True
+    form: Form = Form.STREAM
+    patient_form: Form | None = None
+    failures: tuple[Failure, ...] = ()
+    spent: int = 0
+    source: Engine = None
+    held: bool = False
+    expires: float = math.inf
+    refused: frozenset[Engine] = frozenset()
+    broken: frozenset[Engine] = frozenset()
+    suspect: tuple[str, Engine, Engine] | None = None
+    shared: bool = False
+    busy: bool = False
+
+
+# --- events: what happened -------------------------------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """The request is admitted."""
+
+
+class Refused(NamedTuple):
+    """An engine did not accept a connection."""
+
+    engine: Engine
+    message: str = ""
+
+
+class Connected(NamedTuple):
+    """A decode engine accepted a connection; nothing is sent yet."""
+
+    engine: Engine
+    at: float
+
+
+class Prefilled(NamedTuple):
+    """A prefill engine answered; ``expires`` is infinite and ``kv`` false where it handed nothing over."""
+
+    engine: Engine
+    kv: bool
+    expires: float
+
+
+class Heard(NamedTuple):
+    """A decode engine said something that comes after its pull."""
+
+    engine: Engine
+    at: float
+
+
+class Ready(NamedTuple):
+    """What a decode engine said is worth the beginning of a response."""
+
+    engine: Engine
+    at: float
+
+
+class Answered(NamedTuple):
+    """An engine answered the request itself, with 4xx: that is for the client."""
+
+    engine: Engine
+
+
+class Broken(NamedTuple):
+    """An attempt failed, or an answer broke."""
+
+    engine: Engine
+    cause: str
+    message: str = ""
+    unavailable: bool = False
+    """The engine says that it takes no requests for now."""
+
+
+class Ended(NamedTuple):
+    """The response is over, properly."""
+
+
+class Tick(NamedTuple):
+    """Time passes while an engine is silent."""
+
+    engine: Engine
+    at: float
+
+
+class Nobody(NamedTuple):
+    """No engine is left for the leg that was asked for."""
+
+    status: int
+    message: str
+    code: str
+
+
+class Gone(NamedTuple):
+    """The client left."""
+
+
+Event = (
+    Start | Refused | Connected | Prefilled | Heard | Ready | Answered | Broken | Ended | Tick | Nobody | Gone
+)
+
+# --- actions: what to do ---------------------------------------------------------------------------------------------
+
+
+class Prefill(NamedTuple):
+    """Send the prompt to a prefill engine: none of ``refused``, rather none of ``broken``."""
+
+    refused: frozenset[Engine]
+    broken: frozenset[Engine]
+
+
+class Decode(NamedTuple):
+    """Place the request on a decode engine, and connect; with the result's blocks if ``kv``."""
+
+    kv: bool
+    form: Form
+    refused: frozenset[Engine]
+    broken: frozenset[Engine]
+
+
+class Send(NamedTuple):
+    """Send the request over the connection to the decode engine; with ``kv`` the result is used up."""
+
+    kv: bool
+
+
+class Leave(NamedTuple):
+    """End the leg: give its load back, drop its connection if the exchange is not over."""
+
+
+class Eject(NamedTuple):
+    """Leave an engine alone for a while: it takes no requests."""
+
+    engine: Engine
+
+
+class Blame(NamedTuple):
+    """Count a failure against an engine; ``source`` is the other end of its pull, which may be at fault instead."""
+
+    engine: Engine
+    source: Engine = None
+    weight: float = 1.0
+
+
+class Suspect(NamedTuple):
+    """Ask an engine whether it lives."""
+
+    engine: Engine
+
+
+class Praise(NamedTuple):
+    """Count a good answer for an engine, and for the other end of its pull."""
+
+    engine: Engine
+    source: Engine = None
+
+
+class Begin(NamedTuple):
+    """Begin the response with what there is; from now on bytes go straight to the client."""
+
+
+class PassOn(NamedTuple):
+    """Give the client the engine's own answer."""
+
+
+class Fail(NamedTuple):
+    """Give the client an error of the router's."""
+
+    status: int
+    message: str
+    code: str
+
+
+class End(NamedTuple):
+    """End the response."""
+
+
+class Bury(NamedTuple):
+    """End a response that broke: by an error event where the client can take one, else by a cut."""
+
+    cause: str
+    message: str
+
+
+class Free(NamedTuple):
+    """Have the result's blocks freed: no engine was sent them, and they are pinned for the rest of their lease."""
+
+
+Action = (
+    Prefill
+    | Decode
+    | Send
+    | Leave
+    | Eject
+    | Blame
+    | Suspect
+    | Praise
+    | Begin
+    | PassOn
+    | Fail
+    | End
+    | Bury
+    | Free
+)
+Actions = tuple[Action, ...]
+Step = tuple[State, Actions]

@@ -1,0 +1,56 @@
+"""Prefill results that no decode engine will use: their blocks are pinned for the rest of their lease unless somebody pulls them.
+
+vLLM has no call that lets a prefill engine forget a result. What frees it is a pull; so a decode engine with room pulls
+it and answers one token that nobody reads.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from eldr_router.http.errors import RouterError
+from eldr_router.http.head import Headers
+from eldr_router.net.fetch import fetch
+from eldr_router.net.outbound import BrokenError, ConnectError
+from eldr_router.plan import headers as wire
+from eldr_router.plan.placement import WHOLE
+from eldr_router.serve.services import Services
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 60.0
+
+
+def free_blocks(services: Services, path: str, upstream_id: str, headers: Headers, body: bytes) -> None:
+    """Have a result's blocks pulled beside the traffic.
+
+    Parameters
+    ----------
+    services : Services
+    path : str
+        Of the request that the result belongs to.
+    upstream_id : str
+    headers : list of (bytes, bytes)
+        The client's, as engines get them.
+    body : bytes
+        Ends after one token.
+    """
+    services.spawn(_pull(services, path, [*wire.own(upstream_id), *headers], body))
+
+
+async def _pull(services: Services, path: str, headers: Headers, body: bytes) -> None:
+    try:
+        placement = services.placer.place(services.table, WHOLE)
+    except RouterError as error:
+        log.info("blocks of a result that nobody uses stay pinned for their lease: %s", error)
+        return
+    with placement.lease:
+        try:
+            address = placement.endpoint.address
+            await fetch(
+                services.pool, address, path, method="POST", headers=headers, body=body, patience=_PATIENCE
+            )
+        except (ConnectError, BrokenError) as error:
+            log.info("blocks of a result that nobody uses may stay pinned for their lease: %s", error)
+            return
+    services.metrics.freed_results()

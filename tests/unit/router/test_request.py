@@ -1,0 +1,292 @@
+"""The state machine of a request, over every sequence of events up to a length."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr_router.plan import steps
+from eldr_router.plan.request import step
+from eldr_router.plan.steps import Form, Phase, State
+
+EXPIRES = 10.0
+EARLY, LATE = 5.0, 11.0
+
+
+@dataclass
+class Driver:
+    """Carries actions out on paper, and holds every one of them against the rules."""
+
+    state: State = field(default_factory=State)
+    leg: object = None
+    sent: bool = False
+    result: int = 0  # prefill results so far
+    pulled: set = field(default_factory=set)  # results that an engine may have pulled
+    handed: bool = False
+    expires: float = math.inf
+    answers: list = field(default_factory=list)
+    freed: int = 0
+    over: bool = False
+
+    def take(self, event) -> bool:
+        """Feed an event if it can happen now; tell whether it could."""
+        if not self.possible(event):
+            return False
+        was = self.state
+        self.state, actions = step(self.state, event)
+        if isinstance(event, steps.Prefilled):
+            self.result += 1
+            self.handed = event.kv
+            self.expires = event.expires
+        if self.over:
+            assert (self.state, actions) == (was, ()), "nothing happens after the end"
+        for at, action in enumerate(actions):
+            self.do(action, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
+        if isinstance(event, steps.Heard | steps.Ready) and event.at <= self.expires:
+            self.expires = math.inf
+        if self.state.phase is Phase.OVER and not self.over:
+            self.over = True
+            assert self.leg is None, "every leg is left: counts are back at zero"
+            assert len([a for a in self.answers if not isinstance(a, steps.Begin)]) <= 1
+            gone = isinstance(event, steps.Gone)
+            assert gone or not isinstance(self.answers[-1], steps.Begin), (
+                "every response that began has an end"
+            )
+        return True
+
+    def possible(self, event) -> bool:
+        kind = type(event)
+        if kind in (steps.Start, steps.Gone):
+            return kind is steps.Gone or self.state.phase is Phase.NEW
+        if self.over:
+            return True
+        leg = type(self.leg)
+        match kind:
+            case steps.Nobody:
+                return self.state.phase in (Phase.PREFILL, Phase.DECODE) and self.leg is None
+            case steps.Prefilled:
+                return leg is steps.Prefill
+            case steps.Connected | steps.Refused:
+                return self.leg is not None and not self.sent
+            case steps.Heard | steps.Ready:
+                return leg is steps.Decode and self.sent and not self.begun
+            case steps.Ended:
+                return self.begun
+            case steps.Answered:
+                return leg is steps.Prefill or (self.sent and not self.begun)
+            case steps.Broken:
+                return leg is steps.Prefill or self.sent
+            case _:
+                return leg is steps.Decode
+
+    @property
+    def begun(self) -> bool:
+        return any(isinstance(a, steps.Begin) for a in self.answers) and not self.over
+
+    def do(self, action, *, last: bool, at: float) -> None:
+        match action:
+            case steps.Prefill() | steps.Decode():
+                assert last, "what a leg reports at once must find nothing left to do"
+                assert self.leg is None, "one leg at a time"
+                assert not self.answers, "nothing begins after a response began"
+                self.leg, self.sent = action, False
+                if isinstance(action, steps.Prefill):
+                    self.handed = False
+                    self.expires = math.inf
+                else:
+                    assert action.kv == self.handed, "a result goes along exactly if there is one"
+                    self.expires = self.expires if action.kv else math.inf
+            case steps.Send(kv):
+                assert isinstance(self.leg, steps.Decode)
+                assert not self.sent
+                self.sent = True
+                if kv:
+                    assert self.handed
+                    assert self.result not in self.pulled, "a prefill result is used once"
+                    assert at <= self.expires, "no result is sent after its lease"
+                    self.pulled.add(self.result)
+            case steps.Leave():
+                assert self.leg is not None, "a leg is left once"
+                self.leg = None
+                if self.sent or at > self.expires:
+                    self.handed = False
+            case steps.Begin():
+                assert self.sent
+                assert not self.answers
+                assert at <= self.expires, "nothing that may rest on overwritten blocks reaches the client"
+                self.answers.append(action)
+            case steps.PassOn() | steps.Fail():
+                assert not self.answers
+                self.answers.append(action)
+            case steps.End() | steps.Bury():
+                assert isinstance(self.answers[-1], steps.Begin)
+                self.answers.append(action)
+            case steps.Free():
+                assert self.handed
+                assert self.result not in self.pulled, "what may have been pulled is not pulled again"
+                self.freed += 1
+                self.pulled.add(self.result)
+
+
+def events(legs=("p0", "d0", "d1")):
+    prefill = legs[0]
+    yield steps.Start()
+    yield steps.Gone()
+    yield steps.Ended()
+    yield steps.Nobody(503, "none", "none")
+    yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
+    yield steps.Prefilled(prefill, kv=False, expires=math.inf)
+    yield steps.Tick("d0", LATE)
+    for engine in legs:
+        yield steps.Refused(engine)
+        yield steps.Broken(engine, "reset", "x")
+        yield steps.Broken(engine, "status", "x", unavailable=True)
+        yield steps.Answered(engine)
+    yield steps.Broken("d0", "error_event", "x")
+    yield steps.Broken("d0", "busy", "x")
+    for at in (EARLY, LATE):
+        yield steps.Connected("d0", at)
+        yield steps.Heard("d0", at)
+        yield steps.Ready("d0", at)
+
+
+ALL = tuple(events())
+STARTS = [
+    State(attempts=attempts, split=split, form=form, patient_form=patient)
+    for attempts, (split, form, patient) in itertools.product(
+        (1, 2),
+        (
+            (True, Form.STREAM, None),
+            (True, Form.WHOLE, Form.ASSEMBLE),
+            (True, Form.WHOLE, None),
+            (False, Form.STREAM, None),
+        ),
+    )
+]
+
+
+def walk(driver: Driver, length: int) -> int:
+    """Try every possible sequence; return how many there were."""
+    if not length or driver.over:
+        for event in ALL if driver.over else ():
+            copied(driver).take(event)
+        return 1
+    count = 0
+    for event in ALL:
+        branch = copied(driver)
+        if branch.take(event):
+            count += walk(branch, length - 1)
+    return count
+
+
+def copied(driver: Driver) -> Driver:
+    return Driver(**{**vars(driver), "pulled": set(driver.pulled), "answers": list(driver.answers)})
+
+
+@pytest.mark.parametrize(
+    "state", STARTS, ids=lambda s: f"{s.attempts}-{s.split}-{s.form.value}-{s.patient_form}"
+)
+def test_every_short_sequence_of_events(state):
+    driver = Driver(state)
+    driver.take(steps.Start())
+    assert walk(driver, 4) > 100
+
+
+@given(st.sampled_from(STARTS), st.integers(1, 4), st.lists(st.sampled_from(ALL), max_size=60))
+def test_every_long_sequence_of_events(state, attempts, sequence):
+    driver = Driver(state._replace(attempts=attempts))
+    driver.take(steps.Start())
+    for event in sequence:
+        driver.take(event)
+    driver.take(steps.Gone())
+    assert driver.over
+    assert driver.leg is None
+
+
+def play(*happened, state=None):
+    """Return the last state and all actions of a sequence."""
+    state, done = state or State(), []
+    for event in (steps.Start(), *happened):
+        state, actions = step(state, event)
+        done += actions
+    return state, done
+
+
+def test_the_good_case():
+    prefilled = steps.Prefilled("p0", kv=True, expires=EXPIRES)
+    sequence = (
+        prefilled,
+        steps.Connected("d0", 1),
+        steps.Heard("d0", 2),
+        steps.Ready("d0", 99),
+        steps.Ended(),
+    )
+    state, done = play(*sequence)
+    assert state.phase is Phase.OVER
+    assert [type(action).__name__ for action in done] == [
+        *("Prefill", "Leave", "Praise", "Decode", "Send", "Praise", "Begin", "Leave", "End")
+    ]
+    assert done[5] == steps.Praise("d0", "p0")
+
+
+PREFILLED = steps.Prefilled("p0", kv=True, expires=EXPIRES)
+
+
+def test_only_a_refused_connection_lets_a_result_go_to_another_engine():
+    _, done = play(PREFILLED, steps.Refused("d0"), steps.Connected("d1", 1))
+    assert done[-1] == steps.Send(kv=True)
+    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Broken("d0", "reset", "x"))
+    assert done[-1] == steps.Prefill(frozenset(), frozenset({"d0"}))
+
+
+@pytest.mark.parametrize("late", [steps.Heard("d0", LATE), steps.Ready("d0", LATE), steps.Tick("d0", LATE)])
+def test_whatever_comes_after_the_lease_is_prefilled_again(late):
+    _, done = play(PREFILLED, steps.Connected("d0", 1), late)
+    assert isinstance(done[-1], steps.Prefill)
+    assert not any(isinstance(action, steps.Begin) for action in done)
+
+
+def test_a_whole_answer_that_outlasts_its_lease_is_asked_for_in_another_form():
+    begun = (PREFILLED, steps.Connected("d0", 1), steps.Tick("d0", LATE))
+    state, _ = play(*begun, state=State(form=Form.WHOLE, patient_form=Form.ASSEMBLE))
+    assert (state.form, state.split) == (Form.ASSEMBLE, True)
+    state, done = play(*begun, state=State(form=Form.WHOLE))
+    assert not state.split
+    assert done[-1] == steps.Decode(kv=False, form=Form.WHOLE, refused=frozenset(), broken=frozenset({"d0"}))
+
+
+def blamed(done):
+    return [action for action in done if isinstance(action, steps.Blame)]
+
+
+def test_the_first_engine_is_blamed_once_another_one_did_it():
+    failed = (PREFILLED, steps.Connected("d0", 1), steps.Broken("d0", "status", "x"))
+    _, done = play(*failed)
+    assert blamed(done) == []
+    _, done = play(*failed, PREFILLED, steps.Connected("d1", 1), steps.Ready("d1", 2))
+    assert blamed(done) == [steps.Blame("d0", "p0")]
+
+
+def test_a_request_that_fails_on_several_engines_is_mostly_to_blame_itself():
+    _, done = play(*(steps.Broken(engine, "status", "x") for engine in ("p0", "p1", "p0")))
+    assert isinstance(done[-1], steps.Fail)
+    assert {(action.engine, action.weight) for action in blamed(done)} == {("p0", 1 / 3), ("p1", 1 / 3)}
+
+
+def test_a_result_that_nobody_was_sent_is_freed():
+    for end in (steps.Gone(), steps.Nobody(429, "full", "overloaded")):
+        _, done = play(PREFILLED, end)
+        assert isinstance(done[-1], steps.Free)
+    _, done = play(PREFILLED, steps.Connected("d0", 1), steps.Gone())
+    assert not any(isinstance(action, steps.Free) for action in done)
+
+
+def test_an_engines_429_is_passed_on_only_when_nobody_else_is_free():
+    busy = steps.Broken("p0", "busy", "it answered 429")
+    _, done = play(busy)
+    assert isinstance(done[-1], steps.Prefill)
+    _, done = play(busy, steps.Nobody(503, "none", "none"))
+    assert isinstance(done[-1], steps.PassOn)
