@@ -67,9 +67,9 @@ class CentroidSet:
     samples: int
     created: float
     rho: float | None = None
-    _flat: Floats = field(init=False, repr=False)
-    _weighted: Floats = field(init=False, repr=False)
-    _kept: npt.NDArray[np.intp] = field(init=False, repr=False)
+    _flat: Floats | None = field(init=False, repr=False)
+    _centers: Floats = field(init=False, repr=False)
+    _kept: slice | npt.NDArray[np.intp] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         kept = self.kept
@@ -90,9 +90,11 @@ class CentroidSet:
                 f"centers: rows must have unit length, got {norms.min():.3f}..{norms.max():.3f}"
             )
         flat = np.ascontiguousarray(self.weights, dtype=np.float32).reshape(-1)
-        object.__setattr__(self, "_flat", flat)
-        object.__setattr__(self, "_weighted", np.ascontiguousarray(self.centers * flat, dtype=np.float32))
-        object.__setattr__(self, "_kept", np.asarray(kept, dtype=np.intp))
+        together = kept[-1] - kept[0] == len(kept) - 1
+        rows = slice(kept[0], kept[-1] + 1) if together else np.asarray(kept, dtype=np.intp)
+        object.__setattr__(self, "_flat", None if (flat == 1.0).all() else flat)
+        object.__setattr__(self, "_centers", np.ascontiguousarray(self.centers, dtype=np.float32))
+        object.__setattr__(self, "_kept", rows)
 
     @property
     def k(self) -> int:
@@ -130,7 +132,7 @@ class CentroidSet:
                 f"counts: expected {self.n_layers} layers x {self.n_experts} experts as {self.model!r} was fitted with, "
                 f"got {counts.shape[0]} x {counts.shape[-1]}"
             )
-        return similarities(counts, self._flat, self._kept, self._weighted)
+        return similarities(counts, self._flat, self._kept, self._centers)
 
 
 def digest(data: bytes) -> str:

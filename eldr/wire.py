@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.contract import COUNTS_VERSION
+
+try:  # 2 us for 16 KB instead of 20 or more
+    from pybase64 import b64decode, b64encode
+except ImportError:  # engines get this module without its dependencies, and encode only
+    from base64 import b64decode, b64encode  # type: ignore[assignment]
 
 _DTYPES: dict[str, np.dtype[np.unsignedinteger[Any]]] = {
     "uint16": np.dtype(np.uint16).newbyteorder("<"),
@@ -93,8 +96,8 @@ def decode_counts(fields: object) -> ExpertCounts:
     if not isinstance(text, str):
         raise WireError(f"counts: expected base64 text, got {type(text).__name__}")
     try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+        raw = b64decode(text, validate=True)
+    except ValueError as error:
         raise WireError(f"counts: not base64 ({error})") from None
     kind = _DTYPES[dtype]
     if len(raw) != layers * experts * kind.itemsize:
@@ -121,5 +124,5 @@ def encode_counts(value: ExpertCounts) -> dict[str, Any]:
         "tokens": value.tokens,
         "exact": value.exact,
         "dtype": dtype,
-        "counts": base64.b64encode(raw).decode("ascii"),
+        "counts": b64encode(raw).decode("ascii"),
     }

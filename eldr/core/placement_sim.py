@@ -93,7 +93,7 @@ def replay(
     _, layers, experts = inclusion.shape
     survival = np.log1p(-inclusion)
     pool = np.zeros((n_workers, layers, experts), dtype=np.float64)
-    in_flight = np.zeros(n_workers, dtype=np.int64)
+    in_flight = [0] * n_workers
     placed = np.zeros(len(arrivals), dtype=np.intp)
     samples: list[tuple[float, float, float]] = []
     for turn, request in enumerate(arrivals):
@@ -101,15 +101,16 @@ def replay(
             leaving = placed[turn - occupancy]
             in_flight[leaving] -= 1
             pool[leaving] -= survival[arrivals[turn - occupancy]]
-        scores = None if similarity is None else similarity[request]
+        scores = None if similarity is None else similarity[request].tolist()
         worker = policy.choose(Situation(in_flight, turn, scores), rng).worker
         placed[turn] = worker
         in_flight[worker] += 1
         pool[worker] += survival[request]
         if turn >= 2 * occupancy and turn % batch == 0:
-            busy = in_flight > 0
+            loads = np.array(in_flight)
+            busy = loads > 0
             union = experts - np.exp(pool[busy]).sum(axis=2).mean(axis=1)
-            load = in_flight[busy]
+            load = loads[busy]
             seen = float(union @ load / occupancy)
             samples.append((seen, float(load.mean()), float(load.max() * n_workers / occupancy)))
     active, mean_batch, imbalance = np.mean(samples, axis=0)

@@ -1,42 +1,42 @@
 """Placement policies: which decode worker takes the next request.
 
 Every policy is a pure function of a :class:`Situation` and a random generator, so that the simulator and the live
-router run the same code.
+router run the same code. Situations hold plain lists: for the handful of workers that a pool has, one call of NumPy takes
+as long as the whole decision does without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Situation:
+class Situation(NamedTuple):
     """What a policy may look at.
 
     Attributes
     ----------
-    in_flight : ndarray of int, shape (n_workers,)
+    in_flight : sequence of int, length n_workers
         Requests in flight per eligible worker, at least one worker.
     turn : int
         Grows by one with every decision; rotates ties so that they never herd on the lowest index.
-    similarity : ndarray of float, shape (n_workers,), optional
+    similarity : sequence of float, length n_workers, optional
         Cosine of the request's signature to each worker's centroid; NaN for a worker without a centroid, which is
         always a candidate. None means "no preference": no signature, or no centroids.
-    slots : ndarray of int, shape (n_workers,), optional
+    slots : sequence of int, length n_workers, optional
         Stable identity of each worker, needed by :class:`Domain` only.
     label : str, optional
         The request's workload label, used by :class:`Domain` only.
     """
 
-    in_flight: npt.NDArray[np.integer]
+    in_flight: Sequence[int]
     turn: int
-    similarity: npt.NDArray[np.floating] | None = None
-    slots: npt.NDArray[np.integer] | None = None
+    similarity: Sequence[float] | None = None
+    slots: Sequence[int] | None = None
     label: str | None = None
 
 
@@ -58,10 +58,14 @@ class Policy(Protocol):
         """Choose a worker."""
 
 
-def least_loaded(in_flight: npt.NDArray[np.integer], turn: int) -> int:
+def least_loaded(in_flight: Sequence[int], turn: int) -> int:
     """Return the position of the fewest requests in flight, ties rotated by ``turn``."""
-    ties = np.flatnonzero(in_flight == in_flight.min())
-    return int(ties[turn % ties.size])
+    least = min(in_flight)
+    nth = turn % in_flight.count(least)
+    at = in_flight.index(least)
+    for _ in range(nth):
+        at = in_flight.index(least, at + 1)
+    return at
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class RoundRobin:
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:  # noqa: ARG002
         """Choose the worker whose turn it is."""
-        return Choice(situation.turn % situation.in_flight.size, 1)
+        return Choice(situation.turn % len(situation.in_flight), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Random:
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
         """Choose any worker."""
-        return Choice(int(rng.integers(situation.in_flight.size)), 1)
+        return Choice(int(rng.integers(len(situation.in_flight))), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,10 @@ class JSQ:
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:  # noqa: ARG002
         """Choose the worker with the fewest requests in flight."""
-        return Choice(least_loaded(situation.in_flight, situation.turn), situation.in_flight.size)
+        return Choice(least_loaded(situation.in_flight, situation.turn), len(situation.in_flight))
+
+
+_JSQ = JSQ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class PowerOfTwo:
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
         """Choose between two random workers."""
-        n = situation.in_flight.size
+        n = len(situation.in_flight)
         if n == 1:
             return Choice(0, 1)
         first = int(rng.integers(n))
@@ -130,11 +137,9 @@ class Domain:
         """Choose the least loaded worker of the label's group."""
         group = self.groups.get(situation.label or "")
         if group is None or situation.slots is None:
-            return JSQ().choose(situation, rng)
-        members = np.flatnonzero(np.isin(situation.slots, list(group)))
-        if members.size == 0:
-            return JSQ().choose(situation, rng)
-        return Choice(int(members[least_loaded(situation.in_flight[members], situation.turn)]), members.size)
+            return _JSQ.choose(situation, rng)
+        members = [at for at, slot in enumerate(situation.slots) if slot in group]
+        return _least_loaded_of(members, situation) if members else _JSQ.choose(situation, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +171,25 @@ class BandJSQ:
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
         """Choose the least loaded worker of the band; without a preference, JSQ."""
         if situation.similarity is None:
-            return JSQ().choose(situation, rng)
-        score = np.where(np.isnan(situation.similarity), np.inf, situation.similarity)
-        known = score[score < np.inf]
-        best = known.max() if known.size else 0.0
-        band = np.flatnonzero(score >= best - self.tau)
-        if band.size < self.min_candidates:
-            band = np.argsort(-score, kind="stable")[: self.min_candidates]
-        return Choice(int(band[least_loaded(situation.in_flight[band], situation.turn)]), band.size)
+            return _JSQ.choose(situation, rng)
+        scores = situation.similarity
+        # NaN for a worker without a centroid: one makes the sum NaN, and every comparison with it False
+        known = (
+            scores if not math.isnan(sum(scores)) else [score for score in scores if not math.isnan(score)]
+        )
+        floor = max(known, default=0.0) - self.tau
+        if len(scores) >= self.min_candidates and min(known, default=floor) >= floor:
+            return _JSQ.choose(situation, rng)  # everybody is in the band
+        band = [at for at, score in enumerate(scores) if not score < floor]
+        if len(band) < self.min_candidates:
+            order = [-math.inf if math.isnan(score) else -score for score in scores]
+            band = sorted(range(len(scores)), key=order.__getitem__)[: self.min_candidates]
+        return _least_loaded_of(band, situation)
+
+
+def _least_loaded_of(candidates: Sequence[int], situation: Situation) -> Choice:
+    loads = [situation.in_flight[at] for at in candidates]
+    return Choice(candidates[least_loaded(loads, situation.turn)], len(candidates))
 
 
 def make_policy(

@@ -70,7 +70,7 @@ def main() -> None:
     figures = [{"name": f"signature off the wire, {cells}", "unit": "us", "aim": None, "values": parse}]
     figures += [
         {"name": f"route decision, {cells}, K = {k}", "unit": "us", "aim": aim, "values": times[k]}
-        for k, aim in ((16, 60.0), (256, 600.0))
+        for k, aim in ((16, 45.0), (256, 600.0))
     ]
     print(json.dumps(figures))
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet, check_fits, dump, join, load, split
+from eldr.core.signature import signatures
 
 
 def make(k: int = 3, kept: tuple[int, ...] = (0, 2), experts: int = 8, **fields) -> CentroidSet:
@@ -58,15 +59,22 @@ def test_round_trip():
     assert dump(b) == dump(load(dump(b)))
 
 
-def test_similarities_are_cosines_of_the_signature():
-    from eldr.core.signature import signatures
-
+@pytest.mark.parametrize("kept", [(0, 2), (1, 2, 3), (0, 1, 2, 3), (3,)])
+@pytest.mark.parametrize("weighting", ["counts", "counts_idf"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_similarities_are_cosines_of_the_signature(kept, weighting, dtype):
     rng = np.random.default_rng(1)
-    weights = rng.random((2, 8), dtype=np.float32)
-    a = make(weights=weights, weighting="counts_idf")
-    counts = rng.integers(0, 50, (4, 8)).astype(np.uint16)
+    weights = rng.random((len(kept), 8), dtype=np.float32)
+    if weighting == "counts":
+        weights[:] = 1
+    a = make(kept=kept, weights=weights, weighting=weighting)
+    counts = rng.integers(0, 50, (4, 8)).astype(dtype)
     expected = signatures(counts[None], a.full_weights(), a.layer_mask) @ a.centers.T
-    np.testing.assert_allclose(a.similarities(counts), expected[0], rtol=1e-5)
+    np.testing.assert_allclose(a.similarities(counts), expected[0], atol=1e-6)
+
+
+def test_similarities_without_a_preference_or_of_another_geometry():
+    a = make()
     assert (a.similarities(np.zeros((4, 8), np.uint16)) == 0).all()
     with pytest.raises(CentroidsError, match="expected 4 layers x 8 experts"):
         a.similarities(np.zeros((4, 9), np.uint16))

@@ -1,3 +1,7 @@
+import base64
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +21,27 @@ def test_round_trip(counts):
     got = decode_counts(encode_counts(ExpertCounts(counts=counts, top_k=1, tokens=3, exact=False)))
     np.testing.assert_array_equal(got.counts, counts)
     assert (got.top_k, got.tokens, got.exact) == (1, 3, False)
+
+
+@given(st.text(alphabet="ABab01+/==\n -_é", max_size=12))
+def test_base64_is_read_as_the_standard_library_reads_it_or_refused(text):
+    try:
+        got = decode_counts(value(layers=1, experts=max(1, len(text) * 3 // 8), counts=text)).counts.tobytes()
+    except WireError:
+        return
+    assert got == base64.b64decode(text, validate=True)
+
+
+def test_engines_encode_without_the_dependencies():
+    """The plug-in is copied into engine images alone."""
+    code = (
+        "import sys; sys.modules['pybase64'] = None\n"
+        "import numpy as np; from eldr.wire import ExpertCounts, decode_counts, encode_counts\n"
+        "fields = encode_counts(ExpertCounts(np.array([[1, 2]], np.uint16), top_k=1, tokens=3, exact=True))\n"
+        "assert fields['counts'] == 'AQACAA==', fields\n"
+        "assert decode_counts(fields).counts.tolist() == [[1, 2]]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(

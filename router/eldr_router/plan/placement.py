@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE
@@ -48,8 +49,7 @@ NO_SIGNATURE = Signature()
 WHOLE = Signature(missing="whole")
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A decision.
 
     Attributes
@@ -86,17 +86,17 @@ def read_signature(fields: object) -> Signature:
         return Signature(missing="wire_error")
 
 
-def score(centroids: CentroidSet | None, signature: Signature) -> tuple[npt.NDArray[np.float32] | None, str]:
+def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[float] | None, str]:
     """Return the similarity to each slot and ``"similarity"``, or None and the reason."""
     if centroids is None:
         return None, "no_centroids"
     if signature.counts is None:
         return None, signature.missing
     try:
-        similarity = centroids.similarities(signature.counts.counts)
+        similarity: list[float] = centroids.similarities(signature.counts.counts).tolist()
     except CentroidsError:
         return None, "wrong_shape"
-    return (similarity, "similarity") if similarity.any() else (None, "zero_vector")
+    return (similarity, "similarity") if any(similarity) else (None, "zero_vector")
 
 
 class Placer:
@@ -143,17 +143,15 @@ class Placer:
                 policy = _JSQ
         similarity = None if slots is None else _per_endpoint(slots, usable)
         turn = self._registry.turn(ROLE_DECODE)
-        situation = Situation(np.array(totals, dtype=np.int64), turn, similarity)
-        choice = policy.choose(situation, self._rng)
+        choice = policy.choose(Situation(totals, turn, similarity), self._rng)
         at = choice.worker
-        known = None if similarity is None or np.isnan(similarity[at]) else float(similarity[at])
+        known = None if similarity is None or math.isnan(similarity[at]) else similarity[at]
         lease = Lease(usable[at], sequences)
         return Placement(usable[at], lease, policy.name, reason, choice.candidates, known, totals[at])
 
 
-def _per_endpoint(slots: npt.NDArray[np.float32], endpoints: list[Endpoint]) -> npt.NDArray[np.float32]:
+def _per_endpoint(slots: list[float], endpoints: list[Endpoint]) -> list[float]:
     """Return each engine's similarity; NaN, always a candidate, for one without a centroid."""
+    known = len(slots)
     wanted = [endpoint.spec.slot for endpoint in endpoints]
-    if min(wanted) >= 0 and max(wanted) < slots.size:
-        return slots[wanted]  # the common case: every engine has its centroid
-    return np.array([slots[at] if 0 <= at < slots.size else np.nan for at in wanted], dtype=np.float32)
+    return [slots[at] if 0 <= at < known else math.nan for at in wanted]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from eldr.core.policy import JSQ, BandJSQ, Domain, PowerOfTwo, Random, RoundRobin, Situation, make_policy
 
-LOADS = st.lists(st.integers(0, 5), min_size=1, max_size=8).map(np.array)
+LOADS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
 
 def rng(seed=0):
@@ -15,55 +15,69 @@ def rng(seed=0):
 @given(LOADS, st.integers(0, 1000))
 def test_jsq_takes_a_least_loaded_worker_and_rotates_ties(loads, turn):
     choice = JSQ().choose(Situation(loads, turn), rng())
-    assert loads[choice.worker] == loads.min()
-    ties = np.flatnonzero(loads == loads.min())
+    assert loads[choice.worker] == min(loads)
+    ties = [at for at, load in enumerate(loads) if load == min(loads)]
     seen = {JSQ().choose(Situation(loads, t), rng()).worker for t in range(turn, turn + len(ties))}
     assert seen == set(ties)
 
 
 @st.composite
-def banded(draw):
-    loads = draw(LOADS)
-    scores = draw(
-        st.lists(st.floats(-1, 1) | st.just(float("nan")), min_size=len(loads), max_size=len(loads))
+def situations(draw):
+    """Situations of up to 40 workers with many ties, a band and a minimum of candidates."""
+    loads = draw(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+    score = st.floats(-1, 1, width=32) | st.sampled_from([0.0, 0.5, 0.75, 1.0, float("nan")])
+    scores = draw(st.none() | st.lists(score, min_size=len(loads), max_size=len(loads)))
+    situation = Situation(
+        loads, draw(st.integers(0, 99)), scores, list(range(len(loads))), draw(st.sampled_from("abc"))
     )
-    return (
-        loads,
-        np.array(scores, np.float32),
-        draw(st.floats(0, 2)),
-        draw(st.integers(1, 3)),
-        draw(st.integers(0, 99)),
-    )
+    return situation, draw(st.floats(0, 2) | st.sampled_from([0.0, 0.25, 1.0])), draw(st.integers(1, 5))
 
 
-@given(banded())
+def reference(situation, candidates):
+    """Choose among candidates with arrays, as the policies did before they did without."""
+    loads = np.array(situation.in_flight)[candidates]
+    ties = np.flatnonzero(loads == loads.min())
+    return int(candidates[ties[situation.turn % ties.size]]), candidates.size
+
+
+@given(situations())
 def test_eldr_takes_the_least_loaded_of_the_band(case):
-    loads, scores, tau, minimum, turn = case
-    choice = BandJSQ(tau=tau, min_candidates=minimum).choose(Situation(loads, turn, scores), rng())
-    known = scores[~np.isnan(scores)]
-    floor = (known.max() if known.size else 0.0) - tau
-    band = [i for i, s in enumerate(scores) if np.isnan(s) or s >= np.float32(floor)]
-    if len(band) < minimum:
-        ranked = sorted(range(len(scores)), key=lambda i: -np.inf if np.isnan(scores[i]) else -scores[i])
-        band = ranked[:minimum]
-    assert choice.candidates == len(band)
-    assert choice.worker in band
-    assert loads[choice.worker] == min(loads[i] for i in band)
+    situation, tau, minimum = case
+    band = np.arange(len(situation.in_flight))
+    if situation.similarity is not None:
+        given_ = np.array(situation.similarity)
+        scores = np.where(np.isnan(given_), np.inf, given_)
+        known = scores[scores < np.inf]
+        band = np.flatnonzero(scores >= (known.max() if known.size else 0.0) - tau)
+        if band.size < minimum:
+            band = np.argsort(-scores, kind="stable")[:minimum]
+    policy = BandJSQ(tau=tau, min_candidates=minimum)
+    assert policy.choose(situation, rng()) == reference(situation, band)
+
+
+@given(situations())
+def test_the_others_choose_as_with_arrays(case):
+    situation, *_ = case
+    everybody = np.arange(len(situation.in_flight))
+    assert JSQ().choose(situation, rng()) == reference(situation, everybody)
+    members = {"a": everybody[::3], "b": everybody[:0], "c": everybody}[situation.label]
+    policy = Domain({"a": frozenset(range(0, 99, 3)), "b": frozenset({99})})
+    assert policy.choose(situation, rng()) == reference(situation, members if members.size else everybody)
 
 
 def test_eldr_without_a_preference_is_jsq():
-    loads = np.array([3, 1, 2])
+    loads = [3, 1, 2]
     assert BandJSQ().choose(Situation(loads, 0), rng()).worker == 1
-    zero = BandJSQ().choose(Situation(loads, 0, np.zeros(3, np.float32)), rng())
+    zero = BandJSQ().choose(Situation(loads, 0, [0.0, 0.0, 0.0]), rng())
     assert zero.worker == 1
     assert zero.candidates == 3
 
 
 def test_tau_zero_is_top_one_and_a_worker_without_centroid_is_always_a_candidate():
-    loads, scores = np.array([9, 0, 0]), np.array([0.9, 0.8, 0.1], np.float32)
+    loads, scores = [9, 0, 0], [0.9, 0.8, 0.1]
     assert BandJSQ(tau=0.0).choose(Situation(loads, 0, scores), rng()).worker == 0
     assert BandJSQ(tau=0.1001).choose(Situation(loads, 0, scores), rng()).worker == 1
-    scores[2] = np.nan
+    scores[2] = float("nan")
     assert BandJSQ(tau=0.0).choose(Situation(loads, 0, scores), rng()).worker == 2
 
 
@@ -71,12 +85,12 @@ def test_tau_zero_is_top_one_and_a_worker_without_centroid_is_always_a_candidate
 def test_power_of_two_never_takes_the_worse_of_its_pair(loads, seed):
     choice = PowerOfTwo().choose(Situation(loads, 0), rng(seed))
     assert 0 <= choice.worker < len(loads)
-    if len(loads) > 1 and (loads == loads.max()).sum() == 1:
-        assert loads[choice.worker] < loads.max()
+    if len(loads) > 1 and loads.count(max(loads)) == 1:
+        assert loads[choice.worker] < max(loads)
 
 
 def test_random_and_round_robin_spread():
-    loads = np.zeros(4, int)
+    loads = [0] * 4
     generator = rng()
     counts = np.bincount([Random().choose(Situation(loads, t), generator).worker for t in range(4000)])
     assert counts.min() > 800
@@ -85,7 +99,7 @@ def test_random_and_round_robin_spread():
 
 def test_domain_uses_its_group_and_falls_back_to_everybody():
     policy = Domain({"code": frozenset({1, 3}), "law": frozenset({7})})
-    loads, slots = np.array([0, 5, 0, 4]), np.array([0, 1, 2, 3])
+    loads, slots = [0, 5, 0, 4], [0, 1, 2, 3]
     assert policy.choose(Situation(loads, 0, slots=slots, label="code"), rng()).worker == 3
     for label in ("law", "poetry", None):
         assert policy.choose(Situation(loads, 0, slots=slots, label=label), rng()).worker in {0, 2}
@@ -95,7 +109,7 @@ def test_domain_uses_its_group_and_falls_back_to_everybody():
 def test_every_policy_serves_a_single_worker(name):
     policy = make_policy(name)
     assert policy.name == name
-    assert policy.choose(Situation(np.array([3]), 5, np.array([0.1], np.float32)), rng()).worker == 0
+    assert policy.choose(Situation([3], 5, [0.1]), rng()).worker == 0
 
 
 def test_bad_parameters_are_refused():
