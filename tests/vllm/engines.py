@@ -208,9 +208,13 @@ class Engine:
             return {}
         return _session(self._process.pid)
 
-    def pause(self) -> None:
-        """Stop all of it; sockets stay open, so that connections and requests are accepted but not read."""
-        self._signal(signal.SIGSTOP)
+    def pause(self, only: str = "") -> None:
+        """Stop all of it, or the processes whose command lines hold a word.
+
+        Sockets stay open, so that connections and requests are accepted but not read.
+        """
+        assert any(only in command for command in self.members().values()), self.members()
+        self._signal(signal.SIGSTOP, only)
 
     def resume(self) -> None:
         """Let it go on."""
@@ -255,8 +259,10 @@ class Engine:
         wait_for(lambda: not self.members(), f"all of {self.name} to be gone", STOP_SECONDS, self.members)
         self._process = None
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int, only: str = "") -> None:
         for pid, command in self.members().items():
+            if only not in command:
+                continue
             # the resource tracker outlives a crash too: it removes what the others left in /dev/shm, then it ends
             if number != signal.SIGKILL or "resource_tracker" not in command:
                 with contextlib.suppress(ProcessLookupError):
