@@ -90,8 +90,8 @@ class Setup:
             "kv_connector_extra_config": {"num_threads": 1, "kv_lease_duration": self.lease},
         }
         children: list[dict[str, Any]] = [nixl]
-        if self.plugin:
-            children.append({"kv_connector": "EldrConnector", "kv_role": role})
+        if self.plugin:  # as the operator has it: on decode engines it is asked first
+            children.insert(self.role == "prefill", {"kv_connector": "EldrConnector", "kv_role": role})
         if self.gate:
             gate = {"kv_connector": "Gate", "kv_connector_module_path": "eldr_test_gate", "kv_role": role}
             children.append(gate)
