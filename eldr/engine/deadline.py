@@ -36,9 +36,8 @@ class PullDeadlines:
         self._count = count
         self._deadlines: dict[str, float] = {}
         self._refused: set[str] = set()
-        self._held: set[str] = (
-            set()
-        )  # refused, and the prefill engine has not been told that it may free the blocks
+        # refused, and the prefill engine has not been told yet that it may free the blocks
+        self._held: set[str] = set()
         self._pulling: dict[str, float] = {}
 
     def add(self, request: Any) -> None:
