@@ -91,6 +91,12 @@ METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 """Counter per layer on engines: distinct experts used, summed over the steps."""
 METRIC_RECORDS: Final = "eldr_engine_records"
 """Counter on engines: requests by ``result``: exact, inexact, or unavailable counts."""
+METRIC_LATE_PULLS: Final = "eldr_engine_late_pulls"
+"""Counter on decode engines: requests whose deadline passed before their KV was there, by ``outcome``."""
+LATE_PREFILLED: Final = "prefilled"
+"""Outcome: nothing was pulled, the prompt was prefilled here."""
+LATE_DISCARDED: Final = "discarded"
+"""Outcome: the pull had begun in time; what it brought was not used, and the request failed."""
 
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_LOG: Final = "x-eldr-log"
@@ -110,6 +116,13 @@ ELDR_KEY: Final = "eldr"
 each expert. ``exact`` says that every layer sums to ``tokens * topk``. Routers strip the key before they forward
 ``kv_transfer_params`` to a decode engine. An engine that cannot see its routing answers ``{"v": 1, "unavailable": reason}``."""
 COUNTS_VERSION: Final = 1
+PULL_BEFORE_KEY: Final = "eldr_pull_before"
+"""Key under ``kv_transfer_params`` of a decode request: Unix time, seconds, after which its KV blocks must not be pulled.
+
+The router sets it by its own wall clock (hosts are expected to be synchronised) to when the lease ends, less a margin for
+what clocks differ by. A decode engine with the plug-in prefills the prompt itself where a pull would begin later, and fails
+the request, as any failed pull does, where a pull that began in time has not ended by then. A value that is no time
+is logged and counts as absent. Engines without the plug-in ignore the key."""
 
 DEFAULT_LEASE_SECONDS: Final = 300.0
 """How long a prefill engine holds the KV blocks of an answered request for its decode engine."""

@@ -1,4 +1,4 @@
-"""Expert counts on the wire: the ``eldr`` object of ``kv_transfer_params`` and of activation records."""
+"""What ``kv_transfer_params`` and activation records hold of ours: expert counts, and the deadline of a pull."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eldr.contract import COUNTS_VERSION
+from eldr.contract import COUNTS_VERSION, PULL_BEFORE_KEY
 
 try:  # 2 us for 16 KB instead of 20 or more
     from pybase64 import b64decode, b64encode
@@ -20,11 +20,12 @@ _DTYPES: dict[str, np.dtype[np.unsignedinteger[Any]]] = {
     "uint16": np.dtype(np.uint16).newbyteorder("<"),
     "uint32": np.dtype(np.uint32).newbyteorder("<"),
 }
+_FAR = 1e12  # seconds; nothing beyond it, nor infinity or NaN, is a time
 _LIMIT = 1 << 22  # cells; far above any model, so that a hostile engine cannot exhaust memory
 
 
 class WireError(ValueError):
-    """An expert-count object that breaks the contract; the message names the field and the value."""
+    """A value that breaks the contract; the message names the field and the value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,3 +127,29 @@ def encode_counts(value: ExpertCounts) -> dict[str, Any]:
         "dtype": dtype,
         "counts": b64encode(raw).decode("ascii"),
     }
+
+
+def pull_deadline(params: Mapping[str, Any]) -> float | None:
+    """Return until when KV blocks may be pulled, see :data:`eldr.contract.PULL_BEFORE_KEY`.
+
+    Parameters
+    ----------
+    params : mapping
+        A request's ``kv_transfer_params``.
+
+    Returns
+    -------
+    float or None
+        Unix time, seconds; None without a deadline.
+
+    Raises
+    ------
+    WireError
+        If the value is no number, or none that can be a time.
+    """
+    value = params.get(PULL_BEFORE_KEY)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _FAR:
+        raise WireError(f"{PULL_BEFORE_KEY}: expected Unix time in seconds, got {value!r}")
+    return float(value)

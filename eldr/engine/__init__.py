@@ -9,6 +9,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
 ``prefill``         record counts per KV block, reduce a prompt's blocks, pop the sum into the answer
 ``provenance``      which KV blocks hold counts that can be summed; plain Python
 ``decode``          count per request, and the union of every step
+``deadline``        KV that is not there in time is not used; plain Python
 ``tracking``        which positions of which request a decode step counts; plain Python
 ``capture``         how the routing of a forward pass becomes visible
 ``kernels``         the counting itself in torch; ``kernels_triton`` the same for GPUs

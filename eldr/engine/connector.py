@@ -1,5 +1,7 @@
 """The KV connector that moves no KV: it runs beside the real one under vLLM's MultiConnector and counts experts.
 
+On decode engines it also keeps the real one from pulling KV that is no longer there, see :mod:`eldr.engine.deadline`.
+
 ``kv_role`` says what it does: ``kv_producer`` on prefill engines, ``kv_consumer`` on decode engines. Each role has a
 half in the scheduler's process and one in the workers'.
 
@@ -113,12 +115,22 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         """End a step, after its forward pass."""
         return None if self._worker is None else self._worker.finish()
 
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
+        results = super().get_transfer_results(finished_req_ids)
+        if isinstance(self._worker, DecodeWorker):
+            results.failed_recving |= self._worker.pulls.late()
+        return results
+
     # --- scheduler process
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Offer no KV, and take how much of a prompt this engine has already."""
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Offer no KV, take how much of a prompt this engine has already, and keep others from pulling too late."""
         if isinstance(self._scheduler, PrefillScheduler):
             self._scheduler.matched(request, num_computed_tokens)
+        elif self._scheduler is not None and self._scheduler.pulls.refuse(request):
+            # "ask again with the next step": a transport that stands before us in the list has just said that it pulls
+            return None, False
         return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -126,6 +138,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         del num_external_tokens
         if isinstance(self._scheduler, PrefillScheduler):
             self._scheduler.allocated(request, blocks)
+        elif self._scheduler is not None:
+            self._scheduler.pulls.allocated(request)
 
     def on_new_request(self, request: Any) -> None:
         """Follow a request."""
@@ -138,6 +152,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: Any) -> None:
         """Take a step's report from the worker."""
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.pulls.arrived(connector_output.finished_recving)
         if self._scheduler is not None:
             self._scheduler.update(connector_output.kv_connector_worker_meta)
 
@@ -151,7 +167,9 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         return self.request_finished(request, block_ids)
 
     def get_kv_connector_stats(self) -> metrics.EngineStats | None:
-        """Return statistics since the last call."""
+        """Return statistics since the last call, of the half that runs in this process."""
+        if isinstance(self._worker, DecodeWorker):
+            return self._worker.stats()
         return None if self._scheduler is None else self._scheduler.stats()
 
     def shutdown(self) -> None:

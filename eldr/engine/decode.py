@@ -21,6 +21,7 @@ from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
 from eldr.engine.cache import CacheGroup
 from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.deadline import PullDeadlines, PullWatch
 from eldr.engine.kernels import RequestRows
 from eldr.engine.messages import DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
@@ -67,9 +68,16 @@ class DecodeWorker:
         KV blocks of the engine.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+
+    Attributes
+    ----------
+    pulls : PullWatch
     """
 
     def __init__(self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool) -> None:
+        self._stats = metrics.EngineStats()
+        self._reports = reports
+        self.pulls = PullWatch(self._stats.add_late_pull)
         self._slots = StepSlots(group.layer_name)
         self._step: int | None = None
         self._released: dict[str, Any] = {}
@@ -88,6 +96,7 @@ class DecodeWorker:
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
         self._step = orders.step
+        self.pulls.begin(orders.pulls)
         self._slots.bind()
         if self._rows is not None:
             self._capture.begin()
@@ -115,6 +124,10 @@ class DecodeWorker:
             return None
         released, self._released = self._released, {}
         return StepReport(released, step, union)
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""
+        return self._stats.take() if self._reports else None
 
 
 def _empty_rows(
@@ -157,6 +170,10 @@ class DecodeScheduler:
     group : CacheGroup
     records : int
         Finished requests that wait for a reader.
+
+    Attributes
+    ----------
+    pulls : PullDeadlines
     """
 
     def __init__(self, config: Any, group: CacheGroup, records: int) -> None:
@@ -172,12 +189,14 @@ class DecodeScheduler:
         self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
+        self.pulls = PullDeadlines(self._stats.add_late_pull)
         cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         self._ring = RingWriter(path_of(config.instance_id), records, base64_of_uint16 + 1024)
 
     def add(self, request: Any) -> None:
         """Follow a request."""
+        self.pulls.add(request)
         if request.resumable:  # prompt and answer take turns
             self._stats.add_record("unavailable")
             return
@@ -191,14 +210,16 @@ class DecodeScheduler:
             return blocks
 
         plan = self._tracker.step(scheduled(output), output.preempted_req_ids or (), blocks_of)
+        pulls = self.pulls.pulls(output.num_scheduled_tokens)
         if not output.total_num_scheduled_tokens:
-            return DecodeOrders(plan)
+            return DecodeOrders(plan, pulls=pulls)
         self._steps += 1
         self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
-        return DecodeOrders(plan, self._steps)
+        return DecodeOrders(plan, self._steps, pulls)
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
+        self.pulls.end(request)
         ended = self._tracker.end(request.request_id)
         if ended is None:
             return

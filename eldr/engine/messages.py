@@ -30,10 +30,19 @@ class PrefillOrders(KVConnectorMetadata):
 
 @dataclass
 class DecodeOrders(KVConnectorMetadata):
-    """Scheduler to worker: changes of the request rows, and the step's number (None without tokens)."""
+    """Scheduler to worker: changes of the request rows, and the step's number (None without tokens).
+
+    Attributes
+    ----------
+    plan : Plan
+    step : int or None
+    pulls : dict
+        Request id to the deadline of its pull, of the pulls in flight that have one.
+    """
 
     plan: Plan = field(default_factory=Plan)
     step: int | None = None
+    pulls: dict[str, float] = field(default_factory=dict)
 
 
 class StepReport(KVConnectorWorkerMetadata):

@@ -15,10 +15,11 @@ from eldr import contract
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 RESULTS = ("exact", "inexact", "unavailable")
+OUTCOMES = (contract.LATE_PREFILLED, contract.LATE_DISCARDED)
 
 
 class EngineStats(KVConnectorStats):
-    """Steps and records since the last report."""
+    """Steps, records and late pulls since the last report."""
 
     data: dict[str, Any]
 
@@ -29,7 +30,7 @@ class EngineStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.data = {"active": [], "batch": [], "seconds": [], "records": {}}
+        self.data = {"active": [], "batch": [], "seconds": [], "records": {}, "late": {}}
 
     def add_step(self, union: np.ndarray, requests: int, seconds: float) -> None:
         """Add a step: active experts per layer, its requests, its duration."""
@@ -41,6 +42,10 @@ class EngineStats(KVConnectorStats):
         """Count a request by whether its counts are exact, inexact or unavailable."""
         self.data["records"][result] = self.data["records"].get(result, 0) + 1
 
+    def add_late_pull(self, outcome: str) -> None:
+        """Count a request whose deadline passed before its KV was there."""
+        self.data["late"][outcome] = self.data["late"].get(outcome, 0) + 1
+
     def take(self) -> EngineStats | None:
         """Return what was collected and begin anew; None if there is nothing."""
         if self.is_empty():
@@ -51,14 +56,15 @@ class EngineStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether there is anything to report."""
-        return not self.data["seconds"] and not self.data["records"]
+        return not any(self.data[key] for key in ("seconds", "records", "late"))
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
         for key in ("active", "batch", "seconds"):
             self.data[key] += other.data[key]
-        for result, count in other.data["records"].items():
-            self.data["records"][result] = self.data["records"].get(result, 0) + count
+        for key in ("records", "late"):
+            for value, count in other.data[key].items():
+                self.data[key][value] = self.data[key].get(value, 0) + count
         return self
 
     def reduce(self) -> dict[str, int | float]:
@@ -66,6 +72,7 @@ class EngineStats(KVConnectorStats):
         summary: dict[str, int | float] = {
             f"ELDR {key} records": n for key, n in self.data["records"].items()
         }
+        summary |= {f"ELDR late pulls {key}": n for key, n in self.data["late"].items()}
         if self.data["seconds"]:
             summary |= {
                 "ELDR steps": len(self.data["seconds"]),
@@ -113,9 +120,16 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             documentation="Requests whose counts are exact, inexact, or unavailable.",
             labelnames=[*label_names, "result"],
         )
+        self._late = self._counter_cls(
+            name=contract.METRIC_LATE_PULLS,
+            documentation="Requests whose deadline passed before their KV was there.",
+            labelnames=[*label_names, "outcome"],
+        )
         for values in label_values.values():
             for result in RESULTS:
                 self._records.labels(*values, result)
+            for outcome in OUTCOMES:
+                self._late.labels(*values, outcome)
 
     def _histogram(self, name: str, text: str, buckets: Any) -> dict[int, Any]:
         metric = self._histogram_cls(
@@ -135,3 +149,5 @@ class EnginePromMetrics(KVConnectorPromMetrics):
                 self._layers.labels(*values, str(layer)).inc(int(total))
         for result, count in data["records"].items():
             self._records.labels(*values, result).inc(count)
+        for outcome, count in data["late"].items():
+            self._late.labels(*values, outcome).inc(count)

@@ -10,20 +10,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import httpx
-
 from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim.batch import Batch, Sequence
 from eldr.sim.kv import BlockPool, PrefillResults
 from eldr.sim.telemetry import ActivationRing, EngineMetrics
 from eldr.sim.traces import Traces
+from eldr.sim.transfer import Transfer
 from eldr.wire import ExpertCounts, encode_counts
 
 Role = Literal["prefill", "decode"]
-
-
-class TransferError(Exception):
-    """The KV blocks of a prefill engine could not be pulled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +100,12 @@ class Engine:
         self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._occupied = 0
         self._work = asyncio.Event()
-        self._client = httpx.AsyncClient(timeout=5.0)
+        self.transfer = Transfer(self.metrics)
 
     async def run(self) -> None:
         """Run the step loop until cancelled."""
         loop = asyncio.get_running_loop()
-        async with self._client:
+        async with self.transfer:
             sweeper = loop.create_task(self._sweep())
             try:
                 await self._loop(loop)
@@ -222,28 +217,6 @@ class Engine:
             "transfer_mode": "pull",
             "eldr": encode_counts(counts),
         }
-
-    async def pull(self, params: dict[str, Any]) -> str:
-        """Read a prompt's KV from its prefill engine.
-
-        Raises
-        ------
-        TransferError
-            If the side channel cannot be reached or is another engine than the one named.
-        """
-        try:
-            url = f"http://{params['remote_host']}:{int(params['remote_port'])}/sim/v1/pull"
-            answer = await self._client.post(
-                url, json={"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
-            )
-            answer.raise_for_status()
-            kv = answer.json()["kv"]
-        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-            self.metrics.kv_failed.inc()
-            raise TransferError(f"{type(error).__name__}: {error}") from error
-        assert isinstance(kv, str)  # noqa: S101
-        self.metrics.prompt_tokens.inc(int(params.get("remote_num_tokens", 0)))
-        return kv
 
     def serve_pull(self, request_id: str) -> str:
         """Answer a decode engine's pull."""

@@ -15,10 +15,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from eldr import contract
-from eldr.sim.engine import Engine, EngineSettings, TransferError
+from eldr.sim.engine import Engine, EngineSettings
 from eldr.sim.requests import BadRequest, error_body, parse
 from eldr.sim.serving import Generation, event
 from eldr.sim.traces import Traces
+from eldr.sim.transfer import TransferError
 
 VLLM_VERSION = "0.32.0"
 

@@ -13,8 +13,9 @@ import orjson
 from eldr.contract import base_id
 from eldr.sim import text
 from eldr.sim.batch import Sequence
-from eldr.sim.engine import Engine, TransferError
+from eldr.sim.engine import Engine
 from eldr.sim.requests import Answer, BadRequest, Parsed
+from eldr.sim.transfer import TransferError
 
 
 class Generation:
@@ -98,7 +99,9 @@ class Generation:
     async def _obtain_kv(self, prompt: str, record: int) -> str:
         params = self._request.kv_transfer_params or {}
         if self._engine.settings.role == "decode" and params.get("do_remote_prefill"):
-            return await self._engine.pull(params)
+            kv = await self._engine.transfer.pull(params)
+            if kv is not None:
+                return kv
         await self._engine.prefill(record)
         return text.fingerprint(prompt)
 

@@ -55,7 +55,15 @@ class EngineMetrics:
             (*names, "finished_reason"),
             registry=self.registry,
         )
+        self._late_pulls = Counter(
+            contract.METRIC_LATE_PULLS,
+            "Requests whose deadline passed before their KV was there.",
+            (*names, "outcome"),
+            registry=self.registry,
+        )
         self._values = values
+        for outcome in (contract.LATE_PREFILLED, contract.LATE_DISCARDED):
+            self._late_pulls.labels(*values, outcome)
         self.ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", _SECONDS)
         self.itl = histogram("vllm:inter_token_latency_seconds", "Time between tokens.", _SECONDS)
         self.e2e = histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", _SECONDS)
@@ -69,6 +77,10 @@ class EngineMetrics:
     def finished(self, reason: str) -> None:
         """Count a finished request."""
         self._success.labels(*self._values, reason).inc()
+
+    def late_pull(self, outcome: str) -> None:
+        """Count a request whose deadline passed before its KV was there."""
+        self._late_pulls.labels(*self._values, outcome).inc()
 
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

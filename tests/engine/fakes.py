@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
 LAYERS = 2
+BLOCK, BLOCKS, EXPERTS, TOP_K = 4, 40, 6, 2
+MODEL = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "vocab_size": 128,
+    "max_position_embeddings": 512,
+}
+
+
+def engine_config(folder: Path, transfer: Any) -> Any:
+    """Return vLLM's configuration of a small engine with these connectors; a folder for the model's is needed."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    arguments = EngineArgs(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        max_model_len=80,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        block_size=BLOCK,
+        kv_transfer_config=transfer,
+    )
+    config = arguments.create_engine_config()
+    config.cache_config.num_gpu_blocks = BLOCKS
+    return config
+
+
+def scheduler_of(config: Any) -> Any:
+    """Return vLLM's scheduler with a KV cache of one full-attention group."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
+    return Scheduler(config, caches, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
 
 
 class Capture:

@@ -9,6 +9,7 @@ import torch
 from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, SchedulerOutput
 from vllm.v1.request import RequestStatus
 
+from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
 from eldr.engine import decode, prefill
 from eldr.engine.cache import CacheGroup
 from eldr.engine.messages import StepReport
@@ -269,6 +270,26 @@ def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(de
         (LAYERS, EXPERTS),
     )
     assert not value.counts.any()
+
+
+def test_a_prompt_that_is_computed_here_for_it_came_too_late_to_be_pulled_does_not_count(decoding):
+    half, worker, records = decoding
+    late = request("late", 6, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1.0})
+    half.add(late)
+    assert half.pulls.refuse(late)
+    half.pulls.allocated(late)
+    blocks = {"late": [4, 2, 8]}
+    half.update(run(half, worker, new=[("late", 0, 4)], blocks=blocks, expert=0))  # the prompt, in two chunks
+    half.update(run(half, worker, cached=[("late", 4, 2)], blocks=blocks, expert=0))
+    half.update(run(half, worker, cached=[("late", 6, 1)], blocks=blocks, expert=2))
+    half.end(late)
+    half.update(run(half, worker, expert=0))
+    (record,) = records()
+    value = decode_counts(record)
+    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
+    assert (value.tokens, value.exact) == (1, True)
+    stats = half.stats().data
+    assert (stats["records"], stats["late"]) == ({"exact": 1}, {LATE_PREFILLED: 1})
 
 
 def test_requests_that_never_ran_or_are_streamed_in_leave_no_record(decoding):

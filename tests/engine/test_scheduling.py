@@ -1,6 +1,5 @@
 """The prefill half under vLLM's own scheduler, prefix cache and MultiConnector, beside a connector that loads blocks."""
 
-import json
 import pickle
 import random
 from types import SimpleNamespace
@@ -18,39 +17,29 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from eldr.engine import plugin, prefill
 from eldr.engine.cache import CacheGroup
 from eldr.engine.connector import EldrConnector
 from eldr.wire import decode_counts
-from tests.engine.fakes import LAYERS, Capture, Slots
+from tests.engine.fakes import (
+    BLOCK,
+    BLOCKS,
+    EXPERTS,
+    LAYERS,
+    TOP_K,
+    Capture,
+    Slots,
+    engine_config,
+    scheduler_of,
+)
 
-BLOCK, BLOCKS, EXPERTS, TOP_K = 4, 40, 6, 2
 REMOTE = {"do_remote_decode": True}
-MODEL = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "num_experts": EXPERTS,
-    "num_experts_per_tok": TOP_K,
-    "vocab_size": 128,
-    "max_position_embeddings": 512,
-}
 
 
 class Loader(KVConnectorBase_V1, SupportsHMA):
@@ -109,11 +98,7 @@ class Engine:
     """vLLM's scheduler, and our worker half behind a model that is a function of token ids."""
 
     def __init__(self, config):
-        config.cache_config.num_gpu_blocks = BLOCKS
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
-        outputs = StructuredOutputManager(config)
-        self.scheduler = Scheduler(config, caches, outputs, block_size=BLOCK)
+        self.scheduler = scheduler_of(config)
         self.loader, self.connector = self.scheduler.connector.sub_connectors
         model = SimpleNamespace(get_num_experts=lambda: EXPERTS)
         group = CacheGroup(0, "layer", BLOCK)
@@ -177,7 +162,6 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setattr(prefill, "RoutingCapture", Capture)
     monkeypatch.setattr(prefill, "StepSlots", Slots)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
     transfer = KVTransferConfig(
         kv_connector="MultiConnector",
         kv_role="kv_producer",
@@ -189,19 +173,8 @@ def engine(tmp_path, monkeypatch):
             ]
         },
     )
-    arguments = EngineArgs(
-        model=str(tmp_path),
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        dtype="float32",
-        max_model_len=80,
-        max_num_seqs=4,
-        max_num_batched_tokens=16,
-        block_size=BLOCK,
-        kv_transfer_config=transfer,
-    )
     init_none_hash(sha256)
-    engine = Engine(arguments.create_engine_config())
+    engine = Engine(engine_config(tmp_path, transfer))
     yield engine
     engine.scheduler.shutdown()
 

@@ -1,14 +1,16 @@
 """The engine simulator over real sockets: the protocol facts that the router relies on."""
 
+import concurrent.futures
 import json
 import signal
 import subprocess
+import time
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eldr.contract import ELDR_KEY, KV_KEY, request_id
+from eldr.contract import ELDR_KEY, KV_KEY, LATE_DISCARDED, LATE_PREFILLED, PULL_BEFORE_KEY, request_id
 from eldr.sim import text, traces
 from eldr.wire import decode_counts
 from tests.support.processes import ELDR, engine, wait_for
@@ -70,6 +72,53 @@ def test_a_late_pull_is_wrong_and_counted(pair):
     wait_for(lambda: metric(p, "vllm:nixl_num_kv_expired_reqs_total") > before, "the lease to end")
     assert decode(d, "late", params).json()["choices"][0]["text"] != text.completion("late", 8)
     wait_for(lambda: metric(p, "vllm:kv_cache_usage_perc") == 0, "blocks freed")
+
+
+def late_pulls(url: str) -> dict[str, float]:
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    samples = [s for f in families for s in f.samples if s.name == "eldr_engine_late_pulls_total"]
+    return {s.labels["outcome"]: s.value for s in samples}
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_after_its_deadline_nothing_is_pulled_and_the_text_is_right(pair, expired):
+    p, d = pair
+    before, leases = late_pulls(d), metric(p, "vllm:nixl_num_kv_expired_reqs_total")
+    params = prefill(p, "too late") | {PULL_BEFORE_KEY: time.time()}
+    if expired:
+        wait_for(lambda: metric(p, "vllm:nixl_num_kv_expired_reqs_total") > leases, "the lease to end")
+    assert decode(d, "too late", params).json()["choices"][0]["text"] == text.completion("too late", 8)
+    assert late_pulls(d) == before | {LATE_PREFILLED: before[LATE_PREFILLED] + 1}
+    wait_for(lambda: metric(p, "vllm:kv_cache_usage_perc") == 0, "its blocks to be free")
+    assert metric(p, "vllm:nixl_num_kv_expired_reqs_total") == leases + expired
+
+
+def test_a_late_pull_from_an_engine_that_is_gone_is_right_and_does_not_wait(pair):
+    p, d = pair
+    params = prefill(p, "gone") | {PULL_BEFORE_KEY: time.time(), "remote_port": 1}
+    assert decode(d, "gone", params).json()["choices"][0]["text"] == text.completion("gone", 8)
+
+
+def test_what_comes_after_the_deadline_is_a_failed_pull():
+    with engine("prefill", *FAST, "--lease-seconds", "60") as p, engine("decode", *FAST) as d:
+        before = late_pulls(d.url)
+        params = prefill(p.url, "slow") | {PULL_BEFORE_KEY: time.time() + 1}
+        p.process.send_signal(signal.SIGSTOP)
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            answer = threads.submit(decode, d.url, "slow", params)
+            time.sleep(1.5)
+            p.process.send_signal(signal.SIGCONT)
+            assert answer.result().status_code == 500
+        assert late_pulls(d.url) == before | {LATE_DISCARDED: 1}
+
+
+@pytest.mark.parametrize("value", [None, "soon", True, [1]])
+def test_a_deadline_that_cannot_be_read_is_none(pair, value):
+    p, d = pair
+    before = late_pulls(d)
+    params = prefill(p, "unreadable") | {PULL_BEFORE_KEY: value}
+    assert decode(d, "unreadable", params).json()["choices"][0]["text"] == text.completion("unreadable", 8)
+    assert late_pulls(d) == before
 
 
 def test_unreachable_prefill_is_500_or_an_error_event(pair):
@@ -198,8 +247,6 @@ def test_step_telemetry_counts_the_union(pair):
 
 def test_requests_wait_for_kv_space_and_for_seats():
     with engine("decode", "--speed", "0.02", "--kv-blocks", "600", "--max-num-seqs", "2") as d:
-        import concurrent.futures
-
         with concurrent.futures.ThreadPoolExecutor(6) as threads:
             answers = list(threads.map(lambda i: decode(d.url, f"p{i}", None, tokens=200), range(6)))
         assert [a.json()["choices"][0]["text"] for a in answers] == [

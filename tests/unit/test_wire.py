@@ -1,4 +1,5 @@
 import base64
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from eldr.wire import ExpertCounts, WireError, decode_counts, encode_counts
+from eldr.contract import PULL_BEFORE_KEY
+from eldr.wire import ExpertCounts, WireError, decode_counts, encode_counts, pull_deadline
 
 
 def value(**fields):
@@ -80,3 +82,22 @@ def test_any_json_is_refused_or_read(thing):
 
 def test_exact_must_be_true_itself():
     assert not decode_counts(value(exact=1)).exact
+
+
+@pytest.mark.parametrize(
+    ("params", "deadline"),
+    [({}, None), ({PULL_BEFORE_KEY: None}, None), ({PULL_BEFORE_KEY: 7}, 7.0), ({PULL_BEFORE_KEY: 1.5}, 1.5)],
+)
+def test_deadlines_of_pulls_are_optional_numbers(params, deadline):
+    assert pull_deadline(params) == deadline
+
+
+@given(
+    st.booleans()
+    | st.text()
+    | st.sampled_from([math.inf, -math.inf, math.nan, 10**400])
+    | st.lists(st.none())
+)
+def test_deadlines_that_are_no_time_are_refused(thing):
+    with pytest.raises(WireError, match="eldr_pull_before: expected Unix time in seconds"):
+        pull_deadline({PULL_BEFORE_KEY: thing})

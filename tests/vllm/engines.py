@@ -90,8 +90,8 @@ class Setup:
             "kv_connector_extra_config": {"num_threads": 1, "kv_lease_duration": self.lease},
         }
         children: list[dict[str, Any]] = [nixl]
-        if self.plugin:
-            children.append({"kv_connector": "EldrConnector", "kv_role": role})
+        if self.plugin:  # as the operator has it: on decode engines it is asked first
+            children.insert(self.role == "prefill", {"kv_connector": "EldrConnector", "kv_role": role})
         if self.gate:
             gate = {"kv_connector": "Gate", "kv_connector_module_path": "eldr_test_gate", "kv_role": role}
             children.append(gate)
@@ -208,9 +208,13 @@ class Engine:
             return {}
         return _session(self._process.pid)
 
-    def pause(self) -> None:
-        """Stop all of it; sockets stay open, so that connections and requests are accepted but not read."""
-        self._signal(signal.SIGSTOP)
+    def pause(self, only: str = "") -> None:
+        """Stop all of it, or the processes whose command lines hold a word.
+
+        Sockets stay open, so that connections and requests are accepted but not read.
+        """
+        assert any(only in command for command in self.members().values()), self.members()
+        self._signal(signal.SIGSTOP, only)
 
     def resume(self) -> None:
         """Let it go on."""
@@ -255,8 +259,10 @@ class Engine:
         wait_for(lambda: not self.members(), f"all of {self.name} to be gone", STOP_SECONDS, self.members)
         self._process = None
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int, only: str = "") -> None:
         for pid, command in self.members().items():
+            if only not in command:
+                continue
             # the resource tracker outlives a crash too: it removes what the others left in /dev/shm, then it ends
             if number != signal.SIGKILL or "resource_tracker" not in command:
                 with contextlib.suppress(ProcessLookupError):

@@ -71,7 +71,7 @@ OUTPUTS = (
 
 FRESH = tuple(
     Case(f"fresh {at}", *where)
-    for at in range(24)
+    for at in range(27)
     for where in (
         [(COMPLETIONS, f"Section {at}. " + _ENGLISH * (4 + at % 5))]
         if at % 2

@@ -5,16 +5,22 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 
+from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PATH_ACTIVATIONS, PULL_BEFORE_KEY
+from eldr.wire import ExpertCounts, decode_counts
 from tests.vllm.client import SECONDS, ask
 from tests.vllm.conftest import SHORT_LEASE
 from tests.vllm.engines import wait_for
 from tests.vllm.prompts import FILLER, LONG
 
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
+LATE = "eldr_engine_late_pulls_total"
+USED = "vllm:kv_cache_usage_perc"
 REMOTE_DECODE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -48,6 +54,17 @@ def ask_prefill(url: str, case) -> dict:
     return answer.json()["kv_transfer_params"]
 
 
+def records(engine) -> list[ExpertCounts]:
+    """Return what a decode engine's requests activated, oldest first."""
+    found, query = [], {"after": 0, "limit": 256}
+    while True:
+        page = httpx.get(engine.url + PATH_ACTIVATIONS, params=query, timeout=60).json()
+        found += map(decode_counts, page["records"])
+        if page["next"] == query["after"]:
+            return found
+        query["after"] = page["next"]
+
+
 def test_a_late_pull_gives_wrong_tokens_without_an_error(fleet, correct, expected, fresh):
     """What the router must prevent, shown without it; the tests below could not fail otherwise."""
     p, d0 = fleet.up("p-short", "d0")
@@ -61,6 +78,64 @@ def test_a_late_pull_gives_wrong_tokens_without_an_error(fleet, correct, expecte
     assert late.ids != expected[case.name]
     case = fresh()
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=ask_prefill(p.url, case)))
+
+
+def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh, background):
+    """It is stopped with the request before it, and goes on when the blocks are somebody else's."""
+    p, d0 = fleet.up("p-short", "d0")
+    late, expired, before = d0.metric(LATE, outcome=LATE_PREFILLED), p.metric(EXPIRED), len(records(d0))
+    case = fresh()
+    params = ask_prefill(p.url, case) | {PULL_BEFORE_KEY: time.time() + 0.8 * SHORT_LEASE}
+    d0.pause()
+    try:
+        answer = background.submit(ask, d0.url, case, stream=False, kv_transfer_params=params)
+        wait_for(lambda: p.metric(EXPIRED) > expired, "the lease to end", 60)
+        overwrite(p)
+    finally:
+        d0.resume()
+    correct(case, answer.result())
+    assert d0.metric(LATE, outcome=LATE_PREFILLED) == late + 1
+    params = ask_prefill(p.url, case) | {PULL_BEFORE_KEY: time.time() + 60}
+    correct(case, ask(d0.url, case, stream=False, kv_transfer_params=params))
+    wait_for(lambda: len(records(d0)) == before + 2, "what both activated", 60)
+    prefilled, pulled = records(d0)[-2:]
+    assert prefilled.exact
+    assert prefilled.tokens == case.tokens - 1, "the prompt does not count, though it was computed here"
+    assert np.array_equal(prefilled.counts, pulled.counts)
+
+
+def test_what_arrives_after_the_deadline_is_not_used(fleet, correct, fresh, background):
+    """The scheduler decides in time, but its worker is stopped and begins to pull when the blocks are somebody else's."""
+    p, d0 = fleet.up("p-short", "d0")
+    late, expired = d0.metric(LATE, outcome=LATE_DISCARDED), p.metric(EXPIRED)
+    case = fresh()
+    params = ask_prefill(p.url, case) | {PULL_BEFORE_KEY: time.time() + 0.8 * SHORT_LEASE}
+    d0.pause("Worker")
+    try:
+        answer = background.submit(ask, d0.url, case, stream=False, kv_transfer_params=params)
+        wait_for(lambda: p.metric(EXPIRED) > expired, "the lease to end", 60)
+        overwrite(p)
+    finally:
+        d0.resume()
+    assert answer.result().outcome == "500", answer.result()
+    wait_for(lambda: d0.metric(USED) == 0, "its blocks to be free", 60)
+    assert d0.metric(LATE, outcome=LATE_DISCARDED) == late + 1
+    params = ask_prefill(p.url, case) | {PULL_BEFORE_KEY: time.time() + 60}
+    correct(case, ask(d0.url, case, stream=False, kv_transfer_params=params))
+
+
+def test_a_prefill_engine_gets_back_the_blocks_that_are_not_pulled(fleet, correct, background):
+    """While they are not pulled, a decode engine renews their lease for as long as it works on the request."""
+    p, d0 = fleet.up("p", "d0")
+    late, expired = d0.metric(LATE, outcome=LATE_PREFILLED), p.metric(EXPIRED)
+    params = ask_prefill(p.url, LONG) | {PULL_BEFORE_KEY: time.time()}
+    assert p.metric(USED) > 0
+    answer = background.submit(ask, d0.url, LONG, stream=False, kv_transfer_params=params)
+    wait_for(lambda: p.metric(USED) == 0, "its blocks to be free", 60)
+    assert not answer.done()
+    correct(LONG, answer.result())
+    assert d0.metric(LATE, outcome=LATE_PREFILLED) == late + 1
+    assert p.metric(EXPIRED) == expired
 
 
 def test_a_result_whose_lease_is_over_is_prefilled_again(serve, fleet, correct, fresh, background):

@@ -112,7 +112,7 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
 
 
 def _kv_transfer(cr: EldrDeployment, role: str) -> str:
-    """Return the connectors: NIXL moves KV blocks, ours counts experts beside it.
+    """Return the connectors: NIXL moves KV blocks, ours counts experts beside it and keeps the deadlines of pulls.
 
     Never an ``engine_id``: a restarted engine with the id of the old one is refused by all that knew the old one.
     """
@@ -122,10 +122,12 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
     if is_prefill:
         transport["kv_connector_extra_config"] = {"kv_lease_duration": cr.spec.engine.lease_seconds}
     counting = {"kv_connector": "EldrConnector", "kv_role": kv_role}
+    # On decode engines ours is asked first: of a pull that it refuses NIXL then frees the blocks at once.
+    connectors = [transport, counting] if is_prefill else [counting, transport]
     config: Object = {
         "kv_connector": "MultiConnector",
         "kv_role": kv_role,
-        "kv_connector_extra_config": {"connectors": [transport, counting]},
+        "kv_connector_extra_config": {"connectors": connectors},
     }
     if not is_prefill:
         # Recomputing hides a lost prefill from the router, which knows better where to send the request next.

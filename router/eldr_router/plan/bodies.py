@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from eldr.contract import ELDR_KEY, KV_KEY
+from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
 from eldr_router.http.errors import bad_request
 from eldr_router.plan.steps import Form
 
@@ -199,14 +199,27 @@ def prefill_body(body: Parsed) -> bytes:
     return _ENCODER.encode(first)
 
 
-def decode_body(body: Parsed, kv: dict[str, Any] | None, form: Form = Form.WHOLE) -> bytes:
-    """Return the second leg: the client's body with the prefill's parameters, without the expert counts."""
+def decode_body(
+    body: Parsed, kv: dict[str, Any] | None, form: Form = Form.WHOLE, pull_before: float | None = None
+) -> bytes:
+    """Return the second leg: the client's body with the prefill's parameters, without the expert counts.
+
+    Parameters
+    ----------
+    body : Parsed
+    kv : dict or None
+        What the prefill engine handed over.
+    form : Form
+    pull_before : float, optional
+        Unix time, seconds, until which the blocks may be pulled.
+    """
     second: dict[str, Any] = dict(body.fields)
     if form is Form.ASSEMBLE:
         second["stream"] = _TRUE
         second["stream_options"] = {"include_usage": True}
     if kv is not None:
-        second[KV_KEY] = {key: value for key, value in kv.items() if key != ELDR_KEY}
+        params = {key: value for key, value in kv.items() if key != ELDR_KEY}
+        second[KV_KEY] = params if pull_before is None else {**params, PULL_BEFORE_KEY: round(pull_before, 3)}
     return _ENCODER.encode(second)
 
 

@@ -209,9 +209,11 @@ class Completion:
         leg = self._leg
         assert leg is not None  # noqa: S101 - Decode comes first
         kv = self._kv if action.kv else None
-        body = bodies.decode_body(self._body, kv, self._state.form)
+        pull_before = None
         if kv is not None:
             self._services.waiting.add(self)
+            pull_before = self._services.wall() + self._state.expires - self.now()
+        body = bodies.decode_body(self._body, kv, self._state.form, pull_before)
         leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
 
     def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002

@@ -43,6 +43,7 @@ class Services:
     probes: Probes
     router: str
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
+    wall: Callable[[], float] = time.time
     table: Table = EMPTY
     sequence: int = 0
     waiting: set[Waiting] = field(default_factory=set)

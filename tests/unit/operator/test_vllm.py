@@ -55,8 +55,8 @@ def test_connectors_of_both_roles(make_vllm):
     decode = connectors(engine(cr, "decode"))
     assert decode["kv_load_failure_policy"] == "fail"
     assert [child["kv_connector"] for child in decode["kv_connector_extra_config"]["connectors"]] == [
-        "NixlConnector",
         "EldrConnector",
+        "NixlConnector",
     ]
     assert "engine_id" not in json.dumps([connectors(engine(cr, "prefill")), decode])
 

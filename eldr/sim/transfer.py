@@ -1,0 +1,107 @@
+"""How a simulated decode engine gets a prompt's KV from a prefill engine, and when it does not even ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from eldr.contract import LATE_DISCARDED, LATE_PREFILLED
+from eldr.sim.telemetry import EngineMetrics
+from eldr.wire import WireError, pull_deadline
+
+logger = logging.getLogger(__name__)
+
+
+class TransferError(Exception):
+    """The KV blocks of a prefill engine could not be pulled."""
+
+
+class Transfer:
+    """Pulls of one engine; an asynchronous context manager.
+
+    Parameters
+    ----------
+    metrics : EngineMetrics
+    """
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._client = httpx.AsyncClient(timeout=5.0)
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._telling:
+            task.cancel()
+        await self._client.aclose()
+
+    async def pull(self, params: dict[str, Any]) -> str | None:
+        """Read a prompt's KV from its prefill engine.
+
+        Parameters
+        ----------
+        params : dict
+            The request's ``kv_transfer_params``.
+
+        Returns
+        -------
+        str or None
+            None if the deadline has passed: the prompt is to be prefilled here.
+
+        Raises
+        ------
+        TransferError
+            If the side channel cannot be reached, is another engine than the one named, or answers after the deadline.
+        """
+        deadline = _deadline(params)
+        if time.time() >= deadline:
+            logger.warning(
+                "its KV had to be pulled %.3f s ago; the prompt is prefilled here", time.time() - deadline
+            )
+            self._metrics.late_pull(LATE_PREFILLED)
+            task = asyncio.get_running_loop().create_task(self._let_go(params))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+            return None
+        try:
+            kv = await self._read(params)
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            self._metrics.kv_failed.inc()
+            raise TransferError(f"{type(error).__name__}: {error}") from error
+        if time.time() >= deadline:
+            self._metrics.late_pull(LATE_DISCARDED)
+            raise TransferError(f"the KV came {time.time() - deadline:.3f} s after its deadline")
+        self._metrics.prompt_tokens.inc(int(params.get("remote_num_tokens", 0)))
+        return kv
+
+    async def _let_go(self, params: dict[str, Any]) -> None:
+        """Have the prefill engine free the blocks; if it cannot be told, the end of the lease does."""
+        try:
+            await self._read(params)
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            logger.warning("a prefill engine keeps its blocks until their lease ends: %s", error)
+
+    async def _read(self, params: dict[str, Any]) -> str:
+        url = f"http://{params['remote_host']}:{int(params['remote_port'])}/sim/v1/pull"
+        names = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
+        answer = await self._client.post(url, json=names)
+        answer.raise_for_status()
+        return str(answer.json()["kv"])
+
+
+def _deadline(params: dict[str, Any]) -> float:
+    try:
+        deadline = pull_deadline(params)
+    except WireError as error:
+        logger.warning("a request has no deadline for its KV: %s", error)
+        deadline = None
+    return float("inf") if deadline is None else deadline

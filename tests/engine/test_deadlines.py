@@ -1,0 +1,295 @@
+"""Deadlines of pulls under vLLM's own scheduler, MultiConnector and the scheduler half of NIXL; only workers are missing."""
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import FinishReason, Request, RequestStatus
+
+from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PULL_BEFORE_KEY
+from eldr.engine import deadline, decode, metrics, plugin
+from eldr.engine.connector import EldrConnector
+from eldr.engine.deadline import PullWatch
+from eldr.engine.ring import path_of
+from tests.engine.fakes import BLOCK, Capture, Slots, engine_config, scheduler_of
+
+PROMPT = list(range(10))
+REMOTE = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[1, 2, 3]],
+    "remote_engine_id": "p",
+    "remote_request_id": "there",
+    "remote_host": "127.0.0.1",
+    "remote_port": 1,
+    "tp_size": 1,
+    "remote_num_tokens": len(PROMPT),
+}
+NOW = 1000.0
+CONNECTORS = {"first": ("EldrConnector", "NixlConnector"), "last": ("NixlConnector", "EldrConnector")}
+
+
+class Engine:
+    """A decode engine whose workers do what tests say."""
+
+    def __init__(self, config):
+        self.scheduler = scheduler_of(config)
+        children = self.scheduler.connector.sub_connectors
+        (self.ours,) = (at for at, child in enumerate(children) if isinstance(child, EldrConnector))
+        self.half = children[self.ours]._scheduler
+        init_none_hash(sha256)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        self.ended = {}
+        self.late = {}
+        self.pulled, self.told = (
+            [],
+            [],
+        )  # requests whose blocks NIXL reads, and those it only says it does not need
+
+    def add(self, name, *, prompt=PROMPT, tokens=3, **fields):
+        sampling = SamplingParams(max_tokens=tokens, extra_args={"kv_transfer_params": REMOTE | fields})
+        self.scheduler.add_request(Request(name, prompt, sampling, None, block_hasher=self.hasher))
+        return self.scheduler.requests[name]
+
+    def step(self, arrived=(), failed=()):
+        """Run a step at whose end some pulls have ended; return its tokens by request, and what the worker is told."""
+        output = self.scheduler.schedule()
+        tokens = dict(output.num_scheduled_tokens)
+        metadata = output.kv_connector_metadata.metadata
+        for name, request in metadata[1 - self.ours].reqs_to_recv.items():
+            (self.pulled if any(request.local_block_ids) else self.told).append(name)
+        names = list(tokens)
+        complete = [
+            r.num_computed_tokens >= r.num_prompt_tokens for r in map(self.scheduler.requests.get, names)
+        ]
+        result = ModelRunnerOutput(
+            names,
+            {name: at for at, name in enumerate(names)},
+            [[7] if done else [] for done in complete],
+            kv_connector_output=KVConnectorOutput(finished_recving={*arrived}, failed_recving={*failed}),
+        )
+        for outputs in self.scheduler.update_from_output(output, result).values():
+            self.ended |= {o.request_id: o.finish_reason for o in outputs.outputs if o.finished}
+            stats = (outputs.scheduler_stats and outputs.scheduler_stats.kv_connector_stats) or {}
+            for outcome, count in stats.get("EldrConnector", {"late": {}})["late"].items():
+                self.late[outcome] = self.late.get(outcome, 0) + count
+        return tokens, pickle.loads(pickle.dumps(metadata[self.ours])).pulls
+
+    def run(self):
+        """Run until all requests have ended; return how many tokens were computed of each."""
+        total = {}
+        for _ in range(100):
+            if not self.scheduler.has_unfinished_requests():
+                self.step()  # in which the transport says what is left to say
+                return total
+            for name, n in self.step()[0].items():
+                total[name] = total.get(name, 0) + n
+        raise AssertionError("requests that never end")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return what the plug-in takes for the time, to be changed."""
+    now = SimpleNamespace(value=NOW)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: now.value))
+    return now
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch, clock):
+    """Return a function that makes engines."""
+    plugin.register()
+    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    made = []
+
+    def make(order="last", policy="fail"):
+        children = [{"kv_connector": name, "kv_role": "kv_consumer"} for name in CONNECTORS[order]]
+        transfer = KVTransferConfig(
+            kv_connector="MultiConnector",
+            kv_role="kv_consumer",
+            kv_load_failure_policy=policy,
+            kv_connector_extra_config={"connectors": children},
+        )
+        made.append(Engine(engine_config(tmp_path, transfer)))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.scheduler.shutdown()
+
+
+@pytest.fixture(params=["first", "last"])
+def engine(build, request):
+    """Return an engine with the transport after and before our connector."""
+    return build(request.param)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_a_prompt_whose_deadline_has_passed_is_prefilled_here(engine, caplog, late):
+    engine.add("a", **{PULL_BEFORE_KEY: NOW - late})
+    assert engine.run() == {"a": len(PROMPT) + 2}
+    assert engine.ended == {"a": FinishReason.LENGTH}
+    assert engine.pulled == []
+    assert engine.late == {LATE_PREFILLED: 1}
+    assert f"request a: its KV had to be pulled {late:.3f} s ago" in caplog.text
+
+
+def test_the_prefill_engine_is_told_once_that_it_may_free_the_blocks(engine):
+    engine.add("a", **{PULL_BEFORE_KEY: NOW - 1})
+    engine.run()
+    assert engine.told == ["a"]
+
+
+def test_a_request_that_is_aborted_before_it_has_blocks_frees_those_of_the_prefill_engine(build):
+    engine = build("first")
+    engine.add("a", **{PULL_BEFORE_KEY: NOW - 1})
+    engine.step()  # in which it is refused, and has to come back
+    engine.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
+    engine.step()
+    assert (engine.pulled, engine.told) == ([], ["a"])
+
+
+@pytest.mark.parametrize("fields", [{PULL_BEFORE_KEY: NOW + 0.5}, {PULL_BEFORE_KEY: None}, {}])
+def test_what_is_in_time_or_has_no_deadline_is_pulled(engine, fields):
+    engine.add("a", **fields)
+    watched = {"a": NOW + 0.5} if fields.get(PULL_BEFORE_KEY) else {}
+    assert engine.step() == ({}, watched)
+    assert engine.step(arrived=["a"]) == ({}, watched)
+    assert engine.step() == ({"a": 1}, {}), "the prompt's last token"
+    engine.run()
+    assert (engine.pulled, engine.told, engine.late) == (["a"], [], {})
+
+
+@pytest.mark.parametrize("value", ["soon", True, float("nan"), float("inf"), 1e13, [1], {}])
+def test_a_deadline_that_cannot_be_read_is_none_and_is_logged(engine, caplog, value):
+    engine.add("a", **{PULL_BEFORE_KEY: value})
+    assert engine.step() == ({}, {})
+    assert engine.pulled == ["a"]
+    assert "request a has no deadline for its KV: eldr_pull_before: expected Unix time" in caplog.text
+
+
+def test_a_request_that_waits_for_blocks_until_its_deadline_has_passed_is_prefilled_here(engine, clock):
+    for first in (0, 20):
+        engine.add(f"large {first}", prompt=list(range(first, first + 70)), tokens=6, do_remote_prefill=False)
+    engine.add("a", prompt=list(range(50, 50 + 4 * BLOCK)), **{PULL_BEFORE_KEY: NOW + 5})
+    while engine.scheduler.kv_cache_manager.usage < 0.9:
+        engine.step()
+    assert engine.scheduler.requests["a"].status == RequestStatus.WAITING
+    clock.value += 5
+    engine.run()
+    assert engine.pulled == []
+    assert engine.late == {LATE_PREFILLED: 1}
+    assert set(engine.ended.values()) == {FinishReason.LENGTH}
+
+
+def test_a_preempted_request_is_not_pulled_either_and_counts_once(engine):
+    engine.add("a", tokens=4, **{PULL_BEFORE_KEY: NOW - 1})
+    for _ in range(3):
+        engine.step()
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert engine.scheduler.requests["a"].num_preemptions == 1
+    engine.run()
+    assert engine.pulled == []
+    assert engine.told.count("a") == 1
+    assert engine.late == {LATE_PREFILLED: 1}
+
+
+def test_a_preempted_request_that_was_pulled_is_computed_here_whenever_it_resumes(engine, clock):
+    engine.add("a", tokens=4, **{PULL_BEFORE_KEY: NOW + 1})
+    engine.step(arrived=["a"])
+    engine.step()
+    clock.value += 9
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    engine.run()
+    assert (engine.pulled, engine.late) == (["a"], {})
+
+
+def test_a_pull_that_fails_by_its_deadline_ends_the_request_and_keeps_its_blocks_until_nixl_is_done(engine):
+    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.step()
+    assert engine.step(failed=["a"])[1] == {"a": NOW + 1}
+    assert engine.ended == {"a": FinishReason.ERROR}
+    assert engine.step() == ({}, {})
+    assert engine.scheduler.kv_cache_manager.usage > 0
+    engine.step(arrived=["a"])
+    assert engine.scheduler.kv_cache_manager.usage == 0
+
+
+@pytest.mark.parametrize("order", CONNECTORS)
+def test_where_failed_loads_are_recomputed_a_late_pull_is(build, order):
+    engine = build(order, policy="recompute")
+    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.step()
+    engine.step(failed=["a"])
+    engine.step(arrived=["a"])
+    assert engine.run() == {"a": len(PROMPT) + 2}
+    assert engine.ended == {"a": FinishReason.LENGTH}
+
+
+def test_a_workers_watch_tells_once_of_each_pull_that_is_not_there_in_time(clock, caplog):
+    stats = metrics.EngineStats()
+    watch = PullWatch(stats.add_late_pull)
+    watch.begin({"a": NOW + 1, "b": NOW + 5})
+    assert watch.late() == set()
+    clock.value = NOW + 3
+    assert watch.late() == {"a"}
+    assert "request a: its KV has not arrived, and had to be there 2.000 s ago" in caplog.text
+    watch.begin({"a": NOW + 1, "b": NOW + 5})
+    assert watch.late() == set()
+    watch.begin({"a": NOW + 1})
+    clock.value = NOW + 9
+    assert watch.late() == set(), "b has arrived"
+    assert stats.take().data["late"] == {LATE_DISCARDED: 1}
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Return a connector of a worker process, in which a model is missing."""
+    monkeypatch.setattr(decode, "RoutingCapture", Capture)
+    monkeypatch.setattr(decode, "StepSlots", Slots)
+    connector = EldrConnector.__new__(EldrConnector)
+    connector._role, connector._scheduler = KVConnectorRole.WORKER, None
+    model = SimpleNamespace(get_num_experts=lambda: 6)
+    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2))
+
+    def make(*, reports):
+        group = decode.CacheGroup(0, "layer", BLOCK)
+        connector._worker = decode.DecodeWorker(config, group, n_blocks=10, reports=reports)
+        return connector
+
+    return make
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_every_rank_fails_late_pulls_and_the_first_one_counts_them(worker, clock, reports):
+    connector = worker(reports=reports)
+    connector.bind_connector_metadata(decode.DecodeOrders(pulls={"a": NOW - 1}))
+    results = connector.get_transfer_results(set())
+    assert (results.failed_recving, results.finished_recving) == ({"a"}, set())
+    stats = connector.get_kv_connector_stats()
+    assert (stats.data["late"] == {LATE_DISCARDED: 1}) if reports else (stats is None)
+    assert connector.get_kv_connector_stats() is None
+
+
+def test_vllm_fails_a_request_of_which_one_rank_said_so_when_all_ranks_are_done():
+    def step(*outputs):
+        results = [
+            ModelRunnerOutput(
+                [], {}, kv_connector_output=KVConnectorOutput(finished_recving=done, failed_recving=failed)
+            )
+            for done, failed in outputs
+        ]
+        merged = ranks.aggregate(results).kv_connector_output
+        return merged.finished_recving, merged.failed_recving
+
+    ranks = KVOutputAggregator(2)
+    assert step((set(), {"a"}), ({"a"}, set())) == (None, set())
+    assert step(({"a"}, set()), (set(), set())) == ({"a"}, {"a"})
