@@ -146,3 +146,36 @@ async def test_a_client_that_never_reads_is_cut(start):
         await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
         await until(router.idle, "the lease to return")
         writer.transport.abort()
+
+
+async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
+    """A whole answer gives its connection back before the client has read it: from then on it serves strangers."""
+    size = 900_000
+    async with start("p0", "d0") as router:
+
+        async def large(exchange):
+            body = b'{"choices":[{"text":"' + b"x" * size + b'"}]}'
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
+                body
+            )
+            await exchange.send(head + body)
+
+        slow_ones = []
+        for _ in range(6):
+            router["d0"].script.append(large)
+            served = router.counter("requests", outcome="ok")
+            reader, writer = await router.connect()
+            writer.transport.pause_reading()
+            body = b'{"model":"m","prompt":"x"}'
+            writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            await until(
+                lambda n=served: router.counter("requests", outcome="ok") > n, "the answer to be written"
+            )
+            slow_ones.append((reader, writer))
+        answers = await asyncio.wait_for(asyncio.gather(*(router.post(stream=True) for _ in range(24))), 20)
+        assert all(got.text.endswith("data: [DONE]\n\n") for got in answers)
+        for reader, writer in slow_ones:
+            writer.transport.resume_reading()
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert len(await reader.readexactly(size)) == size
+            writer.close()

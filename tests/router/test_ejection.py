@@ -12,7 +12,11 @@ from tests.fakes.engines import (
     decode,
     draining,
     error_event,
+    hang,
+    prefill,
+    reset,
 )
+from tests.router.conftest import until
 
 
 async def test_an_ejected_engine_comes_back(start):
@@ -126,3 +130,110 @@ async def test_a_clients_fault_ejects_nobody(start):
         for _ in range(12):
             assert (await router.post()).status_code in (400, 422)
         assert await healthy(router) == [True, True]
+
+
+def dead(engine):
+    """Accept connections and cut them, whatever is asked."""
+    engine.script.extend([reset] * 1000)
+    engine.health = reset
+
+
+async def test_engines_that_cut_every_connection_are_left_alone(start):
+    """They look least loaded; without more they would draw nearly all traffic."""
+    async with start("p0", "d0", "d1", "d2", "d3") as router:
+        for name in ("d0", "d1", "d2"):
+            dead(router[name])
+        answers = [await router.post(stream=i % 2 == 0) for i in range(40)]
+        assert sum(got.status_code != 200 for got in answers) <= 2
+        assert await healthy(router) == [False, False, False, True]
+        assert sum(len(router[name].requests) for name in ("d0", "d1", "d2")) < 15
+
+
+@pytest.mark.usefixtures("long_ejections")
+@pytest.mark.parametrize("fault", [reset, answer(200, [], "transfer-encoding: chunked\r\n")])
+async def test_engines_that_look_well_and_fail_are_left_alone_too(start, fault):
+    async with start("p0", "d0", "d1") as router:
+        router["d0"].script.extend([fault] * 1000)
+        for _ in range(40):
+            assert (await router.post()).status_code == 200
+        assert await healthy(router) == [False, True]
+        assert len(router["d0"].requests) < 10, "three that count, and some on connections that may have been stale"
+
+
+async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
+    from eldr_router.ops import probes
+
+    monkeypatch.setattr(probes, "_PATIENCE", 0.3)
+    async with start("p0", "d0", "d1", settings={"decode_idle_timeout": 0.5}) as router:
+        router["d0"].script.extend([hang] * 100)
+        router["d0"].health = hang
+        for _ in range(4):
+            assert (await router.post()).status_code == 200
+        assert await healthy(router) == [False, True]
+        router["d0"].script.clear()
+        router["d0"].health = None
+        await until(
+            lambda: all(e.health.probed_well for e in router.app.services.registry.endpoints("decode")),
+            "a probe",
+        )
+        assert await healthy(router) == [True, True]
+
+
+async def test_probes_find_a_dead_engine_without_any_request(start, monkeypatch):
+    from eldr_router.ops import probes
+
+    monkeypatch.setattr(probes, "_PERIOD", 0.2)
+    async with start("p0", "d0", "d1") as router:
+        router["d1"].health = answer(503, {})
+        await until(
+            lambda: not router.app.services.registry.endpoints("decode")[1].health.probed_well, "a probe"
+        )
+        for _ in range(4):
+            assert (await router.post()).headers["x-eldr-decode"] == "d0"
+
+
+@pytest.mark.usefixtures("long_ejections")
+@pytest.mark.parametrize("fault", [answer(500, {}), reset])
+async def test_poison_ejects_nobody(start, fault):
+    """Three requests that every engine fails on."""
+
+    async def poisoned(exchange):
+        await (fault if "poison" in exchange.seen.body["prompt"] else prefill)(exchange)
+
+    async with start("p0", "p1", "d0") as router:
+        for name in ("p0", "p1"):
+            router[name].script.extend([poisoned] * 100)
+        for i in range(3):
+            assert (await router.post(prompt=f"poison {i}")).status_code == 502
+        registry = router.app.services.registry
+        assert [registry.is_healthy(e) for e in registry.endpoints("prefill")] == [True, True]
+        for i in range(8):
+            assert (await router.post(prompt=f"good {i}")).status_code == 200
+        assert router["p0"].requests[-1] is not router["p1"].requests[-1]
+
+
+@pytest.mark.usefixtures("long_ejections")
+async def test_polls_say_nothing_about_completions(start):
+    async with start("p0", "d0", "d1") as router:
+        router["d0"].script.extend([answer(500, {})] * 100)
+        for _ in range(12):
+            assert (await router.post()).status_code == 200
+            for _ in range(3):
+                assert (await router.client.get(f"{router.url}/v1/models")).status_code == 200
+        assert await healthy(router) == [False, True]
+        assert len(router["d0"].requests) == 3
+
+
+async def test_an_engine_that_is_full_passes_the_request_to_a_free_one(start):
+    full = answer(429, CLIENT_ERROR, "retry-after: 7\r\n")
+    async with start("p0", "p1", "d0", "d1") as router:
+        router["p0"].script.append(full)
+        router["d0"].script.append(full)
+        for i in range(8):
+            assert (await router.post(prompt=f"prompt {i}")).status_code == 200
+        assert router.counter("retries", cause="busy") == 2
+        assert await healthy(router) == [True, True]
+        for name in ("p0", "p1"):
+            router[name].script.extend([full] * 2)
+        got = await router.post()
+        assert (got.status_code, got.headers["retry-after"]) == (429, "7"), "all are full"

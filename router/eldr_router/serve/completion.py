@@ -173,7 +173,7 @@ class Completion:
         leg.connect()
 
     def _decode(self, action: steps.Decode) -> None:
-        if self._kv is None:
+        if not action.kv:
             self._metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
         try:
             placement = self._place(action)

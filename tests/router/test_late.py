@@ -1,0 +1,205 @@
+"""Answers that come after the lease of their prefill result: whatever they say, no client may see it."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from eldr.contract import PULL_BEFORE_KEY
+from eldr_router import app
+from eldr_router.net.outbound import ConnectError
+from tests.fakes.engines import TOKENS, decode, hang, prefill, token_event
+from tests.router.conftest import until
+
+LEASE = 2.0  # usable for one second
+WRONG = " wrong"
+
+
+@pytest.fixture
+def no_ticks(monkeypatch):
+    """Nothing ends a wait: what is late is told by the moment of its arrival alone, as after both processes stood still."""
+    monkeypatch.setattr(app, "_TICK_SECONDS", 1000.0)
+    monkeypatch.setattr("eldr_router.serve.services._STALL_SECONDS", 1000.0)
+
+
+@pytest.fixture
+def no_ticks_of_time(monkeypatch):
+    monkeypatch.setattr(app, "_TICK_SECONDS", 1000.0)
+
+
+def whole(seconds):
+    async def behaviour(exchange):
+        if "kv_transfer_params" not in exchange.seen.body:
+            await decode(exchange)  # no pull, nothing to be late for
+            return
+        await asyncio.sleep(seconds)
+        await exchange.json({"choices": [{"index": 0, "text": WRONG}]})
+
+    return behaviour
+
+
+def at_once(seconds):
+    """Send head and first event in one piece."""
+
+    async def behaviour(exchange):
+        await asyncio.sleep(seconds)
+        event = f"data: {token_event(WRONG)}\n\n".encode()
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        await exchange.send(head + b"%x\r\n%b\r\n" % (len(event), event))
+        await exchange.stream_end()
+
+    return behaviour
+
+
+@pytest.mark.usefixtures("no_ticks")
+@pytest.mark.parametrize(
+    ("late", "fields"),
+    [
+        (whole, {}),
+        (whole, {"tools": [{}], "messages": []}),
+        (at_once, {"stream": True}),
+        (at_once, {"max_tokens": 4000}),
+    ],
+    ids=["whole", "whole chat with tools", "head and event together", "assembled"],
+)
+async def test_what_arrives_after_the_lease_is_thrown_away(start, late, fields):
+    async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
+        for name in ("d0", "d1"):
+            router[name].script.append(late(1.3))
+        path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
+        got = await router.post(path, **fields)
+        assert got.status_code == 200
+        assert WRONG not in got.text
+        assert all(token in got.text for token in TOKENS)
+        late_ones = 1 if "tools" in fields else 2  # with tools the second attempt does without a pull
+        assert router.counter("expired_results") == late_ones
+        assert router.counter("retries", leg="decode", cause="expired") == late_ones
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {}, {"max_tokens": 4000}])
+async def test_nobody_waits_for_an_engine_beyond_the_lease(start, fields):
+    async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
+        router["d0"].script.append(hang)
+        router["d1"].script.append(hang)
+        began = time.monotonic()
+        assert (await router.post(**fields)).status_code == 200
+        assert time.monotonic() - began < 20, "not the time-out of a silent engine"
+        assert router.counter("expired_results") == 2
+
+
+async def test_a_long_whole_answer_is_streamed_by_the_engine_and_may_outlast_the_lease(start):
+    async with start("p0", "d0", lease_seconds=LEASE) as router:
+
+        async def patient(exchange):
+            assert exchange.seen.body["stream"] is True
+            assert exchange.seen.body["stream_options"] == {"include_usage": True}
+            await exchange.stream_head()
+            await exchange.event(token_event(TOKENS[0]))
+            await asyncio.sleep(1.5)
+            for text in TOKENS[1:]:
+                await exchange.event(token_event(text))
+            await exchange.event(json.dumps({"choices": [], "usage": {"total_tokens": 9}}))
+            await exchange.stream_end()
+
+        router["d0"].script.append(patient)
+        got = await router.post(max_tokens=4000)
+        assert got.headers["content-type"] == "application/json"
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+        assert got.json()["usage"] == {"total_tokens": 9}
+        assert len(router["d0"].requests) == 1
+        assert router.counter("expired_results") == 0
+
+
+async def test_a_whole_answer_that_outlasts_the_lease_again_and_again_ends_without_a_pull(start):
+    """What cannot be streamed for the client is in the end computed by the decode engine alone, which takes its time."""
+    async with start("p0", "d0", lease_seconds=LEASE) as router:
+
+        async def slow(exchange):
+            await asyncio.sleep(1.5)
+            await decode(exchange)
+
+        router["d0"].script.extend([hang, slow])
+        got = await router.post("/v1/chat/completions", messages=[], tools=[{}])
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+        assert "kv_transfer_params" not in router["d0"].requests[1].body
+        assert router.counter("whole", reason="expired") == 1
+
+
+async def test_an_assembled_answer_that_breaks_midway_is_asked_for_again(start):
+    async with start("p0", "d0") as router:
+
+        async def dies(exchange):
+            await exchange.stream_head()
+            await exchange.event(token_event("half"))
+            exchange.reset()
+
+        router["d0"].script.append(dies)
+        got = await router.post(max_tokens=4000)
+        assert got.json()["choices"][0]["text"] == "".join(TOKENS)
+
+
+async def test_decode_engines_are_told_until_when_they_may_pull(start):
+    async with start("p0", "d0", lease_seconds=100.0) as router:
+        before = time.time()
+        assert (await router.post()).status_code == 200
+        deadline = router["d0"].requests[0].body["kv_transfer_params"][PULL_BEFORE_KEY]
+        assert before + 85 < deadline < time.time() + 91
+
+
+@pytest.mark.usefixtures("no_ticks_of_time")
+async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start):
+    """It may have lain in the socket all that time."""
+    async with start("p0", "d0", lease_seconds=LEASE) as router:
+        services = router.app.services
+
+        async def stalls(exchange):
+            services._ticked = services.clock() - 30.0
+            await exchange.json(
+                {"choices": [], "kv_transfer_params": {"remote_request_id": "old", "do_remote_prefill": True}}
+            )
+
+        async def goes_on(exchange):
+            services.tick()
+            await prefill(exchange)
+
+        router["p0"].script.extend([stalls, goes_on])
+        assert (await router.post()).status_code == 200
+        assert router.counter("expired_results") == 1
+        assert "old" not in router["d0"].blocks
+
+
+async def test_the_blocks_of_a_request_whose_client_left_between_the_legs_are_pulled(start, monkeypatch):
+    async with start("p0", "d0", "d1") as router:
+        pool = router.app.services.pool
+        dial, dialling = pool.dial, asyncio.Event()
+
+        async def slow_dial(address):
+            if address[1] == router["p0"].port or dialling.is_set():
+                return await dial(address)
+            dialling.set()
+            raise await asyncio.sleep(1000, ConnectError("never"))
+
+        monkeypatch.setattr(type(pool), "dial", lambda _, address: slow_dial(address))
+        body = b'{"model":"m","prompt":"x","max_tokens":50}'
+        _, writer = await router.connect()
+        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await asyncio.wait_for(dialling.wait(), 30)
+        writer.close()
+        await until(lambda: router.counter("freed_results") == 1, "the blocks to be pulled")
+        (seen,) = router["d0"].requests + router["d1"].requests
+        assert seen.body["max_tokens"] == 1
+        assert len(router["d0"].blocks + router["d1"].blocks) == 1
+
+
+async def test_an_error_of_the_client_in_an_assembled_answer_is_its_answer(start):
+    async with start("p0", "d0") as router:
+
+        async def refuses(exchange):
+            await exchange.stream_head()
+            await exchange.event(json.dumps({"error": {"message": "no", "code": 400}}))
+            await exchange.stream_end()
+
+        router["d0"].script.append(refuses)
+        got = await router.post(max_tokens=4000)
+        assert (got.status_code, got.json()["error"]["message"]) == (400, "no")

@@ -1,0 +1,142 @@
+"""What clients can make the router hold."""
+
+import asyncio
+import gc
+import tracemalloc
+
+import msgspec
+import pytest
+
+from eldr_router.plan import bodies
+from tests.fakes.engines import slow
+from tests.router.conftest import DEADLINE, until
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def upload(length):
+    return b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % length
+
+
+async def test_a_pipeline_is_answered_only_as_fast_as_it_is_read(start):
+    count = 60_000
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.transport.set_write_buffer_limits(high=1 << 30)
+        writer.write(HEALTH * count)
+        (connection,) = router.app.clients.connections
+        before = -1
+        while before != (before := writer.transport.get_write_buffer_size()):
+            await asyncio.sleep(0.5)
+        assert connection._transport.get_write_buffer_size() < 1 << 18
+        assert len(connection._backlog) < 1 << 20
+        writer.transport.resume_reading()
+        answer = len(b'{"status":"ok"}')
+        for _ in range(count):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+            assert head.startswith(b"HTTP/1.1 200")
+            await reader.readexactly(answer)
+        writer.close()
+
+
+async def test_a_stream_does_not_hold_its_prompt(start):
+    streams, size = 12, 400_000
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        budget = router.app.clients.budget
+
+        async def forgetful(exchange):
+            exchange.seen.raw = b""  # the fake engine lives in this process, too
+            await slow(release)(exchange)
+
+        async def open_streams():
+            opened = []
+            for _ in range(streams):
+                router["d0"].script.append(forgetful)
+                body = b'{"model":"m","stream":true,"prompt":"' + b"x" * size + b'"}'
+                reader, writer = await router.connect()
+                writer.write(upload(len(body)) + body)
+                await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+                opened.append((reader, writer))
+            for engine in router.engines.values():
+                engine.seen.clear()
+            gc.collect()
+            return opened
+
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            opened = await open_streams()
+            held = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert budget.held == 0
+        assert held < streams * size / 4
+        release.set()
+        for reader, writer in opened:
+            await asyncio.wait_for(reader.readuntil(b"[DONE]"), DEADLINE)
+            writer.close()
+
+
+async def test_unfinished_uploads_share_a_bound(start):
+    settings = {"max_body": 1 << 20, "max_bodies": 3 << 20}
+    async with start("p0", "d0", settings=settings) as router:
+        budget = router.app.clients.budget
+        opened = [await router.connect() for _ in range(8)]
+        for _, writer in opened:
+            writer.write(upload(1 << 20) + b"x" * (900 << 10))
+        await until(lambda: budget.held > 2 << 20, "uploads to arrive")
+        answered = await _first_answers(opened)
+        assert len(answered) == 5
+        assert all(b"503" in answer and b"retry-after" in answer for answer in answered)
+        assert budget.held <= 3 << 20
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: budget.held == 0, "the memory to be given back")
+        assert (await router.post()).status_code == 200
+
+
+async def _first_answers(opened):
+    answers = []
+
+    async def read(reader):
+        answers.append(await reader.read())
+
+    tasks = [asyncio.ensure_future(read(reader)) for reader, _ in opened]
+    await until(lambda: len(answers) >= 5, "the others to be refused")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return answers
+
+
+@pytest.mark.parametrize("kind", ["ids", "text", "messages"])
+def test_a_prompt_is_never_taken_apart(kind):
+    """Ten million token ids as Python numbers would stop the event loop for a second, and take 400 MB."""
+    prompt = {"ids": [1] * 100_000, "text": "x" * 200_000, "messages": [{"content": "x"}] * 10_000}[kind]
+    path = bodies.CHAT if kind == "messages" else bodies.COMPLETIONS
+    name = "messages" if kind == "messages" else "prompt"
+    raw = msgspec.json.encode({"model": "m", name: prompt})
+    tracemalloc.start()
+    try:
+        body = bodies.parse(raw, path)
+        bodies.unsplittable(body)
+        bodies.sequences(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000
+
+
+async def test_a_request_whose_head_and_body_come_bit_by_bit_gives_its_memory_back(start):
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(upload(100))
+        for _ in range(9):
+            writer.write(b"x" * 10)
+            await asyncio.sleep(0.01)
+        await until(lambda: router.app.clients.budget.held == 90, "the beginning")
+        writer.close()
+        await until(lambda: router.app.clients.budget.held == 0, "the memory to be given back")
+        assert await reader.read() == b""
