@@ -157,7 +157,9 @@ async def test_engines_that_look_well_and_fail_are_left_alone_too(start, fault):
         for _ in range(40):
             assert (await router.post()).status_code == 200
         assert await healthy(router) == [False, True]
-        assert len(router["d0"].requests) < 10, "three that count, and some on connections that may have been stale"
+        assert len(router["d0"].requests) < 10, (
+            "three that count, and some on connections that may have been stale"
+        )
 
 
 async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
