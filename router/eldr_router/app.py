@@ -129,7 +129,8 @@ class App:
     async def _source(self) -> Callable[[], Awaitable[None]]:
         settings = self._settings
         if settings.source == "kubernetes":
-            from eldr_router.sources.kube import KubeSource, connect
+            from eldr_router.sources.api import connect
+            from eldr_router.sources.kube import KubeSource
 
             self._api = await connect()
             return KubeSource(self._api, settings.namespace, settings.deployment, self.control).run

@@ -156,7 +156,7 @@ async def test_ready_only_with_a_table_in_effect(tmp_path):
         app.control.set_endpoints("decode", [])
         app.control.set_intent(Intent(model="m"), Store().fetch)
         assert not app.is_ready(), "the limits of the table are not in effect yet"
-        await app.control._reconcile()
+        app.control._reconcile()
         assert app.is_ready()
     finally:
         await app.stop()

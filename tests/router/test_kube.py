@@ -20,7 +20,8 @@ from eldr import centroids, contract
 from eldr_kube.cluster import Cluster
 from eldr_router.app import App
 from eldr_router.settings import Settings
-from eldr_router.sources.kube import Api, ApiError, KubeSource
+from eldr_router.sources.api import Api, ApiError
+from eldr_router.sources.kube import KubeSource
 from tests.fakes.engines import FakeEngine
 from tests.router.conftest import until
 from tests.router.test_control import make_set, signature
@@ -161,7 +162,7 @@ async def test_pods_and_table_are_followed_with_the_routers_role_only(space, tmp
         assert [e.spec.slot for e in app.services.registry.endpoints("decode")] == [0, 1]
         await space.routing(epoch=1, tau=0.25)
         await until(lambda: app.services.table.epoch == 1, "the table")
-        assert app.control.problem is None
+        await until(lambda: app.control.problem is None, "the watches to have worked for a while")
         assert app.is_ready()
 
         first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
+from eldr_router.plan.backoff import Backoff
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
 from eldr_router.serve.services import Services
 from eldr_router.state.registry import EndpointSpec
@@ -17,6 +19,7 @@ from eldr_router.state.registry import EndpointSpec
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
+_MOST_RETRY_SECONDS = 5.0
 _MISSING_SECONDS = 10.0
 """A set that cannot be fetched for so long is reported as refused; a fresh Role or shard takes a moment to be seen."""
 
@@ -52,6 +55,7 @@ class Control:
         self._fetch: Fetch | None = None
         self._loaded: dict[str, CentroidSet] = {}
         self._refused: dict[str, _Refusal] = {}
+        self._loads: dict[str, tuple[SetRef, asyncio.Task[None]]] = {}
         self._roles: set[str] = set()
         self.problem: str | None = None
         self.peers: frozenset[tuple[str, int]] = frozenset()
@@ -79,8 +83,11 @@ class Control:
 
     def set_problem(self, problem: str | None) -> None:
         """Take note of what a source cannot read; what it read last stays in effect."""
-        if problem is not None and problem != self.problem:
-            log.error("%s", problem)
+        if problem != self.problem:
+            if problem is None:
+                log.info("the source can be read again")
+            else:
+                log.error("%s", problem)
         self.problem = problem
 
     @property
@@ -109,49 +116,68 @@ class Control:
 
     async def run(self) -> None:
         """Bring the table to what is wanted, whenever that changes, for ever."""
-        while True:
-            waiting = any(entry.since is not None for entry in self._refused.values())
-            try:
-                async with asyncio.timeout(_RETRY_SECONDS if waiting else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await self._reconcile()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._reconcile()
+        finally:
+            for _, task in self._loads.values():
+                task.cancel()
+            self._loads.clear()
 
-    async def _reconcile(self) -> None:
-        intent, fetch = self._intent, self._fetch
-        if intent is None or fetch is None:
+    def _reconcile(self) -> None:
+        """Take one step; loads run beside it, so that no shard holds up a newer table, or a rollback."""
+        intent = self._intent
+        if intent is None:
             return
-        self._apply(intent)  # settings and loaded sets at once: a slow shard must not hold them up
         wanted = {ref.digest: ref for ref in (intent.active, intent.staged) if ref is not None}
-        self._refused = {digest: entry for digest, entry in self._refused.items() if digest in wanted}
-        for digest, ref in wanted.items():
-            refused = self._refused.get(digest)
-            again = refused is None or refused.since is not None or refused.ref != ref
-            if digest not in self._loaded and again:
-                await self._load(ref, intent, fetch)
+        self._refused = {digest: e for digest, e in self._refused.items() if wanted.get(digest) == e.ref}
+        for digest, (ref, task) in list(self._loads.items()):
+            if wanted.get(digest) != ref:
+                task.cancel()
+            if wanted.get(digest) != ref or task.done():
+                del self._loads[digest]
         self._apply(intent)
+        for digest, ref in wanted.items():
+            if digest not in self._loaded and digest not in self._loads and digest not in self._refused:
+                task = self._services.loop.create_task(self._load(ref, intent.model), name=f"load {ref.fit}")
+                self._loads[digest] = ref, task
         kept = {*wanted, self._services.table.active.digest if self._services.table.active else ""}
         self._loaded = {digest: item for digest, item in self._loaded.items() if digest in kept}
         self._services.metrics.refused_sets.set(len(self.refused))
 
-    async def _load(self, ref: SetRef, intent: Intent, fetch: Fetch) -> None:
-        try:
-            data = await fetch(ref)
-            self._loaded[ref.digest] = await asyncio.to_thread(_check, data, ref, intent.model)
-        except CentroidsError as error:
-            log.error("centroid set %s is refused: %s", ref.fit, error)  # noqa: TRY400 - the message says it all
-            self._refused[ref.digest] = _Refusal(ref, str(error))
-        except MissingError as error:
-            known = self._refused.get(ref.digest)
-            since = known.since if known and known.since is not None else self._services.clock()
-            if known is None or known.reason != str(error):
-                log.warning("centroid set %s cannot be fetched: %s", ref.fit, error)
-            self._refused[ref.digest] = _Refusal(ref, str(error), since)
-        else:
-            self._refused.pop(ref.digest, None)
-            log.info("centroid set %s is loaded, %d centroids", ref.fit, ref.k)
+    async def _load(self, ref: SetRef, model: str) -> None:
+        """Load a set; one that is missing is tried again, ever more seldom."""
+        assert self._fetch is not None  # noqa: S101 - it comes with the intent
+        backoff = Backoff(_RETRY_SECONDS, _MOST_RETRY_SECONDS, random.random)
+        while True:
+            try:
+                data = await self._fetch(ref)
+                self._loaded[ref.digest] = await asyncio.to_thread(_check, data, ref, model)
+            except MissingError as error:
+                self._missing(ref, str(error))
+                self._wake.set()
+                await asyncio.sleep(backoff.failed())
+                continue
+            except CentroidsError as error:
+                log.error("centroid set %s is refused: %s", ref.fit, error)  # noqa: TRY400 - the message says it all
+                self._refused[ref.digest] = _Refusal(ref, str(error))
+            except Exception as error:
+                log.exception("centroid set %s is refused", ref.fit)
+                self._refused[ref.digest] = _Refusal(ref, f"{type(error).__name__}: {error}")
+            else:
+                self._refused.pop(ref.digest, None)
+                log.info("centroid set %s is loaded, %d centroids", ref.fit, ref.k)
+            self._wake.set()
+            return
+
+    def _missing(self, ref: SetRef, reason: str) -> None:
+        known = self._refused.get(ref.digest)
+        if known is None or known.reason != reason:
+            log.warning("centroid set %s cannot be fetched: %s", ref.fit, reason)
+        since = known.since if known and known.since is not None else self._services.clock()
+        self._refused[ref.digest] = _Refusal(ref, reason, since)
 
     def _apply(self, intent: Intent) -> None:
         current = self._services.table

@@ -1,0 +1,237 @@
+"""The kubernetes source against an API server that refuses, ends, hangs and flaps: requests are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config.incluster_config import InClusterConfigLoader
+
+from eldr import centroids, contract
+from eldr_router.app import App
+from eldr_router.settings import Settings
+from eldr_router.sources import follow
+from eldr_router.sources.kube import KubeSource
+from tests.fakes.api_server import FakeApi, fake_api, status
+from tests.router.conftest import until
+from tests.router.test_control import make_set
+
+ROUTING = contract.routing_name("x")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with fake_api() as made:
+        await made.pod("x-decode-0", "decode", "127.30.0.1", 0)
+        await made.routing(epoch=1)
+        yield made
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Short waits, for tests of what happens in the end."""
+    monkeypatch.setattr(follow, "_FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(follow, "_MOST_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "_GOOD_SECONDS", 0.3)
+
+
+@contextlib.asynccontextmanager
+async def following(api: FakeApi, tmp_path, configuration: Configuration | None = None) -> AsyncIterator[App]:
+    client = ApiClient(configuration or Configuration(host=api.url))
+    app = App(Settings(workers=tmp_path / "unused", port=0, admin_port=0))
+    source = KubeSource(client, "n", "x", app.control)
+
+    async def this() -> object:
+        return source.run
+
+    app._source = this
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+        await client.close()
+
+
+def names(app: App) -> list[str]:
+    return [endpoint.name for endpoint in app.services.registry.endpoints("decode")]
+
+
+def told(caplog) -> list[str]:
+    """What was logged about the source, except that it works."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("code", [403, 429, 500])
+async def test_a_refused_watch_is_asked_for_less_and_less(api, tmp_path, caplog, code):
+    async def refuse(what: str, request: web.Request) -> web.Response | None:
+        return status(code, "not now") if what.startswith("watch") else None
+
+    api.hook = refuse
+    async with following(api, tmp_path) as app:
+        await asyncio.sleep(4)
+        assert names(app) == ["x-decode-0"], "what was listed is in effect"
+        assert str(code) in app.control.problem
+        for what in ("list pods", f"get {ROUTING}", "watch pods", "watch configmaps"):
+            assert api.seen[what] <= 7, f"{what}: {api.seen[what]} in 4 s"
+        assert api.seen["watch pods"] >= 3
+        assert len(told(caplog)) <= 2, "a line per change, not per try"
+        api.hook = None
+        await until(lambda: app.control.problem is None, "the watch to be tried again")
+
+
+async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog):
+    async def end(what: str, request: web.Request) -> web.StreamResponse | None:
+        return await api.watch(request, seconds=0) if what.startswith("watch") else None
+
+    api.hook = end
+    async with following(api, tmp_path) as app:
+        await asyncio.sleep(4)
+        for what in ("watch pods", "watch configmaps"):
+            assert 3 <= api.seen[what] <= 7, f"{what}: {api.seen[what]} in 4 s"
+        assert "ends" in app.control.problem, "somebody should know why changes arrive late"
+        assert len(told(caplog)) <= 2
+        await api.pod("x-decode-1", "decode", "127.30.0.2", 1)
+        await until(lambda: len(names(app)) == 2, "changes to arrive all the same")
+
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(api, tmp_path, caplog, as_event):
+    lists: list[tuple[float, str | None]] = []
+
+    async def gone(what: str, request: web.Request) -> web.StreamResponse | None:
+        if not what.startswith("watch"):
+            if what == "list pods":
+                lists.append((time.monotonic(), app.control.problem))
+            return None
+        return await api.watch(request, seconds=0, last=GONE) if as_event else status(410, "too old")
+
+    api.hook = gone
+    async with following(api, tmp_path) as app:
+        await asyncio.sleep(4)
+        assert lists[1][0] - lists[0][0] < 0.15, "at once"
+        assert lists[1][1] is None, "that is ordinary"
+        assert 3 <= api.seen["list pods"] <= 8, f"{api.seen['list pods']} in 4 s"
+        assert "410" in app.control.problem, "for ever is not"
+        assert len(told(caplog)) <= 2
+
+
+async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path):
+    async def busy(what: str, request: web.Request) -> web.Response | None:
+        return status(429, "too many requests", retry_after=3) if what == "list pods" else None
+
+    api.hook = busy
+    async with following(api, tmp_path) as app:
+        await until(lambda: "429" in (app.control.problem or ""), "the refusal")
+        await asyncio.sleep(2.5)
+        assert api.seen["list pods"] == 1
+        api.hook = None
+        await until(lambda: names(app) == ["x-decode-0"], "the pods after all")
+
+
+async def test_an_ordinary_end_of_a_watch_costs_nothing(api, tmp_path, quick, caplog):
+    async def short(what: str, request: web.Request) -> web.StreamResponse | None:
+        return await api.watch(request, seconds=0.5) if what.startswith("watch") else None
+
+    api.hook = short
+    async with following(api, tmp_path) as app:
+        await until(lambda: api.seen["watch pods"] >= 4, "several watches")
+        assert (api.seen["list pods"], api.seen[f"get {ROUTING}"]) == (1, 1), (
+            "each goes on where the last ended"
+        )
+        assert app.control.problem is None
+        assert not told(caplog)
+
+
+async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypatch):
+    token, certificates = tmp_path / "token", tmp_path / "ca"
+    token.write_text("old")
+    certificates.write_text("unused over http")
+    environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+    loader = InClusterConfigLoader(token, str(certificates), environ=environ)
+    loader._token_refresh_period /= 200
+    configuration = Configuration()
+    loader._load_config()
+    loader.host, loader.ssl_ca_cert = api.url, None
+    loader._set_config(configuration)
+    good = "bearer old"
+
+    async def guarded(what: str, request: web.Request) -> web.StreamResponse | None:
+        if request.headers["authorization"] != good:
+            return status(401, "Unauthorized")
+        return await api.watch(request, seconds=0.4) if what.startswith("watch") else None
+
+    api.hook = guarded
+    async with following(api, tmp_path, configuration) as app:
+        await until(lambda: names(app) == ["x-decode-0"] and app.services.table.epoch == 1, "the first token")
+        good = "bearer new"
+        await until(lambda: "401" in (app.control.problem or ""), "it to expire")
+        assert names(app) == ["x-decode-0"], "what was read last stays in effect"
+        token.write_text("")  # as it is written anew
+        await until(lambda: "token" in (app.control.problem or "").lower(), "the empty file to be told")
+        token.write_text("new")
+        await api.routing(epoch=2)
+        await until(lambda: app.services.table.epoch == 2, "the new token")
+        await until(lambda: app.control.problem is None, "the end of the problem")
+
+
+async def test_a_flapping_server(api, tmp_path, quick, caplog):
+    async with following(api, tmp_path) as app:
+        await until(lambda: names(app) and app.services.table.epoch == 1, "the first state")
+        for turn in range(2, 5):
+            caplog.clear()
+            await api.stop()
+            await until(lambda: "cannot be reached" in (app.control.problem or ""), "the outage to be told")
+            await asyncio.sleep(0.5)
+            assert len(told(caplog)) <= 4, told(
+                caplog
+            )  # the watch broke, the list cannot be reached; two of each
+            assert names(app)
+            assert app.services.table.epoch == turn - 1, "the last state stays in effect"
+            api.history.clear()
+            await api.pod(f"x-decode-{turn}", "decode", f"127.30.0.{turn}", turn)
+            await api.routing(epoch=turn)
+            await api.start()
+            await until(lambda t=turn: app.services.table.epoch == t, "the new table")
+            await until(lambda t=turn: f"x-decode-{t}" in names(app), "the new pod")
+            await until(lambda: app.control.problem is None, "the end of the problem")
+
+
+async def test_a_slow_shard_holds_up_nothing(api, tmp_path):
+    first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
+    active, slow = await api.shard("f-1", first), await api.shard("g-1", second)
+    release = asyncio.Event()
+
+    async def hang(what: str, request: web.Request) -> None:
+        if what == "get g-1":
+            await release.wait()
+
+    api.hook = hang
+    await api.routing(epoch=1, active=active)
+    async with following(api, tmp_path) as app:
+        table = app.services
+        await until(lambda: table.table.active, "the first set")
+        await api.routing(epoch=2, active=slow)
+        await until(lambda: api.seen["get g-1"], "the load to hang")
+        await api.routing(epoch=3, active=active, tau=0.5)
+        await until(lambda: table.table.epoch == 3, "the rollback", seconds=3)
+        assert table.table.active.fit == "f"
+        assert table.table.policy.tau == 0.5
+        assert api.seen["get f-1"] == 1, "it was at hand"
+        await api.routing(epoch=3, active=active, staged=slow)
+        await until(lambda: api.seen["get g-1"] == 2, "the load that was given up to begin again")
+        await api.routing(epoch=4, active=slow, tau=0.25)
+        await until(lambda: table.table.policy.tau == 0.25, "the settings", seconds=3)
+        assert table.table.epoch == 3
+        release.set()
+        await until(lambda: table.table.epoch == 4, "the set at last")
+        assert api.seen["get g-1"] == 2, "wanted before and after: loaded once"
