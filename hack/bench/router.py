@@ -1,7 +1,9 @@
-"""CPU time of the router per request and per streamed chunk, and its memory with 500 open streams.
+"""CPU time of routers per request and per streamed chunk, and their memory with 500 open streams.
 
-The router runs on one core, mock engines and load on another; CPU is read from ``/proc/PID/task/*/schedstat``, so that
-waiting for a busy machine does not count. Prints one JSON list of figures, see ``render.py``.
+Ours and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same load through the same mock engines, round by
+round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of an older
+state that is measured beside them. CPU is read from ``/proc/PID/task/*/schedstat``, so that waiting for a busy machine does
+not count. Prints one JSON list of figures, see ``render.py``; ratios are taken within each round.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +29,10 @@ from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.wire import ExpertCounts, encode_counts
 
+HERE = Path(__file__).parent
+OURS, BEFORE, PEER = "eldr router", "eldr router before", "vllm-router 0.1.17"
 LAYERS, EXPERTS, TOP_K, K = 48, 128, 8, 4
-ROUNDS = 5
+ROUNDS = 3
 CLIENTS, REQUESTS = 32, 4000
 STREAMS, TOKENS, INTERVAL = 100, 40, 0.02
 OPEN_STREAMS = 500
@@ -58,16 +63,17 @@ def chunked(data: str) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-def prefill_answer() -> bytes:
-    """Return what a prefill engine answers: block ids and the expert counts of 48 x 128 cells."""
+def prefill_answer(*, signed: bool) -> bytes:
+    """Return what a prefill engine answers: block ids and, if it is signed, the expert counts of 48 x 128 cells."""
     counts = np.random.default_rng(0).multinomial(4096, [1 / EXPERTS] * EXPERTS, size=LAYERS)
     signature = encode_counts(ExpertCounts(counts.astype(np.uint16), top_k=TOP_K, tokens=512, exact=True))
-    params = {
+    params: dict[str, object] = {
         "do_remote_prefill": True,
         "remote_engine_id": "e",
         "remote_block_ids": [list(range(32))],
-        "eldr": signature,
     }
+    if signed:
+        params["eldr"] = signature
     body = json.dumps({"id": "x", "choices": [], "kv_transfer_params": params}).encode()
     return head("application/json", f"content-length: {len(body)}") + body
 
@@ -77,16 +83,20 @@ def head(kind: str, framing: str) -> bytes:
     return f"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: {kind}\r\n{framing}\r\n\r\n".encode()
 
 
-PREFILL = prefill_answer()
-ANSWER = head("application/json", "content-length: 300") + b"x" * 300
+PREFILL = {True: prefill_answer(signed=True), False: prefill_answer(signed=False)}
+ANSWER = head("application/json", "content-length: 300") + b'{"choices": [{"text": "' + b"x" * 273 + b'"}]}'
 STREAM = head("text/event-stream", "transfer-encoding: chunked")
 TOKEN, LAST = chunked(CHUNK), chunked("[DONE]") + b"0\r\n\r\n"
 
 
 class Mock(asyncio.Protocol):
-    """An engine: answers at once, or streams a chunk per interval until the client's ``max_tokens``."""
+    """An engine: answers at once, or streams a chunk per interval until the client's ``max_tokens``.
 
-    def __init__(self, *, prefill: bool) -> None:
+    ``GET /signed/0`` and ``GET /signed/1`` switch the signatures of the prefill engine off and on.
+    """
+
+    def __init__(self, signed: list[bool], *, prefill: bool) -> None:
+        self._signed = signed
         self._prefill = prefill
         self._buffer = b""
 
@@ -103,8 +113,13 @@ class Mock(asyncio.Protocol):
         if len(self._buffer) < end + 4 + length:
             return
         body, self._buffer = self._buffer[end + 4 : end + 4 + length], b""
-        if self._prefill:
-            self._transport.write(PREFILL)
+        if data.startswith(b"GET /signed/"):
+            self._signed[0] = data[12:13] == b"1"
+            self._transport.write(ANSWER)
+        elif data.startswith(b"GET "):
+            self._transport.write(ANSWER)
+        elif self._prefill:
+            self._transport.write(PREFILL[self._signed[0]])
         elif b'"stream":true' not in body:
             self._transport.write(ANSWER)
         else:
@@ -124,9 +139,10 @@ class Mock(asyncio.Protocol):
 async def mocks(ports: list[int]) -> None:
     """Serve engines: the first port prefills, the others decode."""
     loop = asyncio.get_running_loop()
+    signed = [True]
     for port in ports:
         await loop.create_server(
-            lambda port=port: Mock(prefill=port == ports[0]), "127.0.0.1", port, backlog=1024
+            lambda port=port: Mock(signed, prefill=port == ports[0]), "127.0.0.1", port, backlog=1024
         )
     await asyncio.Event().wait()
 
@@ -134,7 +150,8 @@ async def mocks(ports: list[int]) -> None:
 def request(*, stream: bool, tokens: int) -> bytes:
     """Return a request with a prompt of 400 bytes."""
     body = json.dumps({"model": "m", "prompt": "word " * 80, "stream": stream, "max_tokens": tokens}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    lines = [b"POST /v1/completions HTTP/1.1", b"host: r", b"content-type: application/json"]
+    return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
 async def ask(port: int, count: int) -> None:
@@ -184,9 +201,11 @@ def centroid_file() -> bytes:
 
 
 @contextlib.contextmanager
-def process(core: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program on one core."""
-    child = subprocess.Popen(["taskset", "-c", str(core), *arguments])
+def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program on one core, with the code of another checkout if one is named."""
+    env = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout}/router"} if checkout else None
+    command = ["taskset", "-c", str(core), *arguments]
+    child = subprocess.Popen(command, env=env, cwd=checkout, stdout=subprocess.DEVNULL)
     try:
         yield child
     finally:
@@ -205,70 +224,145 @@ def wait_ready(url: str) -> None:
     raise TimeoutError(url)
 
 
-async def measure(pid: int, port: int) -> list[dict[str, object]]:
-    """Interleave the loads."""
-    per_request: list[float] = []
-    per_chunk: list[float] = []
+def wait_healthy(url: str) -> None:
+    """Wait until a router answers."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(url)
+
+
+@dataclass
+class Candidate:
+    """A router under test and what was measured of it."""
+
+    name: str
+    pid: int
+    port: int
+    signed: list[float] = field(default_factory=list)
+    unsigned: list[float] = field(default_factory=list)
+    chunk: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+
+async def per_request(candidate: Candidate) -> float:
+    """Return milliseconds of CPU per request."""
+    before = cpu_seconds(candidate.pid)
+    await asyncio.gather(*(ask(candidate.port, REQUESTS // CLIENTS) for _ in range(CLIENTS)))
+    return (cpu_seconds(candidate.pid) - before) * 1e3 / REQUESTS
+
+
+async def per_chunk(candidate: Candidate) -> float:
+    """Return microseconds of CPU per streamed chunk, the requests' own cost taken off."""
+    before = cpu_seconds(candidate.pid)
+    chunks = sum(await asyncio.gather(*(listen(candidate.port, TOKENS) for _ in range(STREAMS))))
+    spent = cpu_seconds(candidate.pid) - before - STREAMS * candidate.signed[-1] / 1e3
+    return spent * 1e6 / chunks
+
+
+def sign(port: int, *, signed: bool) -> None:
+    """Switch signatures."""
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/signed/{signed:d}").close()
+
+
+async def measure(candidates: list[Candidate], prefill: int) -> list[dict[str, object]]:
+    """Interleave routers and loads."""
     for turn in range(ROUNDS + 1):
-        before = cpu_seconds(pid)
-        await asyncio.gather(*(ask(port, REQUESTS // CLIENTS) for _ in range(CLIENTS)))
-        middle = cpu_seconds(pid)
-        chunks = sum(await asyncio.gather(*(listen(port, TOKENS) for _ in range(STREAMS))))
-        after = cpu_seconds(pid)
-        if turn:  # the first round warms up
-            per_request.append((middle - before) * 1e3 / REQUESTS)
-            per_chunk.append((after - middle - STREAMS * per_request[-1] / 1e3) * 1e6 / chunks)
-    streams = [asyncio.ensure_future(listen(port, round(4 / INTERVAL))) for _ in range(OPEN_STREAMS)]
-    await asyncio.sleep(3)
-    memory = resident_mebibytes(pid)
-    await asyncio.gather(*streams)
-    return [
-        {"name": "router CPU per request, 16 KB signature", "unit": "ms", "aim": 0.25, "values": per_request},
-        {"name": "router CPU per streamed chunk", "unit": "us", "aim": 32.0, "values": per_chunk},
-        {
-            "name": f"router memory, {OPEN_STREAMS} open streams",
-            "unit": "MiB",
-            "aim": None,
-            "values": [memory],
-        },
-    ]
+        for candidate in candidates[turn % len(candidates) :] + candidates[: turn % len(candidates)]:
+            sign(prefill, signed=True)
+            candidate.signed.append(await per_request(candidate))
+            candidate.chunk.append(await per_chunk(candidate))
+            sign(prefill, signed=False)
+            candidate.unsigned.append(await per_request(candidate))
+    for candidate in candidates:
+        for values in (candidate.signed, candidate.unsigned, candidate.chunk):
+            del values[0]  # the first round warms up
+        sign(prefill, signed=True)
+        streams = [
+            asyncio.ensure_future(listen(candidate.port, round(4 / INTERVAL))) for _ in range(OPEN_STREAMS)
+        ]
+        await asyncio.sleep(3)
+        candidate.memory.append(resident_mebibytes(candidate.pid))
+        await asyncio.gather(*streams)
+    return list(figures(candidates))
+
+
+def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
+    """Yield each router's figures, and ours by the peer's, round by round."""
+    kinds = (
+        ("signed", "CPU per request, 16 KB signature", "ms", 1.3),
+        ("unsigned", "CPU per request, no signature", "ms", 1.0),
+        ("chunk", "CPU per streamed chunk", "us", 0.85),
+        ("memory", f"memory, {OPEN_STREAMS} open streams", "MiB", None),
+    )
+    for key, what, unit, aim in kinds:
+        by_name = {candidate.name: getattr(candidate, key) for candidate in candidates}
+        for name, values in by_name.items():
+            yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
+        if PEER in by_name and aim is not None:
+            ratios = [ours / theirs for ours, theirs in zip(by_name[OURS], by_name[PEER], strict=True)]
+            yield {"name": f"{OURS} / {PEER}: {what}", "unit": "x", "aim": aim, "values": ratios}
+
+
+def ours(folder: Path, urls: list[str], port: int, admin: int) -> list[str]:
+    """Return the command line of our router."""
+    (folder / "c").write_bytes(centroid_file())
+    workers = {
+        "model": "m",
+        "prefill": [{"name": "p", "url": urls[0]}],
+        "decode": [{"name": f"d{i}", "url": url} for i, url in enumerate(urls[1:])],
+        "sample_rate": 0.1,
+    }
+    (folder / "w").write_text(json.dumps({**workers, "max_in_flight": 10000}))
+    options = {"workers": "w", "centroids": "c", "log-dir": f"log-{port}"}
+    command = [sys.executable, "-c", "from eldr.cli import main; main()", "router", "--log-level", "error"]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(folder / value))]
+    return [*command, "--port", str(port), "--admin-port", str(admin)]
+
+
+def theirs(environment: Path, urls: list[str], port: int) -> list[str]:
+    """Return the command line of vllm-router."""
+    command = [str(environment / "bin" / "vllm-router"), "--vllm-pd-disaggregation", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--prefill", urls[0]]
+    command += [part for url in urls[1:] for part in ("--decode", url)]
+    command += ["--prefill-policy", "round_robin", "--decode-policy", "round_robin", "--log-level", "error"]
+    return [*command, "--prometheus-port", str(free_port()), "--worker-startup-check-interval", "1"]
 
 
 def main() -> None:
-    """Start mock engines and a router, measure, print."""
+    """Start mock engines and routers, measure, print."""
     if sys.argv[1:2] == ["mocks"]:
         uvloop.run(mocks([int(port) for port in sys.argv[2:]]))
         return
     os.sched_setaffinity(0, {OTHER_CORE})
     ports = [free_port() for _ in range(1 + K)]
-    port, admin = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "c").write_bytes(centroid_file())
-        urls = [f"http://127.0.0.1:{p}" for p in ports]
-        decode = [{"name": f"d{i}", "url": url} for i, url in enumerate(urls[1:])]
-        workers = {
-            "model": "m",
-            "prefill": [{"name": "p", "url": urls[0]}],
-            "decode": decode,
-            "sample_rate": 0.1,
-        }
-        (folder / "w").write_text(json.dumps({**workers, "max_in_flight": 10000}))
-        command = [str(Path(sys.executable).parent / "eldr"), "router", "--workers", str(folder / "w")]
-        command += [
-            "--centroids",
-            str(folder / "c"),
-            "--log-dir",
-            str(folder / "log"),
-            "--log-level",
-            "warning",
-        ]
-        command += ["--port", str(port), "--admin-port", str(admin)]
-        engines = [sys.executable, __file__, "mocks", *map(str, ports)]
-        with process(OTHER_CORE, *engines), process(ROUTER_CORE, *command) as router:
-            wait_ready(f"http://127.0.0.1:{admin}/eldr/v1/state")
-            figures = uvloop.run(measure(router.pid, port))
-    print(json.dumps(figures))
+    urls = [f"http://127.0.0.1:{p}" for p in ports]
+    before = os.environ.get("ELDR_BENCH_BEFORE")
+    install = subprocess.run(
+        [HERE / "vllm_router" / "install"], check=False, stdout=subprocess.PIPE, text=True
+    )
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        stack.enter_context(process(OTHER_CORE, sys.executable, __file__, "mocks", *map(str, ports)))
+        candidates = []
+        for title, checkout in ((OURS, None), (BEFORE, before)):
+            if title == OURS or checkout:
+                port, admin = free_port(), free_port()
+                child = stack.enter_context(
+                    process(ROUTER_CORE, *ours(Path(name), urls, port, admin), checkout=checkout)
+                )
+                wait_ready(f"http://127.0.0.1:{admin}/eldr/v1/state")
+                candidates.append(Candidate(title, child.pid, port))
+        if install.returncode == 0:
+            port = free_port()
+            command = theirs(Path(install.stdout.strip()), urls, port)
+            child = stack.enter_context(process(ROUTER_CORE, *command))
+            wait_healthy(f"http://127.0.0.1:{port}/health")
+            candidates.append(Candidate(PEER, child.pid, port))
+        else:
+            print(f"{PEER} cannot be installed here: compared with nobody", file=sys.stderr)
+        print(json.dumps(uvloop.run(measure(candidates, ports[0]))))
 
 
 if __name__ == "__main__":
