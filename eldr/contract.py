@@ -101,6 +101,9 @@ LATE_DISCARDED: Final = "discarded"
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_LOG: Final = "x-eldr-log"
 """Request header: ``off`` keeps this request out of the signature log, whatever the sample rate."""
+HEADER_SESSION: Final = "x-session-id"
+"""Request header: requests of the same value go to the same prefill engine while it has room; the name that vLLM's own
+router reads first. Forwarded to engines."""
 HEADER_DECODE: Final = "x-eldr-decode"
 """Response header of the router: name of the decode engine that served the request."""
 
