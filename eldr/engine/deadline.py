@@ -88,7 +88,7 @@ class PullDeadlines:
         if name in self._held:
             self._held.remove(name)
             request.kv_transfer_params[_OFFER] = True
-        elif name not in self._refused and (deadline := self._deadlines.pop(name, None)) is not None:
+        elif (deadline := self._deadlines.pop(name, None)) is not None:
             self._pulling[name] = deadline  # the offer is taken, and never made again
 
     def arrived(self, requests: Iterable[str] | None) -> None:

@@ -1,9 +1,11 @@
 """Deadlines of pulls under vLLM's own scheduler, MultiConnector and the scheduler half of NIXL; only workers are missing."""
 
+import functools
 import pickle
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -13,7 +15,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import FinishReason, Request, RequestStatus
 
-from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PULL_BEFORE_KEY
+from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, METRIC_LATE_PULLS, PULL_BEFORE_KEY
 from eldr.engine import deadline, decode, metrics, plugin
 from eldr.engine.connector import EldrConnector
 from eldr.engine.deadline import PullWatch
@@ -168,6 +170,20 @@ def test_what_is_in_time_or_has_no_deadline_is_pulled(engine, fields):
     assert (engine.pulled, engine.told, engine.late) == (["a"], [], {})
 
 
+def test_what_has_arrived_is_not_watched_while_it_waits_for_its_turn(engine):
+    engine.add("a", **{PULL_BEFORE_KEY: NOW + 1})
+    engine.step()
+    for n in range(4):  # as many as run at a time
+        engine.add(f"other {n}", prompt=[n, 1], tokens=9, do_remote_prefill=False)
+    tokens, pulls = engine.step()
+    assert (len(tokens), pulls) == (4, {"a": NOW + 1})
+    engine.step(arrived=["a"])
+    tokens, pulls = engine.step()
+    assert (len(tokens), pulls) == (4, {})
+    assert engine.run()["a"] == 3
+    assert engine.late == {}
+
+
 @pytest.mark.parametrize("value", ["soon", True, float("nan"), float("inf"), 1e13, [1], {}])
 def test_a_deadline_that_cannot_be_read_is_none_and_is_logged(engine, caplog, value):
     engine.add("a", **{PULL_BEFORE_KEY: value})
@@ -196,6 +212,8 @@ def test_a_preempted_request_is_not_pulled_either_and_counts_once(engine):
         engine.step()
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert engine.scheduler.requests["a"].num_preemptions == 1
+    while engine.scheduler.has_unfinished_requests():
+        assert engine.step()[1] == {}, "nothing is in flight"
     engine.run()
     assert engine.pulled == []
     assert engine.told.count("a") == 1
@@ -241,13 +259,39 @@ def test_a_workers_watch_tells_once_of_each_pull_that_is_not_there_in_time(clock
     assert watch.late() == set()
     clock.value = NOW + 3
     assert watch.late() == {"a"}
+    assert watch.late() == set()
     assert "request a: its KV has not arrived, and had to be there 2.000 s ago" in caplog.text
     watch.begin({"a": NOW + 1, "b": NOW + 5})
     assert watch.late() == set()
     watch.begin({"a": NOW + 1})
     clock.value = NOW + 9
     assert watch.late() == set(), "b has arrived"
-    assert stats.take().data["late"] == {LATE_DISCARDED: 1}
+    watch.begin({"c": NOW + 9})
+    assert not watch._failed, "those that have ended are forgotten"
+    assert watch.late() == {"c"}
+    assert stats.take().data["late"] == {LATE_DISCARDED: 2}
+
+
+def test_prometheus_sees_what_both_processes_counted():
+    registry = CollectorRegistry()
+    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
+    model = SimpleNamespace(get_num_experts=lambda: 6)
+    config = SimpleNamespace(model_config=model, kv_transfer_config=None)
+    prometheus = metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
+
+    def seen(outcome):
+        return registry.get_sample_value(f"{METRIC_LATE_PULLS}_total", {"engine": "0", "outcome": outcome})
+
+    assert (seen(LATE_PREFILLED), seen(LATE_DISCARDED)) == (0, 0), (
+        "there before the first one, so that it is an increase"
+    )
+    scheduler, worker = metrics.EngineStats(), metrics.EngineStats()
+    for stats, outcome in ((scheduler, LATE_PREFILLED), (worker, LATE_DISCARDED), (worker, LATE_PREFILLED)):
+        stats.add_late_pull(outcome)
+    together = worker.take().aggregate(scheduler.take())
+    assert together.reduce() == {"ELDR late pulls prefilled": 2, "ELDR late pulls discarded": 1}
+    prometheus.observe(together.to_dict())
+    assert (seen(LATE_PREFILLED), seen(LATE_DISCARDED)) == (2, 1)
 
 
 @pytest.fixture
