@@ -181,6 +181,7 @@ Written by `hack/bench/affinity.py`, a simulation: {world.engines} prefill engin
 {world.sessions} conversations of {world.turns:g} turns on average within five minutes, and 1 or 4 routers that get their turns at random and know each
 other's prefills in flight as of {EXCHANGE} s ago. Means of {SEEDS} seeds, (smallest .. largest). What the rules are: [router](../reference/router.md#which-prefill-engine).
 The oracle sees caches and loads as they are, under the same bound on load; the ceiling is what anybody sent before.
+A session header of its own for every question about a document loses what they share: it decides alone.
 Nothing here ran on a real engine.
 
 ## Share of prompt bytes found in a cache

@@ -249,4 +249,9 @@ def test_nearly_as_much_is_found_as_by_an_oracle(bench, world, routers):
     best = bench.best(world, turns, 1)
     assert present.hits >= 0.9 * best.hits
     assert present.hits > 0.98 * first.hits
-    assert world.documents or present.stayed > 0.9
+    assert present.imbalance < 2
+    if (
+        world.prompts
+    ):  # which is where the first rule fails: it crowds one engine, or none finds its last turn
+        assert first.hits < 0.9 * best.hits or first.imbalance > 5
+        assert present.stayed > 0.95
