@@ -32,7 +32,7 @@ from eldr.wire import ExpertCounts, encode_counts
 HERE = Path(__file__).parent
 OURS, BEFORE, PEER = "eldr router", "eldr router before", "vllm-router 0.1.17"
 LAYERS, EXPERTS, TOP_K, K = 48, 128, 8, 4
-ROUNDS = 3
+ROUNDS = 5
 CLIENTS, REQUESTS = 32, 4000
 STREAMS, TOKENS, INTERVAL = 100, 40, 0.02
 OPEN_STREAMS = 500

@@ -54,6 +54,9 @@ class Metrics:
         self.placements = self._count(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )
+        self.prefill_placements = self._count(
+            "prefill_placements", "Prefills by what chose the engine.", "reason"
+        )
         self.signatures = self._count(
             "signatures", "Prefill answers by what they told of their experts.", "quality"
         )

@@ -7,6 +7,7 @@ read two different requests out of one text (duplicate keys, escapes).
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
+_MESSAGE = json.JSONDecoder()
+_STEM_BYTES = 1 << 16
 
 
 class Parsed:
@@ -66,6 +69,14 @@ class Parsed:
     def streams(self) -> bool:
         """Whether the client asked for a stream."""
         return self.known.get("stream") is True
+
+    @property
+    def stem(self) -> int:
+        """How many bytes of :attr:`prompt` all turns of a conversation begin with: those up to the first user message's end.
+
+        0 where there is none, as in completions.
+        """
+        return _stem(self.prompt) if self.path == CHAT else 0
 
     @property
     def prompt(self) -> memoryview:
@@ -154,6 +165,22 @@ def sequences(body: Parsed) -> int:
     if body.path == CHAT or kind[:1] != b"[" or _is_token_ids(kind):
         return choices
     return choices * max(1, len(_ITEMS.decode(body.prompt)))
+
+
+def _stem(messages: memoryview) -> int:
+    """Read messages one by one: long conversations are not read to their end."""
+    try:
+        text = str(messages[:_STEM_BYTES], "utf-8", "replace")
+        at = 1
+        while at < len(text):
+            while text[at] in " \t\r\n,":
+                at += 1
+            message, at = _MESSAGE.raw_decode(text, at)
+            if isinstance(message, dict) and message.get("role") == "user":
+                return len(text[:at].encode())
+    except (ValueError, IndexError, RecursionError):
+        pass  # none within so many bytes, or none at all
+    return 0
 
 
 def _kind(prompt: memoryview) -> bytes:

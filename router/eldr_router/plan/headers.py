@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID
+from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
 from eldr_router.http.head import Headers, ResponseHead, end_to_end, write_request
 from eldr_router.http.requests import Request
 from eldr_router.state.registry import EndpointSpec
@@ -10,6 +10,7 @@ from eldr_router.state.registry import EndpointSpec
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()
 _LOG = HEADER_LOG.encode()
+_SESSION = HEADER_SESSION.encode()
 _NOT_FORWARDED = frozenset(
     (
         b"host",
@@ -75,6 +76,11 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
 def returned_id(request: Request, own: str) -> tuple[bytes, bytes]:
     """Return the client's own request id, or ours, as a response header."""
     return (_REQUEST_ID, request.get(_REQUEST_ID) or own.encode())
+
+
+def session(request: Request) -> bytes:
+    """Return what the client wants kept together, empty for nothing."""
+    return request.get(_SESSION) or b""
 
 
 def is_logged(request: Request) -> bool:

@@ -15,7 +15,7 @@ from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.joiner import Observation
-from eldr_router.plan import affinity, bodies, headers, steps
+from eldr_router.plan import bodies, headers, steps
 from eldr_router.plan.health import pull_failed, pulled
 from eldr_router.plan.placement import WHOLE, Placement, Signature
 from eldr_router.plan.request import step
@@ -161,10 +161,15 @@ class Completion:
             self._whole = "prefill_refused"
             self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
             return
-        loads = [endpoint.in_flight for endpoint in usable]
-        seeds = [endpoint.seed for endpoint in usable]
-        at = affinity.choose(bytes(self._body.prompt[:1024]), seeds, loads, registry.turn(ROLE_PREFILL))
-        endpoint = usable[at]
+        choice = self._services.affinity.choose(
+            self._body.prompt,
+            [endpoint.name for endpoint in usable],
+            registry.totals(usable),
+            stem=self._body.stem,
+            session=headers.session(self._request),
+        )
+        self._metrics.prefill_placements(choice.reason)
+        endpoint = usable[choice.engine]
         parts = self._wire(endpoint, bodies.prefill_body(self._body))
         patience = self._services.settings.prefill_timeout
         leg = self._leg = PrefillLeg(

@@ -13,6 +13,7 @@ from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
+from eldr_router.plan.affinity import PrefixAffinity
 from eldr_router.plan.placement import Placer
 from eldr_router.plan.table import EMPTY, Table
 from eldr_router.settings import Settings
@@ -42,6 +43,7 @@ class Services:
     journal: Journal
     probes: Probes
     router: str
+    affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     wall: Callable[[], float] = time.time
     table: Table = EMPTY

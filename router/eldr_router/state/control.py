@@ -63,14 +63,19 @@ class Control:
     def set_endpoints(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Take the engines of a role."""
         registry = self._services.registry
-        before = {endpoint.name for endpoint in registry.endpoints(role)}
+        known = {endpoint.spec for endpoint in registry.endpoints(role)}
         registry.replace(role, specs)
-        after = {endpoint.name for endpoint in registry.endpoints(role)}
+        kept = {endpoint.spec for endpoint in registry.endpoints(role)}
+        before, after = {spec.name for spec in known}, {spec.name for spec in kept}
         self._roles.add(role)
         if before != after:
             log.info("%s engines: %s", role, ", ".join(sorted(after)) or "none")
         if role == ROLE_DECODE:
             self._services.metrics.forget(before - after)
+        else:
+            self._services.affinity.forget(
+                spec.name for spec in known - kept
+            )  # one that is new has nothing cached
 
     def set_peers(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Take the admin addresses of the other routers."""

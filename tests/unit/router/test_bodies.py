@@ -205,3 +205,33 @@ def test_a_freeing_body_ends_after_one_token():
     sent = json.loads(bodies.freeing_body(body, {"a": 1, "eldr": 2}))
     assert sent == {"prompt": "x", "stream": False, "max_tokens": 1, "min_tokens": 1, "n": 1, NAME: {"a": 1}}
     assert msgspec.json.decode(bodies.prefill_body(body))[NAME]["do_remote_decode"] is True
+
+
+def chat(*messages):
+    return parsed({"messages": messages}, bodies.CHAT)
+
+
+SYSTEM, HELLO = {"role": "system", "content": "s}]"}, {"role": "user", "content": "h\u00fc"}
+
+
+def test_the_stem_of_a_conversation_is_the_same_in_all_its_turns():
+    first = chat(SYSTEM, HELLO)
+    later = chat(SYSTEM, HELLO, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"})
+    assert bytes(first.prompt[: first.stem]) == bytes(later.prompt[: later.stem])
+    assert bytes(first.prompt[first.stem :]) == b"]"
+
+
+def test_a_stem_is_counted_in_bytes():
+    body = bodies.parse(
+        '{"messages": [ {"role": "user", "content": "äöü😀"} , {"role":"user"}]}'.encode(), bodies.CHAT
+    )
+    assert bytes(body.prompt[: body.stem]).decode().endswith('😀"}')
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["[]", "[1]", '[{"role":"system"}]', '"x"', '[{"role":"system","content":"' + "x" * 70000 + '"}]'],
+)
+def test_what_has_no_stem(messages):
+    assert bodies.parse(b'{"messages":%b}' % messages.encode(), bodies.CHAT).stem == 0
+    assert parsed({"prompt": "x"}).stem == 0

@@ -1,24 +1,18 @@
-"""Prefill affinity, the registry, placement: decisions without I/O."""
+"""The registry, placement: decisions without I/O."""
 
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eldr.centroids import CentroidSet
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.http.errors import RouterError
-from eldr_router.plan import affinity
 from eldr_router.plan.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
 from eldr_router.plan.table import EMPTY, Intent, make_table
 from eldr_router.state.registry import EndpointSpec, Lease, Registry
-
-NAMES = [f"prefill-{i}" for i in range(8)]
-SEEDS = [affinity.seed(name) for name in NAMES]
 
 
 class Clock:
@@ -27,31 +21,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-@given(st.binary(min_size=1), st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 9))
-def test_affinity_is_bounded(prefix, loads, turn):
-    at = affinity.choose(prefix, SEEDS[: len(loads)], loads, turn)
-    assert loads[at] + 1 <= math.ceil(1.25 * (sum(loads) + 1) / len(loads))
-    assert at == affinity.choose(prefix, SEEDS[: len(loads)], loads, turn + 1)
-
-
-def test_affinity_spreads_and_moves_little():
-    prefixes = [f"prompt {i}".encode() for i in range(4000)]
-    idle = [0] * 8
-    # at zero load the bound admits everybody
-    chosen = [affinity.choose(prefix, SEEDS, idle, 0) for prefix in prefixes]
-    shares = Counter(chosen)
-    assert min(shares.values()) > 400
-    assert max(shares.values()) < 600
-    fewer = [affinity.choose(prefix, SEEDS[:7], idle[:7], 0) for prefix in prefixes]
-    moved = sum(a != b for a, b in zip(chosen, fewer, strict=True))
-    assert moved == shares[7], "only the prompts of the engine that went move"
-
-
-def test_no_prefix_goes_to_the_least_loaded_in_turn():
-    assert affinity.choose(b"", SEEDS[:3], [2, 1, 3], 0) == 1
-    assert {affinity.choose(b"", SEEDS[:3], [1, 1, 1], turn) for turn in range(3)} == {0, 1, 2}
 
 
 def decode(n: int, slots=None) -> list[EndpointSpec]:
