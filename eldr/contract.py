@@ -135,8 +135,8 @@ DEFAULT_LEASE_SECONDS: Final = 300.0
 _REQUEST_ID = re.compile(r"(?:^|-)(eldr-[0-9a-f]{8}-[0-9a-f]+)-\d+")
 
 
-def request_id(router: str, sequence: int, attempt: int) -> str:
-    """Return the id that a router sends upstream: unique per attempt.
+def request_base(router: str, sequence: int) -> str:
+    """Return the part of a router's upstream request ids that all attempts of one request share.
 
     Parameters
     ----------
@@ -144,10 +144,21 @@ def request_id(router: str, sequence: int, attempt: int) -> str:
         Eight lower-case hex digits, unique per router process.
     sequence : int
         The router's request counter.
+    """
+    return f"eldr-{router}-{sequence:x}"
+
+
+def attempt_id(base: str, attempt: int) -> str:
+    """Return the id that a router sends upstream: unique per attempt.
+
+    Parameters
+    ----------
+    base : str
+        From :func:`request_base`.
     attempt : int
         Counts upstream dispatches of one request, prefill and decode alike.
     """
-    return f"eldr-{router}-{sequence:x}-{attempt}"
+    return f"{base}-{attempt}"
 
 
 def base_id(upstream_id: str) -> str:

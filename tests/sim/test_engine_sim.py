@@ -10,7 +10,15 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eldr.contract import ELDR_KEY, KV_KEY, LATE_DISCARDED, LATE_PREFILLED, PULL_BEFORE_KEY, request_id
+from eldr.contract import (
+    ELDR_KEY,
+    KV_KEY,
+    LATE_DISCARDED,
+    LATE_PREFILLED,
+    PULL_BEFORE_KEY,
+    attempt_id,
+    request_base,
+)
 from eldr.sim import text, traces
 from eldr.wire import decode_counts
 from tests.support.processes import ELDR, engine, wait_for
@@ -202,7 +210,7 @@ def test_surface(pair):
 def test_decode_activations_are_served_once_finished(pair):
     p, d = pair
     params = prefill(p, "act")
-    upstream = request_id("0a0b0c0d", 7, 1)
+    upstream = attempt_id(request_base("0a0b0c0d", 7), 1)
     body = {"model": "m", "prompt": "act", "max_tokens": 9, KV_KEY: params}
     httpx.post(f"{d}/v1/completions", json=body, headers={"x-request-id": upstream}).raise_for_status()
     page = httpx.get(f"{d}/eldr/v1/activations", params={"prefix": "eldr-0a0b0c0d-"}).json()

@@ -91,7 +91,7 @@ class Pair:
         answer = self._post(self.decode, body, number, 1, chat=chat)
         choice = answer["choices"][0]
         ids = answer.get("prompt_token_ids") or choice["prompt_token_ids"]
-        base = contract.base_id(contract.request_id("0a1b2c3d", number, 1))
+        base = contract.base_id(contract.attempt_id(contract.request_base("0a1b2c3d", number), 1))
         return Exchange(base, ids, choice["token_ids"], signature)
 
     def _body(self, prompt: str | list[int], *, chat: bool) -> dict[str, Any]:
@@ -102,7 +102,11 @@ class Pair:
         self, url: str, body: dict[str, Any], number: int, attempt: int, *, chat: bool
     ) -> dict[str, Any]:
         path = "/v1/chat/completions" if chat else "/v1/completions"
-        headers = {contract.HEADER_REQUEST_ID: contract.request_id("0a1b2c3d", number, attempt)}
+        headers = {
+            contract.HEADER_REQUEST_ID: contract.attempt_id(
+                contract.request_base("0a1b2c3d", number), attempt
+            )
+        }
         answer = self._client.post(url + path, json=body, headers=headers)
         assert answer.status_code == 200, answer.text
         value: dict[str, Any] = answer.json()

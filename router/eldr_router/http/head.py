@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from eldr_router.http.framing import ChunkedBody, CloseBody, FramingError, LengthBody, Tracker
 
@@ -21,13 +22,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+_HEAD = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})[^\r\n]*(?:\r\n[!-9;-~]+:[^\r\n]*)*")
+_LINES = {status.value: b"HTTP/1.1 %d %b" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 Headers = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     """An engine's response head.
 
     Attributes
@@ -48,7 +50,10 @@ class ResponseHead:
 
     def get(self, name: bytes) -> bytes | None:
         """Return a header's value."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
     @property
     def is_event_stream(self) -> bool:
@@ -64,40 +69,36 @@ def parse_head(block: bytes) -> ResponseHead:
     FramingError
         If the head breaks HTTP or its framing is ambiguous.
     """
-    lines = block.split(b"\r\n")
-    version, _, rest = lines[0].partition(b" ")
-    code = rest[:3]
-    if version not in (b"HTTP/1.1", b"HTTP/1.0") or not code.isdigit() or len(code) != 3:
-        raise FramingError(f"not a response: {lines[0][:60]!r}")
-    status = int(code)
-    headers: Headers = []
-    length: int | None = None
+    match = _HEAD.fullmatch(block)
+    if match is None:
+        raise FramingError(f"not a response head: {block[:200]!r}")
+    keep_alive = match[1] == b"1"
+    status = int(match[2])
+    length: bytes | None = None
     encoding: bytes | None = None
-    keep_alive = version == b"HTTP/1.1"
-    for line in lines[1:]:
-        name, colon, value = line.partition(b":")
-        if not colon or not name or name != name.strip() or b"\n" in value or b"\r" in value:
-            raise FramingError(f"not a header: {line[:60]!r}")
+    headers: Headers = []
+    for line in block.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
         name, value = name.lower(), value.strip(b" \t")
+        headers.append((name, value))
         if name == b"content-length":
-            if not value.isdigit() or (length is not None and length != int(value)):
+            if not value.isdigit() or (length is not None and int(length) != int(value)):
                 raise FramingError(f"content-length: {value[:40]!r}")
-            length = int(value)
+            length = value
         elif name == b"transfer-encoding":
             encoding = value.lower() if encoding is None else encoding + b"," + value.lower()
         elif name == b"connection":
             tokens = {token.strip() for token in value.lower().split(b",")}
             keep_alive = b"close" not in tokens and (keep_alive or b"keep-alive" in tokens)
-        headers.append((name, value))
     body: Tracker
     if status < 200 or status in (204, 304):
         body = LengthBody(0)
     elif encoding is not None:
         if encoding != b"chunked" or length is not None:
-            raise FramingError(f"transfer-encoding {encoding[:40]!r} with content-length {length}")
+            raise FramingError(f"transfer-encoding {encoding[:40]!r} with content-length {length!r}")
         body = ChunkedBody()
     elif length is not None:
-        body = LengthBody(length)
+        body = LengthBody(int(length))
     else:
         body, keep_alive = CloseBody(), False
     return ResponseHead(status, headers, body, keep_alive)
@@ -105,7 +106,7 @@ def parse_head(block: bytes) -> ResponseHead:
 
 def write_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a response head with its final blank line."""
-    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b"Status"))]
+    lines = [_LINES.get(status) or b"HTTP/1.1 %d Status" % status]
     lines += [b"%b: %b" % header for header in headers]
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
@@ -127,12 +128,9 @@ def authority(host: str, port: int) -> str:
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> Headers:
     """Return the headers that travel on: neither hop-by-hop, nor named by Connection, nor in ``drop``."""
-    named: frozenset[bytes] = frozenset()
+    kept = [header for header in headers if header[0] not in HOP_BY_HOP and header[0] not in drop]
     for name, value in headers:
         if name == b"connection":
-            named |= frozenset(token.strip().lower() for token in value.split(b","))
-    return [
-        (name, value)
-        for name, value in headers
-        if name not in HOP_BY_HOP and name not in drop and name not in named
-    ]
+            named = {token.strip().lower() for token in value.split(b",")}
+            kept = [header for header in kept if header[0] not in named]
+    return kept

@@ -62,7 +62,10 @@ class Request:
 
     def get(self, name: bytes) -> bytes | None:
         """Return a header's value."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 class RequestReader:

@@ -6,7 +6,7 @@ A line is ``request`` and a JSON object: ids, engines tried, causes, what the cl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import orjson
@@ -31,15 +31,19 @@ class Journal:
     def __init__(self, *, access: bool) -> None:
         self._access = access
 
+    def wants(self, outcome: str, failures: Collection[Failure]) -> bool:
+        """Tell whether a request deserves a line."""
+        return self._access or bool(failures) or outcome not in _QUIET
+
     def write(
         self,
         outcome: str,
         status: int,
-        failures: Iterable[Failure],
+        failures: Collection[Failure],
         fields: dict[str, Any],
         message: str = "",
     ) -> None:
-        """Write a request's line, if it deserves one.
+        """Write a request's line.
 
         Parameters
         ----------
@@ -47,7 +51,7 @@ class Journal:
             As in the request metric.
         status : int
             What the client got; 0 if nothing.
-        failures : iterable of Failure
+        failures : collection of Failure
             Attempts given up.
         fields : dict
             What else is known of it.
@@ -64,8 +68,6 @@ class Journal:
             for f in failures
         ]
         noteworthy = bool(tried) or outcome not in _QUIET
-        if not (noteworthy or self._access):
-            return
         line: dict[str, Any] = {"outcome": outcome, "status": status, **fields}
         if tried:
             line["tried"] = tried

@@ -96,6 +96,8 @@ class PrefixAffinity:
         session : bytes
             Value of the session header. Where it is given it alone is the key: what was sent before does not count.
         """
+        if len(engines) == 1:
+            return Choice(0, "session" if session else "home")
         self._turn += 1
         if not (prompt or session):
             turn, count = self._turn, len(engines)

@@ -20,10 +20,21 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 _SHORT_ANSWER = 1024
 """Tokens. A whole answer of at most so many is there long before a lease of the usual length is over."""
-_READ = (
-    *("n", "best_of", "echo", "use_beam_search", "prompt_logprobs", "max_tokens", "max_completion_tokens"),
-    *("min_tokens", "stream", "stream_options", "vllm_xargs", "tools", "functions", "response_format"),
+_READ = frozenset(
+    (
+        *(
+            "n",
+            "best_of",
+            "echo",
+            "use_beam_search",
+            "prompt_logprobs",
+            "max_tokens",
+            "max_completion_tokens",
+        ),
+        *("min_tokens", "stream", "stream_options", "vllm_xargs", "tools", "functions"),
+    )
 )
+_LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 0, "n": 1}
 _NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
 _REMOTE_DECODE = msgspec.Raw(
     msgspec.json.encode(
@@ -37,6 +48,7 @@ _REMOTE_DECODE = msgspec.Raw(
         }
     )
 )
+_MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
 _ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -95,7 +107,7 @@ def parse(raw: bytes, path: str = COMPLETIONS) -> Parsed:
     """
     try:
         fields = _FIELDS.decode(raw)
-        known = {name: _VALUE.decode(fields[name]) for name in _READ if name in fields}
+        known = {name: _VALUE.decode(fields[name]) for name in fields.keys() & _READ}
     except msgspec.ValidationError as error:
         raise bad_request(f"the request body must be a JSON object: {error}", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -122,18 +134,19 @@ def _check(known: dict[str, Any]) -> None:
     The prefill engine never sees them: it would compute the prompt and hold its blocks for a request that the decode
     engine refuses.
     """
-    least = 0 if known.get("echo") else 1
-    for name, low in (("max_tokens", least), ("max_completion_tokens", least), ("min_tokens", 0), ("n", 1)):
-        value = known.get(name)
-        if value is not None and (type(value) is not int or value < low):
-            raise bad_request(
-                f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name
-            )
-    for name, kind in (("stream", bool), ("stream_options", dict)):
-        value = known.get(name)
-        if value is not None and not isinstance(value, kind):
-            expected = "true or false" if kind is bool else "an object"
-            raise bad_request(f"{name}: expected {expected}, got {value!r:.40}", "invalid_value", name)
+    for name, value in known.items():
+        if value is None:
+            continue
+        if name in _LEAST:
+            low = 0 if known.get("echo") and name != "n" else _LEAST[name]
+            if type(value) is not int or value < low:
+                raise bad_request(
+                    f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name
+                )
+        elif name == "stream" and not isinstance(value, bool):
+            raise bad_request(f"stream: expected true or false, got {value!r:.40}", "invalid_value", name)
+        elif name == "stream_options" and not isinstance(value, dict):
+            raise bad_request(f"stream_options: expected an object, got {value!r:.40}", "invalid_value", name)
 
 
 def unsplittable(body: Parsed) -> str | None:
@@ -142,7 +155,7 @@ def unsplittable(body: Parsed) -> str | None:
     The reason is a bounded metric label.
     """
     known = body.known
-    if known:
+    if known.keys() & _MAY_NOT_SPLIT:
         for name in ("n", "best_of"):
             if known.get(name) not in (None, 1):
                 return name

@@ -62,6 +62,7 @@ _SHARED_BLAME = 1 / 3
 _NOBODYS_FAULT = frozenset(("stale", "expired", "client_stalled", "busy"))
 _TRANSPORT = frozenset(("reset", "timeout", "protocol"))
 """Causes after which the engine itself is asked whether it lives."""
+_NONE: frozenset[Engine] = frozenset()
 _PULL = frozenset(("status", "error_event"))
 """What a decode engine says whose pull failed, whichever end of it is broken."""
 
@@ -88,12 +89,13 @@ def _start(state: State, event: Start) -> Step:  # noqa: ARG001
 
 def _prefill(state: State, before: Actions) -> Step:
     action = Prefill(state.refused, state.broken)
-    return state._replace(phase=Phase.PREFILL, source=None, held=False, expires=math.inf), (*before, action)
+    return state._replace(phase=Phase.PREFILL), (*before, action)
 
 
 def _decode(state: State, before: Actions) -> Step:
-    action = Decode(state.held, state.form, state.refused, state.broken)
-    return state._replace(phase=Phase.DECODE), (*before, action)
+    if state.phase is not Phase.DECODE:
+        state = state._replace(phase=Phase.DECODE)
+    return state, (*before, Decode(state.held, state.form, state.refused, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
@@ -110,7 +112,7 @@ def _prefill_refused(state: State, event: Refused) -> Step:
 def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
     if state.busy:
         return _over(state, PassOn())
-    return _decode(state._replace(split=False, refused=frozenset()), ())
+    return _decode(state._replace(split=False, refused=_NONE), ())
 
 
 def _prefill_broken(state: State, event: Broken) -> Step:
@@ -135,9 +137,7 @@ def _prefilled(state: State, event: Prefilled) -> Step:
             blame = (Blame(state.suspect[1]),)
         state = state._replace(suspect=None)
     source = event.engine if event.kv else None
-    state = state._replace(
-        source=source, held=event.kv, expires=event.expires, refused=frozenset(), busy=False
-    )
+    state = state._replace(source=source, held=event.kv, expires=event.expires, refused=_NONE, busy=False)
     return _decode(state, (Leave(), *blame, Praise(event.engine)))
 
 
@@ -168,7 +168,7 @@ def _connected(state: State, event: Connected) -> Step:
 def _heard(state: State, event: Heard) -> Step:
     if event.at > state.expires:
         return _expired(state, event.engine, event.at)
-    return state._replace(expires=math.inf), ()
+    return (state if state.expires == math.inf else state._replace(expires=math.inf)), ()
 
 
 def _ready(state: State, event: Ready) -> Step:
@@ -210,7 +210,7 @@ def _again(state: State, event: Broken) -> Step:
         failures=(*state.failures, failure),
         spent=state.spent + 1,
         broken=state.broken | {event.engine} if source is None else state.broken | {event.engine, source},
-        refused=frozenset(),
+        refused=_NONE,
         source=None,
         held=False,
         expires=math.inf,

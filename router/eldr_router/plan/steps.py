@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 Engine = Any
 """An engine's identity: anything that can be hashed; the machine only compares it."""
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Where a request stands."""
 
     NEW = "new"

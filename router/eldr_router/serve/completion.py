@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from eldr.contract import ROLE_PREFILL, base_id, is_sampled, request_id
+from eldr.contract import ROLE_PREFILL, attempt_id, is_sampled, request_base
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
@@ -37,9 +37,29 @@ class Completion:
     """
 
     __slots__ = (
-        "_admission", "_body", "_client", "_dispatches", "_failed", "_first_byte_seconds", "_headers", "_kv", "_leg",
-        "_metrics", "_outcome", "_placement", "_prefill_seconds", "_request", "_sequence", "_sequences", "_services",
-        "_signature", "_started", "_state", "_status", "_table", "_whole",
+        "_admission",
+        "_base",
+        "_body",
+        "_client",
+        "_dispatches",
+        "_failed",
+        "_first_byte_seconds",
+        "_headers",
+        "_kv",
+        "_leg",
+        "_metrics",
+        "_outcome",
+        "_placement",
+        "_prefill_seconds",
+        "_request",
+        "_sequences",
+        "_services",
+        "_signature",
+        "_started",
+        "_state",
+        "_status",
+        "_table",
+        "_whole",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -50,7 +70,7 @@ class Completion:
         self._client = client
         self._started = services.clock()
         self._table = services.table
-        self._sequence = services.sequence
+        self._base = request_base(services.router, services.sequence)
         self._sequences = 1
         self._dispatches = 0
         self._prefill_seconds = self._first_byte_seconds = 0.0
@@ -345,17 +365,17 @@ class Completion:
         seconds = self.now() - self._started
         if outcome in ("ok", "broken_stream"):
             self._metrics.total(seconds)
-        self._log(outcome, seconds)
+        if self._services.journal.wants(outcome, self._state.failures):
+            self._log(outcome, seconds)
         if outcome == "ok":
             self._observe(seconds)
         self._drop_body()
         self._leg = None
 
     def _log(self, outcome: str, seconds: float) -> None:
-        own = base_id(self._upstream_id())
         placed = self._placement
         fields: dict[str, Any] = {
-            "id": own,
+            "id": self._base,
             "client_id": self._request_id()[1].decode("latin-1"),
             "path": self._request.path,
             "decode": None if placed is None else placed.endpoint.name,
@@ -377,10 +397,10 @@ class Completion:
         return headers.post(self._request.path, endpoint.spec, self._upstream_id(), self._headers, body)
 
     def _upstream_id(self) -> str:
-        return request_id(self._services.router, self._sequence, self._dispatches)
+        return attempt_id(self._base, self._dispatches)
 
     def _request_id(self) -> tuple[bytes, bytes]:
-        return headers.returned_id(self._request, base_id(self._upstream_id()))
+        return headers.returned_id(self._request, self._base)
 
     def _count(self) -> None:
         placement = self._placement
@@ -393,7 +413,7 @@ class Completion:
             return
         if placement.endpoint in self._state.broken:
             return  # it may keep a record of the attempt that failed as well, and both have this request's id
-        base = base_id(self._upstream_id())
+        base = self._base
         if not is_sampled(base, self._table.intent.sample_rate):
             return
         self._services.joiner.observe(

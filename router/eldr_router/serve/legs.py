@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 from typing import Any, Protocol
 
 import orjson
@@ -21,6 +20,7 @@ from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Answered, Broken, Connected, Ended, Event, Form, Heard, Ready, Refused
 from eldr_router.state.registry import Endpoint, Lease
 
+_OK, _BUSY, _UNAVAILABLE = 200, 429, 503
 _MAX_ANSWER = 256 << 20
 _MAX_HELD = 1 << 20
 """A whole answer up to this size is read before the client's response begins, so that it can still be retried."""
@@ -165,12 +165,10 @@ class Leg:
     def _is_bad(self, status: int) -> bool:
         """Report a whole answer that is none, or is for the client."""
         if status >= 500:
-            self._broken(
-                "status", f"it answered {status}", unavailable=status == HTTPStatus.SERVICE_UNAVAILABLE
-            )
-        elif status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._broken("status", f"it answered {status}", unavailable=status == _UNAVAILABLE)
+        elif status == _BUSY:
             self._broken("busy", "it answered 429")
-        elif status != HTTPStatus.OK:
+        elif status != _OK:
             self._flow.handle(Answered(self.endpoint))
         else:
             return False
@@ -266,7 +264,7 @@ class DecodeLeg(Leg):
     def on_head(self, head: ResponseHead) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
         self.head = head
-        if head.status != HTTPStatus.OK:
+        if head.status != _OK:
             return
         if head.is_event_stream:
             self._first = FirstEvent(skip=self._is_opening)
