@@ -65,8 +65,9 @@ PATH_STATE: Final = "/eldr/v1/state"
 PATH_SIGLOG: Final = "/eldr/v1/siglog"
 """GET, admin port, bearer token: every retained log frame, oldest first, as ``application/octet-stream``."""
 PATH_COUNTS: Final = "/eldr/v1/counts"
-"""GET, admin port, bearer token: this router's own decode requests in flight,
-``{"v": 1, "router": id, "seq": n, "in_flight": {decode_name: n}}``."""
+"""GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
+the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
+name, ``in_flight``, ``rights``, ``granted``, ``got``. See ``docs/reference/admin-api.md``."""
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished requests.
 

@@ -24,6 +24,7 @@ from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.plan.placement import Placer
+from eldr_router.plan.shares import Shares
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
 from eldr_router.settings import Settings, parse_url
@@ -56,7 +57,7 @@ class App:
         self._started = loop.time()
         self.draining = False
         router = os.urandom(4).hex()
-        registry = Registry(time.monotonic)
+        registry = Registry(time.monotonic, Shares(router))
         metrics = Metrics(registry)
         pool = Pool(loop, connect_timeout=settings.connect_timeout)
         probes = Probes(registry, pool, time.monotonic)
@@ -114,7 +115,7 @@ class App:
             listener = await self._loop.create_server(server.protocol, host, port, backlog=4096)
             self._listeners.append(listener)
             self.addresses.append(listener.sockets[0].getsockname()[:2])
-        peers = Peers(self.services, self.control, settings.admin_token)
+        peers = Peers(self.services, settings.admin_token)
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),

@@ -12,8 +12,8 @@ from eldr_router.app import App
 from eldr_router.plan.table import Intent, SetRef
 from eldr_router.settings import Settings
 from eldr_router.state.control import Control, MissingError
-from tests.fakes.engines import engines, slow
-from tests.router.conftest import serving, signature, until
+from tests.fakes.engines import slow
+from tests.router.conftest import signature, until
 from tests.support.router import AUTH, TOKEN
 
 
@@ -59,6 +59,7 @@ async def control(tmp_path):
     app = App(Settings(workers=tmp_path / "none"))
     task = asyncio.ensure_future(app.control.run())
     app.control.set_endpoints("decode", [])
+    app.control.set_peers([])
     yield app.control
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -157,6 +158,8 @@ async def test_ready_only_with_a_table_in_effect(tmp_path):
         app.control.set_intent(Intent(model="m"), Store().fetch)
         assert not app.is_ready(), "the limits of the table are not in effect yet"
         app.control._reconcile()
+        assert not app.is_ready(), "nor is this router's part of the limit known"
+        app.control.set_peers([])
         assert app.is_ready()
     finally:
         await app.stop()
@@ -204,7 +207,10 @@ async def test_the_admin_port_is_guarded(start):
         assert (await get(router.admin + "/nothing", headers=AUTH)).status_code == 404
         assert (await router.client.post(router.admin + contract.PATH_STATE, headers=AUTH)).status_code == 405
         counts = (await get(router.admin + contract.PATH_COUNTS, headers=AUTH)).json()
-        assert counts == {"v": 1, "router": router.app.services.router, "seq": 1, "in_flight": {"d0": 0}}
+        own = router.app.services.router
+        limit = {"turn": 2, "members": [own], "limit": 256, "rights": {"d0": 256}}
+        nobody = {"granted": {}, "got": {}, "waiting": 0}
+        assert counts == {"v": 1, "router": own, "seq": 1, "in_flight": {"d0": 0}, **limit, **nobody}
         await router.post()
         text = (await get(router.admin + contract.PATH_METRICS)).text
         assert 'eldr_router_requests_total{outcome="ok"} 1.0' in text
@@ -239,46 +245,11 @@ async def test_state_follows_the_contract(start):
                 "refused",
                 "samples",
             ),
-            *("prefill", "decode", "counters", "problem"),
+            *("prefill", "decode", "counters", "problem", "share", "peers"),
         }
-        assert set(state["decode"][0]) == {"name", "url", "slot", "healthy", "in_flight", "total"}
+        assert set(state["decode"][0]) == {"name", "url", "slot", "healthy", "in_flight", "total", "bound"}
+        assert set(state["share"]) == {"members", "limit", "awaited"}
         assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}
-
-
-async def test_two_routers_share_their_counts(tmp_path):
-    async with engines("p0", "d0", "d1") as made:
-        folders = [tmp_path / "a", tmp_path / "b"]
-        for folder in folders:
-            folder.mkdir()
-        async with serving(made, folders[0]) as first:
-            peer = {"peers": (first.admin,)}
-            async with serving(made, folders[1], peer) as second:
-                release = asyncio.Event()
-                for engine in made[1:]:
-                    engine.script.append(slow(release))
-                busy = asyncio.ensure_future(first.post(stream=True))
-                await until(first.decoding, "a stream at the first router")
-                name = first.decoding()
-                registry = second.app.services.registry
-                decode = registry.endpoints("decode")
-                await until(lambda: sum(registry.totals(decode)) == 1, "the second one to hear of it")
-                assert registry.counts() == {"d0": 0, "d1": 0}
-                for engine in made[1:]:
-                    if engine.name != name:
-                        engine.script.clear()
-                for _ in range(4):
-                    assert (await second.post()).headers["x-eldr-decode"] != name
-                release.set()
-                await busy
-                await until(lambda: sum(registry.totals(decode)) == 0, "the end of it to be heard of")
-
-
-async def test_counts_of_a_router_that_died_age_out(tmp_path):
-    async with engines("p0", "d0") as made, serving(made, tmp_path) as router:
-        registry = router.app.services.registry
-        registry.set_peer("dead", {"d0": 7})
-        assert registry.totals(registry.endpoints("decode")) == [7]
-        await until(lambda: registry.totals(registry.endpoints("decode")) == [0], "its counts to age")
 
 
 async def test_drain_finishes_streams_and_refuses_newcomers(start):

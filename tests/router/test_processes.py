@@ -19,7 +19,7 @@ import pytest
 from eldr import contract
 from eldr.siglog import FrameReader
 from eldr.sim import text
-from tests.support.processes import ELDR, Server, engine, wait_for
+from tests.support.processes import ELDR, Server, engine, free_port, wait_for
 from tests.support.router import AUTH, Router, router
 
 FAST = ("--speed", "0.05")
@@ -182,8 +182,13 @@ def test_a_prefill_engine_killed_during_traffic(tmp_path):
 
 def test_two_routers_one_killed(two, tmp_path):
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(router(tmp_path / "a", urls(two)))
-        second = stack.enter_context(router(tmp_path / "b", urls(two), "--peer", first.admin))
+        ports = free_port(), free_port()
+        first, second = (
+            stack.enter_context(
+                router(tmp_path / name, urls(two), "--peer", f"http://127.0.0.1:{other}", admin_port=own)
+            )
+            for name, own, other in (("a", *ports), ("b", *reversed(ports)))
+        )
         traffic = Traffic([first, second])
         traffic.done(8)
         first.process.kill()
@@ -198,7 +203,7 @@ def test_two_routers_one_killed(two, tmp_path):
         assert {o for o, url in traffic.outcomes if url == second.url} == {"ok"}
         wait_for(
             lambda: all(e["total"] == 0 for e in second.state()["decode"]),
-            "the dead router's counts to age",
+            "the dead router's counts to go",
         )
 
 

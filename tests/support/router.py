@@ -21,13 +21,19 @@ class Router(Server):
     """A router process; an engine's role is told by the first letter of its name."""
 
     def __init__(
-        self, folder: Path, engines: Mapping[str, str], *options: str, model: str = "m", **fields
+        self,
+        folder: Path,
+        engines: Mapping[str, str],
+        *options: str,
+        model: str = "m",
+        admin_port: int = 0,
+        **fields,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._workers = folder / "workers.yaml"
         self._fields = {"model": model, **fields}
         self.configure(engines)
-        port, admin = free_port(), free_port()
+        port, admin = free_port(), admin_port or free_port()
         self.admin = f"http://127.0.0.1:{admin}"
         arguments = [str(ELDR), "router", "--workers", str(self._workers), "--log-dir", str(folder / "log")]
         arguments += ["--port", str(port), "--admin-port", str(admin), "--log-level", "warning", *options]

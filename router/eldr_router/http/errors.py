@@ -60,16 +60,6 @@ def no_endpoint(role: str) -> RouterError:
     )
 
 
-def overloaded(limit: int) -> RouterError:
-    """Return the 429 for decode engines that are all full."""
-    return RouterError(
-        429,
-        f"every decode engine has {limit} requests in flight (max_in_flight); retry later",
-        "overloaded",
-        retry_after=1,
-    )
-
-
 def failed(message: str) -> RouterError:
     """Return the 502 for a request whose attempts are used up."""
     return RouterError(502, message, "upstream_failed")

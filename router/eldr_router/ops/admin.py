@@ -19,9 +19,11 @@ from eldr.contract import (
     STATE_VERSION,
 )
 from eldr_router.http.errors import RouterError
+from eldr_router.http.head import authority
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import JSON, ClientConnection
 from eldr_router.ops.metrics import CONTENT_TYPE
+from eldr_router.plan.reports import read_question, write_report
 from eldr_router.plan.table import SetRef
 from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
@@ -54,7 +56,6 @@ class Admin:
         self._is_ready = is_ready
         self._is_draining = is_draining
         self._expected = f"Bearer {token}".encode() if token else None
-        self._answers = 0
 
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
@@ -71,7 +72,7 @@ class Admin:
         if request.path == PATH_STATE:
             client.respond(200, [JSON], orjson.dumps(self.state()))
         elif request.path == PATH_COUNTS:
-            client.respond(200, [JSON], orjson.dumps(self._counts()))
+            client.respond(200, [JSON], orjson.dumps(self._counts(request.query)))
         elif request.path == PATH_SIGLOG:
             client.run(self._siglog(request, client))
         else:
@@ -83,20 +84,17 @@ class Admin:
         if not hmac.compare_digest(request.get(b"authorization") or b"", self._expected):
             raise RouterError(401, "the admin port needs 'authorization: Bearer <token>'", "unauthorized")
 
-    def _counts(self) -> dict[str, Any]:
-        self._answers += 1
-        services = self._services
-        return {
-            "v": 1,
-            "router": services.router,
-            "seq": self._answers,
-            "in_flight": services.registry.counts(),
-        }
+    def _counts(self, query: str) -> dict[str, Any]:
+        registry = self._services.registry
+        asker, turn = read_question(query)
+        registry.shares.asked(asker, turn)
+        return write_report(registry.report(asker))
 
     def state(self) -> dict[str, Any]:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
         services, control = self._services, self._control
         registry, table = services.registry, services.table
+        ages = registry.peer_ages()
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
@@ -129,8 +127,23 @@ class Admin:
                     "healthy": registry.is_healthy(e),
                     "in_flight": e.in_flight,
                     "total": total,
+                    "bound": registry.bound(e, table.max_in_flight),
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
+            ],
+            "share": {
+                "members": registry.shares.view.members,
+                "limit": registry.shares.view.limit,
+                "awaited": registry.shares.awaited,
+            },
+            "peers": [
+                {
+                    "url": f"http://{authority(*address)}",
+                    "router": peer.report.router if peer.report else None,
+                    "age": ages.get(address),
+                    "problem": peer.problem,
+                }
+                for address, peer in registry.shares.peers.items()
             ],
             "counters": services.metrics.totals(),
         }

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.http.head import authority
 from eldr_router.ops.tally import Count, Spread
 from eldr_router.plan.placement import Placement
 from eldr_router.state.registry import Registry
@@ -37,6 +38,38 @@ class _InFlight(Collector):
         yield up
 
 
+class _Sharing(Collector):
+    """Reads at the scrape what this router may have, and how well it knows the others."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        registry, shares = self._registry, self._registry.shares
+        bound = GaugeMetricFamily(
+            "eldr_router_bound", "Sequences that this router may have in flight.", labels=["endpoint"]
+        )
+        for endpoint in registry.endpoints(ROLE_DECODE):
+            bound.add_metric([endpoint.name], registry.bound(endpoint, shares.view.limit))
+        age = GaugeMetricFamily(
+            "eldr_router_peer_age_seconds", "Since another router was heard.", labels=["peer"]
+        )
+        for address, seconds in registry.peer_ages().items():
+            age.add_metric([authority(*address)], seconds)
+        unreachable = sum(peer.problem is not None for peer in shares.peers.values())
+        yield bound
+        yield age
+        yield GaugeMetricFamily(
+            "eldr_router_members", "Routers that split the limit.", len(shares.view.members)
+        )
+        yield GaugeMetricFamily("eldr_router_unreachable_peers", "Routers that do not answer.", unreachable)
+        yield GaugeMetricFamily(
+            "eldr_router_awaited",
+            "What is missing until this router has its whole share.",
+            len(shares.awaited),
+        )
+
+
 class Metrics:
     """The router's metrics in a registry of their own.
 
@@ -49,6 +82,7 @@ class Metrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_InFlight(registry))
+        self._registry.register(_Sharing(registry))
         self._counts: list[Count] = []
         self.requests = self._count("requests", "Requests by outcome.", "outcome")
         self.placements = self._count(

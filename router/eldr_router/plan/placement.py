@@ -13,7 +13,7 @@ from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE
 from eldr.core.policy import JSQ, Situation
 from eldr.wire import ExpertCounts, WireError, decode_counts
-from eldr_router.http.errors import no_endpoint, overloaded
+from eldr_router.http.errors import no_endpoint
 from eldr_router.plan.table import Table
 from eldr_router.state.registry import Endpoint, Lease, Registry
 
@@ -121,17 +121,17 @@ class Placer:
         Raises
         ------
         RouterError
-            503 if no engine is left, 429 if none that is left has the room.
+            503 if no engine is left, 429 if this router has no room on any that is left.
         """
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
-        totals = self._registry.totals(usable)
-        room = [i for i, total in enumerate(totals) if total + sequences <= table.max_in_flight]
+        # own bounds keep the limit over all routers; what the others have in flight, heard late, only ranks the engines
+        limit, bound = table.max_in_flight, self._registry.bound
+        room = [engine for engine in usable if engine.in_flight + sequences <= bound(engine, limit)]
         if not room:
-            raise overloaded(table.max_in_flight)
-        if len(room) < len(usable):
-            usable, totals = [usable[i] for i in room], [totals[i] for i in room]
+            raise self._registry.full(limit, sequences)
+        usable, totals = room, self._registry.totals(room)
         policy, slots = table.policy, None
         if signature is WHOLE:
             policy, reason = _JSQ, "whole"

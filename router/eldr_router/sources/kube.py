@@ -92,7 +92,9 @@ class KubeSource:
         found = engines(self._pods.values())
         self._control.set_endpoints(ROLE_PREFILL, [spec for spec in found if spec.role == ROLE_PREFILL])
         self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
-        self._control.set_peers(peers(self._pods.values(), self._own_ip))
+        others = peers(self._pods.values(), self._own_ip)
+        if others is not None:
+            self._control.set_peers(others)
 
     async def _get_routing(self) -> str:
         config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")

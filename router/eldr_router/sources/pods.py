@@ -7,7 +7,6 @@ from typing import Any
 
 from eldr.contract import (
     CONTAINER_ENGINE,
-    CONTAINER_ROUTER,
     LABEL_ROLE,
     LABEL_ROUTER,
     LABEL_STATEFULSET_INDEX,
@@ -41,16 +40,23 @@ def _engine(pod: Pod) -> EndpointSpec | None:
     return EndpointSpec(role, metadata["name"], address, PORT_ENGINE, slot)
 
 
-def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]]:
-    """Return the admin addresses of the other routers; terminating ones still have requests in flight."""
-    found = []
-    for pod in pods:
-        address = (pod.get("status") or {}).get("podIP")
-        labels = pod["metadata"].get("labels") or {}
-        running = "running" in (_container(pod, CONTAINER_ROUTER).get("state") or {})
-        if labels.get(LABEL_ROUTER) == "true" and running and address and address != own_address:
-            found.append((address, PORT_ADMIN))
-    return found
+def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]] | None:
+    """Return the admin addresses of the other routers, or None while this router's own pod is not among the pods.
+
+    Every pod counts that may run a router: a status may be older than the router that runs there, and a terminating one
+    still has requests in flight. Whoever finds its own address in a list finds all that were there before it, so that of
+    two routers that start together at least one knows the other.
+    """
+    found = [
+        address
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get(LABEL_ROUTER) == "true"
+        and (address := (pod.get("status") or {}).get("podIP"))
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    if own_address and own_address not in found:
+        return None
+    return [(address, PORT_ADMIN) for address in found if address != own_address]
 
 
 def _container(pod: Pod, name: str) -> Mapping[str, Any]:

@@ -58,7 +58,6 @@ class Control:
         self._loads: dict[str, tuple[SetRef, asyncio.Task[None]]] = {}
         self._roles: set[str] = set()
         self.problem: str | None = None
-        self.peers: frozenset[tuple[str, int]] = frozenset()
 
     def set_endpoints(self, role: str, specs: Iterable[EndpointSpec]) -> None:
         """Take the engines of a role."""
@@ -79,7 +78,7 @@ class Control:
 
     def set_peers(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Take the admin addresses of the other routers."""
-        self.peers = frozenset(addresses)
+        self._services.registry.shares.set_addresses(addresses)
 
     def set_intent(self, intent: Intent, fetch: Fetch) -> None:
         """Take a routing document, and how its sets are fetched."""
@@ -97,8 +96,10 @@ class Control:
 
     @property
     def settled(self) -> bool:
-        """Whether engines are known, a table is in effect, and the active set was loaded or refused."""
+        """Whether engines and this router's part of them are known, and a table with its set, or why not."""
         if self._intent is None or not self._roles or self._services.table is EMPTY:
+            return False
+        if not self._services.registry.shares.begun:
             return False
         active = self._intent.active
         return active is None or active.digest in self._loaded or active in (ref for ref, _ in self.refused)
@@ -193,6 +194,7 @@ class Control:
             epoch, active, content = intent.epoch, intent.active, self._loaded[intent.active.digest]
         if active != current.active or epoch != current.epoch:
             log.info("epoch %d: %s", epoch, active.fit if active else "no centroids")
+        self._services.registry.shares.set_limit(intent.max_in_flight)
         self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
         self._services.metrics.epoch.set(epoch)
 

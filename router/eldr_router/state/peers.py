@@ -1,84 +1,107 @@
-"""Requests in flight of the other routers, asked for a few times a second."""
+"""The other routers: asked for their counts many times a second while there is traffic, seldom otherwise."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-import orjson
-
-from eldr.contract import PATH_COUNTS
+from eldr_router.http.head import authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
+from eldr_router.plan.reports import question, read_report
+from eldr_router.plan.shares import Address
 from eldr_router.serve.services import Services
-from eldr_router.state.control import Control
 
 log = logging.getLogger(__name__)
 
-_PERIOD = 0.25
+_PERIOD = 0.02
+_SPACING = 0.005
+"""While anybody has sequences, or a share is to be confirmed, every other router is asked once a period, and all of them
+together at most once a spacing: ``hack/bench/peers.py`` shows what that gives, and costs."""
+_IDLE_PERIOD = 0.25
 _PATIENCE = 1.0
-_MAX_ANSWER = 1 << 20
+_MAX_ANSWER = 4 << 20
 
 
 class Peers:
-    """Polls every other router's counts.
+    """Asks every other router.
 
     Parameters
     ----------
     services : Services
-    control : Control
-        Knows who the others are.
+        Its registry's shares know who the others are, and get what they answer.
     token : str
         Bearer token of their admin ports.
     """
 
-    def __init__(self, services: Services, control: Control, token: str) -> None:
+    def __init__(self, services: Services, token: str) -> None:
         self._services = services
-        self._control = control
+        self._shares = services.registry.shares
         self._authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
     async def run(self) -> None:
-        """Poll for ever: one task per peer, so that a slow one delays nobody."""
-        tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """Ask for ever: one task per peer, so that a slow one delays nobody."""
+        tasks: dict[Address, asyncio.Task[None]] = {}
         try:
             while True:
-                for address in [address for address in tasks if address not in self._control.peers]:
+                for address in [address for address in tasks if address not in self._shares.peers]:
                     tasks.pop(address).cancel()
-                for address in self._control.peers:
+                for address in self._shares.peers:
                     if address not in tasks or tasks[address].done():
-                        tasks[address] = self._services.loop.create_task(self._ask(address))
-                await asyncio.sleep(_PERIOD)
+                        tasks[address] = self._services.loop.create_task(self._follow(address))
+                self._services.registry.give()
+                await asyncio.sleep(self._pause())
         finally:
             for task in tasks.values():
                 task.cancel()
 
-    async def _ask(self, address: tuple[str, int]) -> None:
-        host, port = address
+    def _pause(self) -> float:
+        if not (self._shares.awaited or self._services.registry.is_busy):
+            return _IDLE_PERIOD
+        return max(_PERIOD, _SPACING * len(self._shares.peers))
+
+    async def _follow(self, address: Address) -> None:
+        while True:
+            before = self._problem(address)
+            await self._ask(address)
+            problem = self._problem(address)
+            if problem != before:
+                if problem is None:
+                    log.info("router at %s answers", authority(*address))
+                else:
+                    log.warning("router at %s: %s", authority(*address), problem)
+            await asyncio.sleep(_IDLE_PERIOD if problem else self._pause())
+
+    def _problem(self, address: Address) -> str | None:
+        peer = self._shares.peers.get(address)
+        return peer.problem if peer else None
+
+    async def _ask(self, address: Address) -> None:
+        shares = self._shares
+        asked = shares.turn
         try:
-            pool, headers = self._services.pool, self._authorization
-            got = await fetch(
-                pool, address, PATH_COUNTS, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER
-            )
-            counts = parse_counts(got.status, got.body)
-        except (ConnectError, BrokenError, ValueError) as error:
-            log.debug("no counts from %s:%d: %s", host, port, error)
-            return
-        router, in_flight = counts
-        if router != self._services.router:
-            self._services.registry.set_peer(router, in_flight)
+            async with asyncio.timeout(_PATIENCE):
+                status, body = await self._fetch(address, question(shares.router, asked))
+            report = read_report(status, body)
+        except ConnectError as error:
+            if isinstance(error.__context__, ConnectionRefusedError):
+                shares.refused(address)
+            else:
+                shares.silent(address, "does not accept connections; its share stays reserved")
+        except TimeoutError:
+            shares.silent(address, f"does not answer within {_PATIENCE:g} s; its share stays reserved")
+        except BrokenError as error:
+            if (
+                error.cause != "stale"
+            ):  # a pooled connection that had ended; the next question opens another one
+                shares.silent(address, f"{error}; its share stays reserved")
+        except ValueError as error:
+            shares.silent(address, f"{error}; its share stays reserved")
+        else:
+            shares.heard(address, report, asked, self._services.clock())
 
-
-def parse_counts(status: int, body: bytes) -> tuple[str, dict[str, int]]:
-    """Read another router's counts.
-
-    Raises
-    ------
-    ValueError
-        If the answer is none.
-    """
-    fields = orjson.loads(body)
-    if status == 200 and isinstance(fields, dict) and fields.get("v") == 1:
-        router, in_flight = fields.get("router"), fields.get("in_flight")
-        if isinstance(router, str) and isinstance(in_flight, dict):
-            return router, {str(name): max(0, int(count)) for name, count in in_flight.items()}
-    raise ValueError(f"status {status}, not a counts object of version 1")
+    async def _fetch(self, address: Address, path: str) -> tuple[int, bytes]:
+        """Get a path of another router's admin port."""
+        pool, headers = self._services.pool, self._authorization
+        answer = await fetch(pool, address, path, headers=headers, patience=_PATIENCE, limit=_MAX_ANSWER)
+        return answer.status, answer.body

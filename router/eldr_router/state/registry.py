@@ -6,16 +6,20 @@ arriving together never herd on one engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr_router.http.errors import no_endpoint, overloaded
+from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.http.head import authority
 from eldr_router.plan.affinity import seed
 from eldr_router.plan.health import Health
+from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.split import Report
+
+_LACK_SECONDS = 2.0
+"""So long a refused request counts as demand, when routers give each other room."""
 
 
 class EndpointSpec(NamedTuple):
@@ -90,12 +94,6 @@ class Lease:
         self.release()
 
 
-@dataclass(slots=True)
-class _Peer:
-    in_flight: Mapping[str, int]
-    at: float
-
-
 class Registry:
     """Engines of both roles.
 
@@ -103,15 +101,18 @@ class Registry:
     ----------
     clock : callable
         Monotonic seconds.
-    peer_age : float
-        Counts of another router are forgotten when they are older, seconds.
+    shares : Shares, optional
+        What this router may have of each engine; without it, everything.
     """
 
-    def __init__(self, clock: Callable[[], float], *, peer_age: float = 2.0) -> None:
+    def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
         self._clock = clock
-        self._peer_age = peer_age
-        self._endpoints: dict[str, dict[EndpointSpec, Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
-        self._peers: dict[str, _Peer] = {}
+        if shares is None:
+            shares = Shares("")
+            shares.set_addresses(())
+        self.shares = shares
+        self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
+        self._lacked: tuple[float, int] = (0.0, 0)
         self._draining: list[Endpoint] = []
         self._undecided = 0
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
@@ -121,10 +122,14 @@ class Registry:
         return f"<Registry {loads} undecided={self._undecided}>"
 
     def replace(self, role: str, specs: Iterable[EndpointSpec]) -> None:
-        """Set the engines of a role; those that stay keep their load and health."""
+        """Set the engines of a role; those that stay keep their load and health, whatever slot they have now."""
         old = self._endpoints[role]
-        new = {spec: old.get(spec) or Endpoint(spec) for spec in specs}
-        self._draining += [endpoint for spec, endpoint in old.items() if spec not in new]
+        new: dict[tuple[str, str, int], Endpoint] = {}
+        for spec in specs:
+            key = spec.name, spec.host, spec.port
+            new[key] = old.get(key) or Endpoint(spec)
+            new[key].spec = spec
+        self._draining += [endpoint for key, endpoint in old.items() if key not in new]
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         self._endpoints[role] = new
 
@@ -147,24 +152,26 @@ class Registry:
         self._turns[role] += 1  # per role: with one for both, two engines would never take turns
         return self._turns[role]
 
-    def set_peer(self, router: str, in_flight: Mapping[str, int]) -> None:
-        """Take another router's decode sequences in flight, by engine name."""
-        self._peers[router] = _Peer(in_flight, self._clock())
-
-    def _fresh_peers(self) -> list[Mapping[str, int]]:
-        oldest = self._clock() - self._peer_age
-        if any(peer.at < oldest for peer in self._peers.values()):
-            self._peers = {name: peer for name, peer in self._peers.items() if peer.at >= oldest}
-        return [peer.in_flight for peer in self._peers.values()]
-
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
         """Return the sequences in flight per engine, over all routers."""
-        peers = self._fresh_peers()
-        if not peers:
+        others = [report.in_flight for report in self.shares.others()]
+        if not others:
             return [endpoint.in_flight for endpoint in endpoints]
         return [
-            endpoint.in_flight + sum(peer.get(endpoint.name, 0) for peer in peers) for endpoint in endpoints
+            endpoint.in_flight + sum(counts.get(endpoint.name, 0) for counts in others)
+            for endpoint in endpoints
         ]
+
+    def bound(self, endpoint: Endpoint, limit: int) -> int:
+        """Return how many sequences this router may have on an engine, of a limit over all routers."""
+        return min(limit, self.shares.bound(endpoint.name))
+
+    def peer_ages(self) -> dict[Address, float]:
+        """Return the seconds since each other router was heard, of those that ever were."""
+        now = self._clock()
+        return {
+            address: now - peer.heard for address, peer in self.shares.peers.items() if peer.heard is not None
+        }
 
     def counts(self) -> dict[str, int]:
         """Own decode sequences in flight by engine name, engines that are going included."""
@@ -181,15 +188,51 @@ class Registry:
         Raises
         ------
         RouterError
-            503 if no decode engine is known, 429 if all are full.
+            503 if no decode engine is known, 429 if this router has no room on any.
         """
         decode = self.usable(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)
-        room = sum(max(0, limit - total) for total in self.totals(decode))
+        room = sum(max(0, self.bound(endpoint, limit) - endpoint.in_flight) for endpoint in decode)
         if room < self._undecided + sequences:
-            raise overloaded(limit)
+            raise self.full(limit, sequences)
         return Admission(self, sequences)
+
+    def full(self, limit: int, sequences: int) -> RouterError:
+        """Return the 429 for a request that finds no room, and remember the demand."""
+        now = self._clock()
+        since, lacked = self._lacked
+        fresh = now - since < _LACK_SECONDS
+        self._lacked = (since, lacked + sequences) if fresh else (now, sequences)
+        routers, awaited = len(self.shares.view.members), self.shares.awaited
+        if awaited:
+            why = f"this router waits for {', '.join(awaited)} to confirm its share of max_in_flight={limit}"
+        elif routers > 1:
+            why = f"this router has used its share of max_in_flight={limit}, which {routers} routers split"
+        else:
+            why = f"every decode engine has {limit} sequences in flight (max_in_flight)"
+        return RouterError(429, f"{why}; retry later", "overloaded", retry_after=1)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences of this router without an engine: those admitted, and those refused lately."""
+        since, lacked = self._lacked
+        return self._undecided + (lacked if self._clock() - since < _LACK_SECONDS else 0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this router or another one has decode sequences, or waits for some."""
+        if self.waiting or any(self.counts().values()):
+            return True
+        return any(report.waiting or any(report.in_flight.values()) for report in self.shares.others())
+
+    def report(self, asker: str) -> Report:
+        """Return what another router should know of this one."""
+        return self.shares.report(asker, self.counts(), self.waiting)
+
+    def give(self) -> None:
+        """Give room that is spare here to routers that lack it."""
+        self.shares.give(self.counts(), self.waiting)
 
     @property
     def undecided(self) -> int:

@@ -11,6 +11,8 @@ from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
+from eldr_router.plan.shares import Shares
+from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import EMPTY, Intent, make_table
 from eldr_router.state.registry import EndpointSpec, Lease, Registry
 
@@ -70,20 +72,72 @@ def test_ejection_backs_off_and_fails_open():
     assert registry.usable(ROLE_DECODE) == [first]
 
 
-def test_peers_count_until_they_age():
-    clock = Clock()
-    registry = Registry(clock)
+def told(router: str, members, in_flight, *, limit: int = 4, seq: int = 1) -> Report:
+    view = View(tuple(members), limit)
+    rights = {engine: view.share(router, engine) for engine in in_flight}
+    return Report(router, seq, view, 1, in_flight, rights, {}, {}, 0)
+
+
+def sharing(limit: int = 4) -> Registry:
+    """A registry whose router ``a`` splits the limit with router ``b``."""
+    shares = Shares("a", limit)
+    registry = Registry(Clock(), shares)
     registry.replace(ROLE_DECODE, decode(2))
+    shares.set_addresses([("b", 1)])
+    for seq in (1, 2):
+        shares.heard(
+            ("b", 1), told("b", "ab", {"d0": 2, "d1": 0}, limit=limit, seq=seq), shares.turn, now=100.0
+        )
+    return registry
+
+
+def test_counts_of_the_others_rank_engines_until_they_are_gone():
+    registry = sharing()
     endpoints = registry.endpoints(ROLE_DECODE)
-    registry.set_peer("a", {"d0": 3, "other": 9})
-    clock.now += 1.5
-    registry.set_peer("b", {"d1": 1})
-    assert registry.totals(endpoints) == [3, 1]
-    clock.now += 1.0
-    assert registry.totals(endpoints) == [0, 1]
-    registry.set_peer("b", {"d1": 5})
-    assert registry.totals(endpoints) == [0, 5]
+    assert registry.totals(endpoints) == [2, 0]
     assert registry.counts() == {"d0": 0, "d1": 0}, "own requests only: counts of counts would never end"
+    registry.shares.silent(("b", 1), "timeout")
+    assert registry.totals(endpoints) == [2, 0], "its requests are still there, as far as anybody knows"
+    registry.shares.refused(("b", 1))
+    assert registry.totals(endpoints) == [0, 0]
+
+
+def test_a_router_admits_and_places_within_its_own_bound():
+    registry = sharing()
+    place = Placer(registry, np.random.default_rng(0)).place
+    limited = table(max_in_flight=4)
+    assert [registry.bound(endpoint, 4) for endpoint in registry.endpoints(ROLE_DECODE)] == [2, 2]
+    with registry.admit(4, 3), pytest.raises(RouterError, match="which 2 routers split"):
+        registry.admit(4, 2)
+    names = [place(limited, NO_SIGNATURE).endpoint.name for _ in range(4)]
+    assert sorted(names) == ["d0", "d0", "d1", "d1"]
+    assert names[:2] == ["d1", "d1"], "the other one's requests at d0 count when engines are ranked"
+    with pytest.raises(RouterError) as full:
+        place(limited, NO_SIGNATURE)
+    assert (full.value.status, full.value.code) == (429, "overloaded")
+    assert registry.waiting == 3, "refused requests are demand"
+    registry._clock.now += 5
+    assert registry.waiting == 0
+
+
+def test_a_newcomer_says_whom_it_waits_for():
+    registry = Registry(Clock(), Shares("a", 4))
+    registry.replace(ROLE_DECODE, decode(2))
+    with pytest.raises(RouterError, match="waits for the list of routers"):
+        registry.admit(4)
+    registry.shares.set_addresses([("10.0.0.7", 9100)])
+    with pytest.raises(RouterError, match=r"waits for 10\.0\.0\.7:9100"):
+        registry.admit(4)
+    assert registry.is_busy, "it has been asked"
+
+
+def test_an_engine_that_changes_its_slot_keeps_its_load():
+    registry = Registry(Clock())
+    registry.replace(ROLE_DECODE, decode(1))
+    Lease(registry.endpoints(ROLE_DECODE)[0])
+    registry.replace(ROLE_DECODE, decode(1, slots=[7]))
+    (endpoint,) = registry.endpoints(ROLE_DECODE)
+    assert (endpoint.spec.slot, endpoint.in_flight) == (7, 1)
 
 
 def test_admission_counts_requests_without_an_engine():

@@ -1,16 +1,17 @@
 """Routing documents, worker files, pods, settings."""
 
 import copy
-import json
 
+import orjson
 import pytest
 
 from eldr import contract
+from eldr_router.plan.reports import question, read_question, read_report, write_report
+from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, RoutingError, SetRef, make_table, parse
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
 from eldr_router.sources.pods import engines, peers
-from eldr_router.state.peers import parse_counts
 from eldr_router.state.registry import EndpointSpec
 
 SET = {"fit": "f", "digest": "sha256:0", "k": 4, "shards": [{"name": "s", "sha256": "00"}]}
@@ -156,9 +157,14 @@ def test_peers_from_pods():
     leaving = copy.deepcopy(router)
     leaving["status"]["podIP"] = "10.0.0.4"
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    pods = [router, waiting, leaving, pod()]
-    assert peers(pods, "") == [("10.0.0.2", contract.PORT_ADMIN), ("10.0.0.4", contract.PORT_ADMIN)]
-    assert peers(pods, "10.0.0.2") == [("10.0.0.4", contract.PORT_ADMIN)]
+    over, unborn = copy.deepcopy(router), copy.deepcopy(router)
+    over["status"] |= {"podIP": "10.0.0.5", "phase": "Failed"}
+    del unborn["status"]
+    pods = [router, waiting, leaving, over, unborn, pod()]
+    port = contract.PORT_ADMIN
+    assert peers(pods, "") == [("10.0.0.2", port), ("10.0.0.3", port), ("10.0.0.4", port)]
+    assert peers(pods, "10.0.0.2") == [("10.0.0.3", port), ("10.0.0.4", port)]
+    assert peers(pods, "10.0.0.9") is None, "a list from before this router's own pod may lack others too"
 
 
 def test_settings(tmp_path):
@@ -181,11 +187,19 @@ def test_settings(tmp_path):
     assert parse_url("x", "http://[::1]:5") == ("::1", 5)
 
 
-def test_counts_of_other_routers():
-    good = {"v": 1, "router": "ab", "seq": 1, "in_flight": {"d0": 2, "d1": -1}}
-    assert parse_counts(200, json.dumps(good).encode()) == ("ab", {"d0": 2, "d1": 0})
+def test_what_routers_say_to_each_other():
+    view = View(("ab", "cd"), 7)
+    report = Report("ab", 3, view, 2, {"d0": 2}, {"d0": 4}, {"d0": 1}, {}, 5)
+    good = orjson.loads(orjson.dumps(write_report(report)))
+    assert read_report(200, orjson.dumps(good)) == report
     for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), (200, {**good, "in_flight": 1})):
+        with pytest.raises(ValueError, match=r"counts|401"):
+            read_report(status, orjson.dumps(value))
+    for missing in good:
         with pytest.raises(ValueError, match="counts"):
-            parse_counts(status, json.dumps(value).encode())
+            read_report(200, orjson.dumps({key: value for key, value in good.items() if key != missing}))
     with pytest.raises(ValueError):
-        parse_counts(200, b"{")
+        read_report(200, b"{")
+    path, _, query = question("ab", 12).partition("?")
+    assert (path, read_question(query)) == (contract.PATH_COUNTS, ("ab", 12))
+    assert read_question("") == read_question("turn=x") == ("", 0)

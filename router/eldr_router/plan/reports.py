@@ -1,0 +1,73 @@
+"""What routers ask each other and answer, on the wire. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from eldr.contract import PATH_COUNTS
+from eldr_router.plan.split import Report, View
+
+
+def question(router: str, turn: int) -> str:
+    """Return the path with which router ``router`` asks another one in its turn ``turn``."""
+    return f"{PATH_COUNTS}?router={router}&turn={turn}"
+
+
+def read_question(query: str) -> tuple[str, int]:
+    """Return who asks, and its turn; ``("", 0)`` for somebody who is no router."""
+    fields = parse_qs(query)
+    router, turn = fields.get("router", [""])[0], fields.get("turn", ["0"])[0]
+    return router, int(turn) if turn.isdecimal() and len(turn) < 16 else 0
+
+
+def write_report(report: Report) -> dict[str, Any]:
+    """Return the object of :data:`eldr.contract.PATH_COUNTS`."""
+    return {
+        "v": 1,
+        "router": report.router,
+        "seq": report.seq,
+        "turn": report.turn,
+        "members": report.view.members,
+        "limit": report.view.limit,
+        "in_flight": report.in_flight,
+        "rights": report.rights,
+        "granted": report.granted,
+        "got": report.got,
+        "waiting": report.waiting,
+    }
+
+
+def read_report(status: int, body: bytes) -> Report:
+    """Read another router's answer.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if status != 200:
+        raise ValueError(f"answers {status}")
+    fields = orjson.loads(body)
+    if not isinstance(fields, dict) or fields.get("v") != 1:
+        raise ValueError("its answer is no counts object of version 1")
+    try:
+        return Report(
+            router=str(fields["router"]),
+            seq=int(fields["seq"]),
+            view=View(tuple(str(member) for member in fields["members"]), int(fields["limit"])),
+            turn=int(fields["turn"]),
+            in_flight=_counts(fields["in_flight"]),
+            rights=_counts(fields["rights"]),
+            granted=_counts(fields["granted"]),
+            got=_counts(fields["got"]),
+            waiting=int(fields["waiting"]),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its counts lack or have a wrong {error}") from None
+
+
+def _counts(fields: dict[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in fields.items()}

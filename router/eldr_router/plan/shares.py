@@ -1,0 +1,226 @@
+"""How routers share the limit of every decode engine, so that it holds over all of them at every moment. Pure.
+
+Each router may have so many sequences on an engine as its *bound* says, and the bounds of all routers never exceed the
+limit. They split it evenly by their *view*: who the routers are, and the limit. Four rules keep that safe, whatever is
+delayed or lost:
+
+- A new view lowers the bound at once. It rises only when every other member has said, in answer to a question asked
+  under that view, that it has the same view: from then on none of them goes beyond its share of it.
+- What a member has in flight beyond its rights (from before) is subtracted until it is gone.
+- A router that starts has nothing until everybody whom its source lists was heard, or is known not to live.
+- Rights move from one router to another by grants, subtracted by the giver before they are told. They are cumulative
+  and belong to the giver's *turn*, the number of its view: a lost or late answer loses nothing, and a giver that starts
+  anew asks with its new turn, which ends the old grants before it may use what it gave.
+
+A member leaves only when its source no longer lists it or its address refuses connections. One that is silent keeps its
+share: it may be alive behind a broken network, and too few sequences are better than wrong tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from eldr_router.plan.lending import grants
+from eldr_router.plan.split import Report, Rights, View
+
+Address = tuple[str, int]
+NO_LIMIT = 1 << 20
+_UNLISTED_SECONDS = 5.0
+"""Lists of two routers may differ for so long; after that it is a mistake in somebody's settings."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of an address: ``problem`` says why the last question was not answered, or what is wrong there."""
+
+    report: Report | None = None
+    heard: float | None = None
+    unlisted: float | None = None
+    resolved: bool = False
+    problem: str | None = None
+
+
+class Shares:
+    """One router's side of it.
+
+    Parameters
+    ----------
+    router : str
+        Its id, new with every start.
+    limit : int
+        Sequences per engine, over all routers.
+    """
+
+    def __init__(self, router: str, limit: int = NO_LIMIT) -> None:
+        self.router = router
+        self.turn = 1
+        self.peers: dict[Address, Peer] = {}
+        self._listed = False
+        self._now = Rights(View((router,), limit))
+        self._settled = False
+        self._before: Rights | None = None  # the last rights that were in full effect; None for a newcomer
+        self._since: dict[View, None] = {}  # views since then: each one has lowered the bound
+        self._acked: set[str] = set()
+        self._turns: dict[str, int] = {}
+        self._seq = 0
+
+    # what is in effect
+
+    @property
+    def view(self) -> View:
+        """By what this router splits."""
+        return self._now.view
+
+    @property
+    def begun(self) -> bool:
+        """Whether this router ever had its whole part: until then it has none."""
+        return self._settled or self._before is not None
+
+    @property
+    def awaited(self) -> list[str]:
+        """Who must be heard before the bounds are this router's whole share: addresses and ids; empty if nobody."""
+        if self._settled:
+            return []
+        at = {peer.report.router: f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if peer.report}
+        silent = [f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if not peer.resolved]
+        others = [at.get(m, m) for m in self.view.members if m != self.router and m not in self._acked]
+        return (
+            ([] if self._listed else ["the list of routers"])
+            + others
+            + (silent if self._before is None else [])
+        )
+
+    def bound(self, engine: str) -> int:
+        """Return how many sequences this router may have on an engine."""
+        if self._settled:
+            return max(0, self._now.bound(self.router, engine))
+        before = self._before
+        if before is None:
+            return 0
+        # under each of these views the others may have all but this router's part; of a limit that is lower now, the
+        # whole difference is missing here until they are known to have given way
+        parts = [(before.view.limit, before.bound(self.router, engine))]
+        parts += [(view.limit, view.share(self.router, engine)) for view in self._since]
+        limit = self.view.limit
+        least = min(part - max(0, former - limit) for former, part in parts)
+        return max(0, min(least, self._now.rights(self.router, engine)))
+
+    def others(self) -> list[Report]:
+        """Last reports of the other members."""
+        found = {peer.report.router: peer.report for peer in self.peers.values() if peer.report is not None}
+        return [found[member] for member in self.view.members if member in found]
+
+    # what is learned
+
+    def set_limit(self, limit: int) -> None:
+        """Take a new limit."""
+        self._look(limit)
+
+    def set_addresses(self, addresses: Iterable[Address]) -> None:
+        """Take the addresses of the other routers: what is not listed any more is gone."""
+        self.peers = {address: self.peers.get(address) or Peer() for address in addresses}
+        self._listed = True
+        self._look(self.view.limit)
+
+    def heard(self, address: Address, report: Report, asked: int, now: float) -> None:
+        """Take an answer to a question that was asked in this router's turn ``asked``."""
+        peer = self.peers.get(address)
+        if peer is None:
+            return
+        known, member = peer.report, report.router
+        if known is not None and known.router == member and report.seq <= known.seq:
+            return
+        if report.turn < self._turns.get(member, 0):
+            return  # it has asked since, in a later turn
+        peer.resolved, peer.heard, peer.problem = True, now, None
+        if member == self.router:  # the list names this router too
+            self._look(self.view.limit)
+            return
+        peer.report = report
+        if self.router in report.view.members:
+            peer.unlisted = None
+        elif peer.unlisted is None:
+            peer.unlisted = now
+        elif now - peer.unlisted > _UNLISTED_SECONDS:
+            peer.problem = "does not list this router: every router needs a --peer for every other one"
+        self.asked(member, report.turn)
+        self._look(self.view.limit)
+        if report.view == self.view and asked == self.turn:
+            self._acked.add(member)
+            self._now.got[member] = report.granted
+            self._now.excess[member] = {
+                engine: count - report.rights.get(engine, 0)
+                for engine, count in report.in_flight.items()
+                if count > report.rights.get(engine, 0)
+            }
+            self._settle()
+
+    def asked(self, router: str, turn: int) -> None:
+        """Take note of another router's turn, before it is answered: grants of an earlier turn are void."""
+        if turn > self._turns.get(router, 0):
+            self._turns[router] = turn
+            self._now.got.pop(router, None)
+
+    def refused(self, address: Address) -> None:
+        """Nobody lives at an address."""
+        peer = self.peers.get(address)
+        if peer is not None:
+            peer.report, peer.resolved, peer.problem = None, True, "refuses connections"
+            self._look(self.view.limit)
+
+    def silent(self, address: Address, problem: str) -> None:
+        """Somebody may live at an address, who does not answer: what is his stays his."""
+        if (peer := self.peers.get(address)) is not None:
+            peer.problem = problem
+
+    # what is told
+
+    def report(self, asker: str, in_flight: Mapping[str, int], waiting: int) -> Report:
+        """Return what the router ``asker`` should know."""
+        self._seq += 1
+        now = self._now
+        rights = {engine: now.rights(self.router, engine) for engine in in_flight}
+        granted, got = now.given.get(asker, {}), now.got.get(asker, {})
+        return Report(
+            self.router, self._seq, now.view, self.turn, in_flight, rights, dict(granted), got, waiting
+        )
+
+    def give(self, in_flight: Mapping[str, int], waiting: int) -> None:
+        """Give rights that are spare here to members that lack room."""
+        others = [report for report in self.others() if report.view == self.view]
+        if not self._settled or not others:
+            return
+        count = max(1, len(in_flight))
+        demand = {r.router: 1 + (sum(r.in_flight.values()) + r.waiting) / count for r in others}
+        demand[self.router] = 1 + (sum(in_flight.values()) + waiting) / count
+        for engine, own in in_flight.items():
+            free = {self.router: self.bound(engine) - own}
+            for r in others:
+                if engine in r.rights:
+                    coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
+                    free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
+            for router, number in grants(self.router, free, demand).items():
+                given = self._now.given.setdefault(router, {})
+                given[engine] = given.get(engine, 0) + number
+
+    def _look(self, limit: int) -> None:
+        """Bring the view to what is known."""
+        ids = {peer.report.router for peer in self.peers.values() if peer.report is not None}
+        view = View(tuple(sorted({self.router, *ids})), limit)
+        if view != self.view:
+            if self._settled:
+                self._before, self._since, self._settled = self._now, {}, False
+            self._since[view] = None
+            self._now = Rights(view)
+            self.turn += 1
+            self._acked.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        known = self._listed and (
+            self._before is not None or all(peer.resolved for peer in self.peers.values())
+        )
+        others = [member for member in self.view.members if member != self.router]
+        if known and self._acked.issuperset(others):
+            self._settled = True

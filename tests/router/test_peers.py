@@ -1,0 +1,264 @@
+"""Routers that split a limit, over real sockets: no engine ever runs more than it may, and nobody is refused needlessly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from eldr_router.app import App
+from eldr_router.plan import shares as rules
+from eldr_router.settings import Settings
+from tests.fakes.engines import Exchange, FakeEngine, engines, prefill, slow, token_event
+from tests.router.conftest import DEADLINE, Router, until, write_workers
+from tests.support.processes import free_port
+from tests.support.router import AUTH, TOKEN
+
+
+@contextlib.asynccontextmanager
+async def peers(made: list[FakeEngine], folder, count: int, **fields) -> AsyncIterator[list[Router]]:
+    """Start routers that list each other."""
+    ports = [free_port() for _ in range(count)]
+    workers = folder / "workers.yaml"
+    write_workers(workers, made, **fields)
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(timeout=DEADLINE, limits=httpx.Limits(max_connections=500))
+        )
+        routers = [
+            await stack.enter_async_context(starting(made, workers, client, port, ports)) for port in ports
+        ]
+        await until(lambda: not any(awaited(router) for router in routers), "everybody to have its share")
+        await until(lambda: all(len(view(router).members) == count for router in routers), "all members")
+        await until(lambda: not any(awaited(router) for router in routers), "everybody to have its share")
+        yield routers
+
+
+@contextlib.asynccontextmanager
+async def starting(made, workers, client, port: int, ports: list[int]) -> AsyncIterator[Router]:
+    others = tuple(f"http://127.0.0.1:{other}" for other in ports if other != port)
+    options = {"port": 0, "admin_port": port, "admin_token": TOKEN, "peers": others, "lame_duck_seconds": 0.0}
+    app = App(Settings(workers=workers, **options))
+    await app.start()
+    try:
+        await until(app.is_ready, "the router to be ready")
+        yield Router(app, {engine.name: engine for engine in made}, workers, client)
+    finally:
+        await app.stop()
+
+
+def shares(router: Router):
+    return router.app.services.registry.shares
+
+
+def view(router: Router):
+    return shares(router).view
+
+
+def awaited(router: Router) -> list[str]:
+    return shares(router).awaited
+
+
+class Load:
+    """Counts what runs at each engine at the same time."""
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self.limit = limit
+        self.seconds = seconds
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def decode(self, exchange: Exchange) -> None:
+        name = exchange.engine.name
+        self.running[name] += 1
+        self.most[name] = max(self.most[name], self.running[name])
+        try:
+            await exchange.stream_head()
+            await exchange.event(token_event(" one"))
+            await asyncio.sleep(self.seconds)
+            await exchange.stream_end()
+        finally:
+            self.running[name] -= 1
+
+    async def prefill(self, exchange: Exchange) -> None:
+        await asyncio.sleep(self.seconds)
+        await prefill(exchange)
+
+
+class Endless(list):
+    """A script that never ends."""
+
+    def __init__(self, behaviour) -> None:
+        super().__init__([behaviour])
+
+    def popleft(self):
+        return self[0]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+async def test_no_engine_runs_more_than_the_limit(tmp_path, count):
+    async with engines("p0", "p1", "d0", "d1", "d2") as made:
+        load = Load(limit=4, seconds=0.05)
+        for engine in made:
+            engine.script = Endless(load.prefill if engine.role == "prefill" else load.decode)
+        async with peers(made, tmp_path, count, max_in_flight=load.limit) as routers:
+            outcomes: Counter[int] = Counter()
+
+            async def ask(client: int) -> None:
+                for turn in range(8):
+                    router = routers[(client * turn + client) % count if client % 2 else 0]
+                    answer = await router.post(stream=True)
+                    outcomes[answer.status_code] += 1
+                    await asyncio.sleep(0.01)
+
+            await asyncio.gather(*(ask(client) for client in range(40)))
+            assert set(outcomes) <= {200, 429}
+            assert outcomes[200] >= 60
+            assert max(load.most.values()) <= load.limit, load.most
+            assert min(load.most.values()) >= load.limit - 1, "the limit is used, not only kept"
+            await until(lambda: all(router.idle() for router in routers), "all leases to return")
+
+
+async def test_admitted_requests_are_placed_though_all_prefills_end_together(tmp_path):
+    """What waits for its prefill at both routers never meets at one engine beyond the limit."""
+    async with engines("p0", "d0") as made:
+        held, load = asyncio.Event(), Load(limit=2, seconds=0.2)
+
+        async def hold(exchange: Exchange) -> None:
+            await held.wait()
+            await prefill(exchange)
+
+        made[0].script, made[1].script = Endless(hold), Endless(load.decode)
+        async with peers(made, tmp_path, 2, max_in_flight=2) as routers:
+            asking = [asyncio.ensure_future(routers[i % 2].post(stream=True)) for i in range(8)]
+            await until(lambda: len(made[0].requests) == 2, "two prefills")
+            await asyncio.sleep(0.2)
+            held.set()
+            outcomes = Counter(answer.status_code for answer in await asyncio.gather(*asking))
+            assert outcomes == {200: 2, 429: 6}
+            assert load.most["d0"] == 2
+
+
+async def test_one_busy_router_gets_the_room_of_the_others(tmp_path):
+    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 4, max_in_flight=16) as routers:
+        release = asyncio.Event()
+        for engine in made[1:]:
+            engine.script = Endless(slow(release))
+        asking = []
+        for _ in range(24):  # a quarter of 2 x 16 is 8
+            asking.append(asyncio.ensure_future(routers[0].post(stream=True)))
+            await asyncio.sleep(0.05)
+        registry = routers[0].app.services.registry
+        await until(lambda: sum(registry.counts().values()) == 24, "all of them to run")
+        asking.append(asyncio.ensure_future(routers[1].post(stream=True)))
+        await until(routers[1].decoding, "a request at another router: it has kept a place")
+        release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+
+
+async def test_counts_are_shared_and_requests_avoid_each_other(tmp_path):
+    async with engines("p0", "d0", "d1") as made, peers(made, tmp_path, 2) as (first, second):
+        release = asyncio.Event()
+        for engine in made[1:]:
+            engine.script.append(slow(release))
+        busy = asyncio.ensure_future(first.post(stream=True))
+        await until(first.decoding, "a stream at the first router")
+        name = first.decoding()
+        registry = second.app.services.registry
+        decode = registry.endpoints("decode")
+        await until(lambda: sum(registry.totals(decode)) == 1, "the second one to hear of it")
+        assert registry.counts() == {"d0": 0, "d1": 0}
+        for engine in made[1:]:
+            if engine.name != name:
+                engine.script.clear()
+        for _ in range(4):
+            assert (await second.post()).headers["x-eldr-decode"] != name
+        release.set()
+        await busy
+        await until(lambda: sum(registry.totals(decode)) == 0, "the end of it to be heard of")
+
+
+async def test_a_router_that_dies_leaves_its_share_and_one_that_hangs_keeps_it(tmp_path, caplog, monkeypatch):
+    from eldr_router.state import peers as module
+
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=8) as (first, second):
+        assert shares(first).bound("d0") == 4
+        hung = asyncio.Event()
+        answer = second.app.admins.handler
+
+        async def hang(request, client):
+            await hung.wait()
+            await answer(request, client)
+
+        second.app.admins.handler = hang
+        caplog.clear()
+        state = await first.state()
+        assert state["share"]["members"] == sorted([first.app.services.router, second.app.services.router])
+        await until(lambda: "reserved" in str(problem(first)), "the silence to be told")
+        await asyncio.sleep(0.5)
+        assert shares(first).bound("d0") == 4, "it may be alive"
+        state = await first.state()
+        assert state["peers"][0]["router"] == second.app.services.router
+        assert "does not answer" in state["peers"][0]["problem"]
+        assert state["decode"][0]["bound"] == 4
+        text = first.app.services.metrics.exposition().decode()
+        assert "eldr_router_unreachable_peers 1.0" in text
+        assert "eldr_router_members 2.0" in text
+        assert 'eldr_router_bound{endpoint="d0"} 4.0' in text
+        assert "eldr_router_peer_age_seconds{" in text
+        told = [r for r in caplog.records if "router at" in r.getMessage()]
+        assert [r.levelno for r in told] == [logging.WARNING], "once, not for every question"
+        second.app.admins.handler = answer
+        hung.set()
+        await until(lambda: problem(first) is None, "it to answer again")
+        await second.app.stop()
+        await until(lambda: shares(first).bound("d0") == 8, "its share to be free")
+        answer = await first.client.get(f"{first.admin}/eldr/v1/state", headers=AUTH)
+        assert answer.json()["peers"][0]["problem"] == "refuses connections"
+
+
+def problem(router: Router) -> str | None:
+    return next(iter(shares(router).peers.values())).problem
+
+
+async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(rules, "_UNLISTED_SECONDS", 0.5)
+    workers, ports = tmp_path / "w", [free_port(), free_port()]
+    async with (
+        engines("p0", "d0") as made,
+        httpx.AsyncClient(timeout=DEADLINE) as client,
+    ):
+        write_workers(workers, made, max_in_flight=4)
+        async with (
+            starting(made, workers, client, ports[0], []) as first,
+            starting(made, workers, client, ports[1], ports) as second,
+        ):
+            await until(lambda: len(view(second).members) == 2, "the second one to hear the first")
+            assert (await first.post()).status_code == 200
+            answer = await second.post()
+            assert answer.status_code == 429
+            assert f"127.0.0.1:{ports[0]}" in answer.json()["error"]["message"]
+            await until(lambda: "--peer" in str(problem(second)), "the reason to be told")
+
+
+async def test_a_router_restarts_at_its_address(tmp_path):
+    async with engines("p0", "d0") as made:
+        workers, ports = tmp_path / "w", [free_port(), free_port()]
+        write_workers(workers, made, max_in_flight=4)
+        async with (
+            httpx.AsyncClient(timeout=DEADLINE) as client,
+            starting(made, workers, client, ports[0], ports) as first,
+        ):
+            for _ in range(3):
+                async with starting(made, workers, client, ports[1], ports) as second:
+                    both = sorted([first.app.services.router, second.app.services.router])
+                    await until(lambda want=both: list(view(first).members) == want, "the new id")
+                    await until(lambda r=second: shares(r).bound("d0") == 2, "its share")
+                    await until(lambda: shares(first).bound("d0") == 2, "the other share")
+            await until(lambda: shares(first).bound("d0") == 4, "everything, alone")
