@@ -67,7 +67,9 @@ PATH_SIGLOG: Final = "/eldr/v1/siglog"
 PATH_COUNTS: Final = "/eldr/v1/counts"
 """GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
 the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
-name, ``in_flight``, ``rights``, ``granted``, ``got``. See ``docs/reference/admin-api.md``."""
+name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name. See ``docs/reference/admin-api.md``."""
+PATH_EXPLAIN: Final = "/eldr/v1/explain"
+"""POST, admin port, bearer token: a dry run of a placement. See ``docs/reference/admin-api.md``."""
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished requests.
 

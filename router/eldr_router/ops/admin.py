@@ -10,6 +10,7 @@ import orjson
 
 from eldr.contract import (
     PATH_COUNTS,
+    PATH_EXPLAIN,
     PATH_HEALTH,
     PATH_METRICS,
     PATH_SIGLOG,
@@ -22,6 +23,7 @@ from eldr_router.http.errors import RouterError
 from eldr_router.http.head import authority
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import JSON, ClientConnection
+from eldr_router.ops.explain import explain
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan.reports import read_question, write_report
 from eldr_router.plan.table import SetRef
@@ -59,8 +61,9 @@ class Admin:
 
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
-        if request.method not in ("GET", "HEAD"):
-            raise RouterError(405, f"{request.path} takes GET", "method_not_allowed")
+        wanted = "POST" if request.path == PATH_EXPLAIN else "GET"
+        if request.method != wanted and (request.method, wanted) != ("HEAD", "GET"):
+            raise RouterError(405, f"{request.path} takes {wanted}", "method_not_allowed")
         if request.path == PATH_METRICS:
             self._services.metrics.ready.set(float(self._is_ready()))
             client.respond(200, [(b"content-type", CONTENT_TYPE)], self._services.metrics.exposition())
@@ -73,6 +76,8 @@ class Admin:
             client.respond(200, [JSON], orjson.dumps(self.state()))
         elif request.path == PATH_COUNTS:
             client.respond(200, [JSON], orjson.dumps(self._counts(request.query)))
+        elif request.path == PATH_EXPLAIN:
+            client.respond(200, [JSON], orjson.dumps(explain(self._services, request.body)))
         elif request.path == PATH_SIGLOG:
             client.run(self._siglog(request, client))
         else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, ROLE_DECODE
-from eldr.core.policy import JSQ, Situation
+from eldr.core.policy import JSQ, Choice, Situation
 from eldr.wire import ExpertCounts, WireError, decode_counts
 from eldr_router.http.errors import no_endpoint
 from eldr_router.plan.table import Table
@@ -76,6 +76,30 @@ class Placement(NamedTuple):
     in_flight: int
 
 
+class Decision(NamedTuple):
+    """A choice and what it rests on; lists are by eligible engine.
+
+    Attributes
+    ----------
+    endpoints : list of Endpoint
+        Those that are well and have room.
+    totals : list of int
+        Sequences in flight on each, over all routers.
+    similarity : list of float or None
+        Cosine to each one's centroid, NaN for one without.
+    policy, reason : str
+        As in :class:`Placement`.
+    choice : eldr.core.policy.Choice
+    """
+
+    endpoints: list[Endpoint]
+    totals: list[int]
+    similarity: list[float] | None
+    policy: str
+    reason: str
+    choice: Choice
+
+
 def read_signature(fields: object) -> Signature:
     """Parse the ``eldr`` object of a prefill response; never raises."""
     if fields is None or (isinstance(fields, dict) and "unavailable" in fields):
@@ -123,6 +147,26 @@ class Placer:
         RouterError
             503 if no engine is left, 429 if this router has no room on any that is left.
         """
+        decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
+        at = decision.choice.worker
+        similarity = None if decision.similarity is None else decision.similarity[at]
+        known = None if similarity is None or math.isnan(similarity) else similarity
+        endpoint = decision.endpoints[at]
+        return Placement(
+            endpoint, Lease(endpoint, sequences), decision.policy, decision.reason, decision.choice.candidates,
+            known, decision.totals[at],
+        )  # fmt: skip
+
+    def decide(
+        self, table: Table, signature: Signature, exclude: Collection[Endpoint], sequences: int, turn: int
+    ) -> Decision:
+        """Choose, and change nothing.
+
+        Raises
+        ------
+        RouterError
+            As :meth:`place` does.
+        """
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
@@ -131,7 +175,7 @@ class Placer:
         room = [engine for engine in usable if engine.in_flight + sequences <= bound(engine, limit)]
         if not room:
             raise self._registry.full(limit, sequences)
-        usable, totals = room, self._registry.totals(room)
+        totals = self._registry.totals(room)
         policy, slots = table.policy, None
         if signature is WHOLE:
             policy, reason = _JSQ, "whole"
@@ -141,13 +185,9 @@ class Placer:
             slots, reason = score(table.centroids, signature)
             if slots is None:
                 policy = _JSQ
-        similarity = None if slots is None else _per_endpoint(slots, usable)
-        turn = self._registry.turn(ROLE_DECODE)
+        similarity = None if slots is None else _per_endpoint(slots, room)
         choice = policy.choose(Situation(totals, turn, similarity), self._rng)
-        at = choice.worker
-        known = None if similarity is None or math.isnan(similarity[at]) else similarity[at]
-        lease = Lease(usable[at], sequences)
-        return Placement(usable[at], lease, policy.name, reason, choice.candidates, known, totals[at])
+        return Decision(room, totals, similarity, policy.name, reason, choice)
 
 
 def _per_endpoint(slots: list[float], endpoints: list[Endpoint]) -> list[float]:

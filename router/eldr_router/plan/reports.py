@@ -37,6 +37,7 @@ def write_report(report: Report) -> dict[str, Any]:
         "granted": report.granted,
         "got": report.got,
         "waiting": report.waiting,
+        "prefill": dict(report.prefill),
     }
 
 
@@ -64,6 +65,7 @@ def read_report(status: int, body: bytes) -> Report:
             granted=_counts(fields["granted"]),
             got=_counts(fields["got"]),
             waiting=int(fields["waiting"]),
+            prefill=_counts(fields.get("prefill") or {}),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None

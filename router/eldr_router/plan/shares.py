@@ -73,6 +73,11 @@ class Shares:
         return self._now.view
 
     @property
+    def alone(self) -> bool:
+        """Whether this router has every limit to itself."""
+        return self._settled and not self.peers and len(self._now.view.members) == 1
+
+    @property
     def begun(self) -> bool:
         """Whether this router ever had its whole part: until then it has none."""
         return self._settled or self._before is not None

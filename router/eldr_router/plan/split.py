@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from eldr_router.plan.affinity import seed
@@ -32,6 +33,7 @@ class Report(NamedTuple):
 
     ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``turn``,
     ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
+    ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited.
     """
 
     router: str
@@ -43,6 +45,7 @@ class Report(NamedTuple):
     granted: Mapping[str, int]
     got: Mapping[str, int]
     waiting: int
+    prefill: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)

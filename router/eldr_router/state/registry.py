@@ -6,7 +6,7 @@ arriving together never herd on one engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -137,10 +137,12 @@ class Registry:
         """All engines of a role."""
         return list(self._endpoints[role].values())
 
-    def usable(self, role: str, exclude: Iterable[Endpoint] = ()) -> list[Endpoint]:
+    def usable(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
         """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
         now = self._clock()
-        known = [endpoint for endpoint in self._endpoints[role].values() if endpoint not in exclude]
+        known = list(self._endpoints[role].values())
+        if exclude:
+            known = [endpoint for endpoint in known if endpoint not in exclude]
         return [endpoint for endpoint in known if endpoint.health.is_good(now)] or known
 
     def is_healthy(self, endpoint: Endpoint) -> bool:
@@ -152,18 +154,30 @@ class Registry:
         self._turns[role] += 1  # per role: with one for both, two engines would never take turns
         return self._turns[role]
 
+    def turns(self, role: str) -> int:
+        """Return the last number of :meth:`turn`."""
+        return self._turns[role]
+
     def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
         """Return the sequences in flight per engine, over all routers."""
-        others = [report.in_flight for report in self.shares.others()]
-        if not others:
+        if not self.shares.peers:
             return [endpoint.in_flight for endpoint in endpoints]
+        others = self.shares.others()
+        prefill = [report.prefill for report in others]
+        decode = [report.in_flight for report in others]
         return [
-            endpoint.in_flight + sum(counts.get(endpoint.name, 0) for counts in others)
+            endpoint.in_flight
+            + sum(
+                counts.get(endpoint.spec.name, 0)
+                for counts in (prefill if endpoint.spec.role == ROLE_PREFILL else decode)
+            )
             for endpoint in endpoints
         ]
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
         """Return how many sequences this router may have on an engine, of a limit over all routers."""
+        if self.shares.alone:
+            return limit
         return min(limit, self.shares.bound(endpoint.name))
 
     def peer_ages(self) -> dict[Address, float]:
@@ -173,12 +187,12 @@ class Registry:
             address: now - peer.heard for address, peer in self.shares.peers.items() if peer.heard is not None
         }
 
-    def counts(self) -> dict[str, int]:
-        """Own decode sequences in flight by engine name, engines that are going included."""
+    def counts(self, role: str = ROLE_DECODE) -> dict[str, int]:
+        """Own sequences in flight by engine name, engines that are going included."""
         counts: dict[str, int] = {}
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
-        for endpoint in (*self._endpoints[ROLE_DECODE].values(), *self._draining):
-            if endpoint.spec.role == ROLE_DECODE:
+        for endpoint in (*self._endpoints[role].values(), *self._draining):
+            if endpoint.spec.role == role:
                 counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight
         return counts
 
@@ -193,10 +207,12 @@ class Registry:
         decode = self.usable(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)
-        room = sum(max(0, self.bound(endpoint, limit) - endpoint.in_flight) for endpoint in decode)
-        if room < self._undecided + sequences:
-            raise self.full(limit, sequences)
-        return Admission(self, sequences)
+        wanted = self._undecided + sequences
+        for endpoint in decode:
+            wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
+            if wanted <= 0:
+                return Admission(self, sequences)
+        raise self.full(limit, sequences)
 
     def full(self, limit: int, sequences: int) -> RouterError:
         """Return the 429 for a request that finds no room, and remember the demand."""
@@ -228,7 +244,8 @@ class Registry:
 
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
-        return self.shares.report(asker, self.counts(), self.waiting)
+        report = self.shares.report(asker, self.counts(), self.waiting)
+        return report._replace(prefill=self.counts(ROLE_PREFILL))
 
     def give(self) -> None:
         """Give room that is spare here to routers that lack it."""

@@ -1,0 +1,94 @@
+"""Why a request would be placed where it would be placed: a dry run of the router's own decision."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from eldr.contract import ROLE_DECODE
+from eldr_router.http.errors import RouterError, bad_request
+from eldr_router.plan.placement import NO_SIGNATURE, read_signature
+from eldr_router.serve.services import Services
+
+
+def explain(services: Services, body: bytes) -> dict[str, Any]:
+    """Return what the router would do with a request of this signature now; nothing changes.
+
+    Parameters
+    ----------
+    services : Services
+    body : bytes
+        ``{"eldr": counts}`` as a prefill engine sends them, see :data:`eldr.contract.ELDR_KEY`; without them, what
+        happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent.
+
+    Raises
+    ------
+    RouterError
+        400 if the body is none of this.
+    """
+    fields = _fields(body)
+    sequences = fields.get("sequences", 1)
+    if type(sequences) is not int or sequences < 1:
+        raise bad_request(
+            f"sequences: expected a whole number from 1, got {sequences!r:.40}", param="sequences"
+        )
+    counts = fields.get("eldr")
+    signature = NO_SIGNATURE if counts is None else read_signature(counts)
+    registry, table = services.registry, services.table
+    answer: dict[str, Any] = {
+        "v": 1,
+        "signature": signature.quality,
+        "policy": table.policy_in_effect,
+        "epoch": table.epoch,
+        "fit": None if table.active is None else table.active.fit,
+        "tau": table.intent.tau,
+        "max_in_flight": table.max_in_flight,
+        "choice": None,
+    }
+    rows: dict[str, dict[str, Any]] = {}
+    known = registry.endpoints(ROLE_DECODE)
+    for endpoint, total in zip(known, registry.totals(known), strict=True):
+        rows[endpoint.name] = {
+            "name": endpoint.name,
+            "slot": endpoint.spec.slot,
+            "healthy": registry.is_healthy(endpoint),
+            "in_flight": endpoint.in_flight,
+            "total": total,
+            "bound": registry.bound(endpoint, table.max_in_flight),
+            "eligible": False,
+            "similarity": None,
+            "in_band": None,
+        }
+    try:
+        decision = services.placer.decide(table, signature, (), sequences, registry.turns(ROLE_DECODE) + 1)
+    except RouterError as error:
+        answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
+        return {**answer, "engines": list(rows.values())}
+    best = max((s for s in decision.similarity or () if not math.isnan(s)), default=0.0)
+    for at, endpoint in enumerate(decision.endpoints):
+        row = rows[endpoint.name]
+        row["eligible"] = True
+        if decision.similarity is not None:
+            similarity = decision.similarity[at]
+            without = math.isnan(similarity)
+            row["similarity"] = None if without else round(similarity, 6)
+            row["in_band"] = without or similarity >= best - table.intent.tau
+    answer.update(
+        policy=decision.policy,
+        reason=decision.reason,
+        candidates=decision.choice.candidates,
+        choice=decision.endpoints[decision.choice.worker].name,
+    )
+    return {**answer, "engines": list(rows.values())}
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the request body is not JSON: {error}", "invalid_json") from None
+    if not isinstance(fields, dict):
+        raise bad_request(f"the request body must be an object, got {type(fields).__name__}", "invalid_json")
+    return fields

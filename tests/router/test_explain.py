@@ -1,0 +1,56 @@
+"""Dry runs of placements."""
+
+import httpx
+import pytest
+
+from tests.router.conftest import signature
+from tests.router.test_control import GOOD
+from tests.support.router import AUTH
+
+
+async def ask(router, body):
+    return await router.client.post(f"{router.admin}/eldr/v1/explain", json=body, headers=AUTH)
+
+
+async def test_without_centroids_load_decides(start):
+    async with start("p0", "d0", "d1") as router:
+        got = (await ask(router, {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)})).json()
+        assert (got["policy"], got["reason"], got["signature"]) == ("JSQ", "no_centroids", "exact")
+        assert got["choice"] in ("d0", "d1")
+        assert [row["eligible"] for row in got["engines"]] == [True, True]
+        assert router.idle(), "a dry run takes no room"
+        again = (await ask(router, {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)})).json()
+        assert again["choice"] == got["choice"], "nor a turn"
+
+
+async def test_similarities_and_the_band_are_told(start, tmp_path):
+    file = tmp_path / "c.eldr"
+    file.write_bytes(GOOD)
+    async with start("p0", "d0", "d1", settings={"centroids": file}, tau=0.1) as router:
+        got = (await ask(router, {"eldr": signature(4, 0, 0, 0, 0, 0, 0, 4)})).json()
+        assert (got["policy"], got["reason"]) == ("ELDR", "similarity")
+        rows = {row["name"]: row for row in got["engines"]}
+        best = max(rows.values(), key=lambda row: row["similarity"])
+        assert got["choice"] == best["name"]
+        assert best["in_band"]
+        router["p0"].eldr = signature(4, 0, 0, 0, 0, 0, 0, 4)
+        assert (await router.post()).headers["x-eldr-decode"] == got["choice"], (
+            "what is explained is what happens"
+        )
+
+
+async def test_what_the_client_would_be_told(start):
+    async with start("p0", "d0", max_in_flight=1) as router:
+        got = (await ask(router, {"sequences": 2})).json()
+        assert got["choice"] is None
+        assert got["error"]["status"] == 429
+        assert (await ask(router, {"eldr": {"v": 9}})).json()["signature"] == "wire_error"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"sequences":0}', b'{"sequences":true}'])
+async def test_nonsense_is_told_so(start, body):
+    async with start("p0", "d0") as router:
+        got = await router.client.post(f"{router.admin}/eldr/v1/explain", content=body, headers=AUTH)
+        assert got.status_code == 400
+        assert (await router.client.get(f"{router.admin}/eldr/v1/explain", headers=AUTH)).status_code == 405
+        assert (await httpx.AsyncClient().post(f"{router.admin}/eldr/v1/explain")).status_code == 401
