@@ -1,4 +1,4 @@
-.PHONY: help venv check test e2e-vllm demo bench bench-engine correlation kube-up
+.PHONY: help venv check test e2e-vllm demo bench bench-engine correlation soak kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -20,5 +20,7 @@ bench-engine: venv ## measure what the plug-in costs a real engine, and write do
 	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py
+soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again
+	@.venv/bin/python -m tests.support.soak --minutes $${MINUTES:-30} $${SEED:+--seed $$SEED}
 kube-up: venv ## a cluster to play with, until ctrl-C
 	@.venv/bin/python -m eldr_kube up

@@ -29,6 +29,11 @@ from eldr.sim.server import EngineApp
 @click.option(
     "--lease-seconds", type=click.FloatRange(0.1), default=DEFAULT_LEASE_SECONDS, help="Of prefill results."
 )
+@click.option(
+    "--ignore-deadlines",
+    is_flag=True,
+    help="Pull at any time, as an engine without the plug-in: only the router keeps late results from clients.",
+)
 @click.option("--max-num-seqs", type=click.IntRange(1), default=256, help="Largest batch.")
 @click.option("--kv-blocks", type=click.IntRange(1), default=16384, help="KV capacity in blocks.")
 @click.option("--block-size", type=click.IntRange(1, 255), default=16, help="Tokens per KV block.")
@@ -62,6 +67,7 @@ def command(
     model: str,
     speed: float,
     lease_seconds: float,
+    ignore_deadlines: bool,
     max_num_seqs: int,
     kv_blocks: int,
     block_size: int,
@@ -91,6 +97,7 @@ def command(
         block_size=block_size,
         max_model_len=max_model_len,
         first_step_delay=first_step_delay,
+        heeds_deadlines=not ignore_deadlines,
     )
     try:
         engine = EngineApp(settings, loaded)

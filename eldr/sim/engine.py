@@ -48,6 +48,8 @@ class EngineSettings:
         Extra seconds between the pull and the first token; widens a window that failure tests aim at.
     activations : int
         Finished requests whose decode-time activations are kept for routers.
+    heeds_deadlines : bool
+        Whether it knows ``eldr_pull_before``, as an engine with the plug-in does.
     """
 
     role: Role
@@ -62,6 +64,7 @@ class EngineSettings:
     prefill_seconds_per_token: float = 2e-5
     first_step_delay: float = 0.0
     activations: int = 4096
+    heeds_deadlines: bool = True
 
 
 @dataclass(slots=True)
@@ -100,7 +103,7 @@ class Engine:
         self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._occupied = 0
         self._work = asyncio.Event()
-        self.transfer = Transfer(self.metrics)
+        self.transfer = Transfer(self.metrics, heeds_deadlines=settings.heeds_deadlines)
 
     async def run(self) -> None:
         """Run the step loop until cancelled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -27,10 +28,13 @@ class Transfer:
     Parameters
     ----------
     metrics : EngineMetrics
+    heeds_deadlines : bool
+        False: ``eldr_pull_before`` means nothing to it, as to an engine without the plug-in.
     """
 
-    def __init__(self, metrics: EngineMetrics) -> None:
+    def __init__(self, metrics: EngineMetrics, *, heeds_deadlines: bool = True) -> None:
         self._metrics = metrics
+        self._heeds_deadlines = heeds_deadlines
         self._client = httpx.AsyncClient(timeout=5.0)
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -62,7 +66,7 @@ class Transfer:
         TransferError
             If the side channel cannot be reached, is another engine than the one named, or answers after the deadline.
         """
-        deadline = _deadline(params)
+        deadline = _deadline(params) if self._heeds_deadlines else math.inf
         if time.time() >= deadline:
             logger.warning(
                 "its KV had to be pulled %.3f s ago; the prompt is prefilled here", time.time() - deadline

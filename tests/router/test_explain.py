@@ -1,6 +1,5 @@
 """Dry runs of placements."""
 
-import httpx
 import pytest
 
 from tests.router.conftest import signature
@@ -53,4 +52,4 @@ async def test_nonsense_is_told_so(start, body):
         got = await router.client.post(f"{router.admin}/eldr/v1/explain", content=body, headers=AUTH)
         assert got.status_code == 400
         assert (await router.client.get(f"{router.admin}/eldr/v1/explain", headers=AUTH)).status_code == 405
-        assert (await httpx.AsyncClient().post(f"{router.admin}/eldr/v1/explain")).status_code == 401
+        assert (await router.client.post(f"{router.admin}/eldr/v1/explain")).status_code == 401

@@ -107,6 +107,15 @@ def test_a_late_pull_from_an_engine_that_is_gone_is_right_and_does_not_wait(pair
     assert decode(d, "gone", params).json()["choices"][0]["text"] == text.completion("gone", 8)
 
 
+def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
+    p, _ = pair
+    params = prefill(p, "unheeded") | {PULL_BEFORE_KEY: time.time() - 1, "remote_request_id": "overwritten"}
+    with engine("decode", *FAST, "--ignore-deadlines") as d:
+        said = decode(d.url, "unheeded", params).json()["choices"][0]["text"]
+        assert said != text.completion("unheeded", 8)
+        assert metric(d.url, "eldr_engine_late_pulls_total") == 0
+
+
 def test_what_comes_after_the_deadline_is_a_failed_pull():
     with engine("prefill", *FAST, "--lease-seconds", "60") as p, engine("decode", *FAST) as d:
         before = late_pulls(d.url)

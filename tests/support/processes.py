@@ -44,13 +44,16 @@ def wait_for(
 
 
 class Server:
-    """A process that serves HTTP on a port of its own."""
+    """A process that serves HTTP on a port of its own; what it prints goes to `log`, if it prints much."""
 
-    def __init__(self, arguments: list[str], url: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, arguments: list[str], url: str, env: dict[str, str] | None = None, log: Path | None = None
+    ) -> None:
         self.url = url
-        self.process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
-        )
+        with log.open("a") if log else contextlib.nullcontext(subprocess.PIPE) as out:
+            self.process = subprocess.Popen(
+                arguments, stdout=out, stderr=subprocess.STDOUT, text=True, env=env
+            )
 
     def ready(self, path: str = "/health") -> bool:
         if self.process.poll() is not None:

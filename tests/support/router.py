@@ -27,6 +27,7 @@ class Router(Server):
         *options: str,
         model: str = "m",
         admin_port: int = 0,
+        log: Path | None = None,
         **fields,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,10 +39,11 @@ class Router(Server):
         arguments = [str(ELDR), "router", "--workers", str(self._workers), "--log-dir", str(folder / "log")]
         arguments += ["--port", str(port), "--admin-port", str(admin), "--log-level", "warning", *options]
         env = {**os.environ, contract.ENV_ADMIN_TOKEN: TOKEN}
-        super().__init__(arguments, f"http://127.0.0.1:{port}", env)
+        super().__init__(arguments, f"http://127.0.0.1:{port}", env, log)
 
-    def configure(self, engines: Mapping[str, str]) -> None:
-        """Write the worker file; the router takes it within a second."""
+    def configure(self, engines: Mapping[str, str], **fields) -> None:
+        """Write the worker file, with other settings if they are named; the router takes it within a second."""
+        self._fields |= fields
         entries = {
             role: [{"name": name, "url": url} for name, url in engines.items() if name[0] == role[0]]
             for role in ("prefill", "decode")

@@ -1,0 +1,151 @@
+"""The short form of the soak (``make soak``), and what its judge calls a fault."""
+
+import json
+import random
+
+import pytest
+
+from eldr.sim import text
+from tests.support.soak.asks import MANNERS, Ask, ask, visit
+from tests.support.soak.flat import MEBI, Sample, growth
+from tests.support.soak.judge import GRACE, Record, Window, judge
+from tests.support.soak.plan import disturbances, reloads
+from tests.support.soak.reader import Answer, Reader
+from tests.support.soak.run import Round, run
+from tests.support.soak.table import table
+
+ASK = Ask("a", prompts=("x",), tokens=3)
+STREAM = Ask("s", prompts=("x",), tokens=3, stream=True)
+PIECES = [text.token(text.fingerprint("x"), i) for i in range(3)]
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error": {}}\n\n'
+
+
+@pytest.mark.timeout(360)
+def test_soak(tmp_path):
+    """A minute of everything at once: no wrong text, no lost request, no silent cut, nothing left behind."""
+    report = run(Round(folder=tmp_path, seed=random.SystemRandom().randrange(1 << 32), seconds=60.0))
+    shown = "\n\n".join(str(fault) for fault in report.faults)
+    assert not report.faults, f"logs in {tmp_path}\n\n{shown}\n\n{table(report)}"
+
+
+def event(said):
+    return b"data: " + json.dumps({"choices": [{"index": 0, "text": said}]}).encode() + b"\n\n"
+
+
+def streamed(*parts, end="complete", complete=True):
+    answer = Answer(200, {"content-type": "text/event-stream"}, list(parts), complete)
+    return Record(STREAM, "plain", 100.0, 101.0, end, answer)
+
+
+def whole(said, *, end="complete", complete=True, tokens=3):
+    body = {
+        "choices": [{"index": 0, "text": said, "finish_reason": "length"}],
+        "usage": {"completion_tokens": tokens},
+    }
+    return Record(ASK, "plain", 100.0, 101.0, end, Answer(200, {}, [json.dumps(body).encode()], complete))
+
+
+def failed(status, asked=ASK):
+    return Record(asked, "plain", 100.0, 101.0, "complete", Answer(status, {}, [b"{}"], complete=True))
+
+
+RIGHT = [event(piece) for piece in PIECES]
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome"),
+    [
+        (whole("".join(PIECES)), "ok"),
+        (streamed(*RIGHT, DONE), "ok"),
+        (streamed(RIGHT[0], end="left", complete=False), "left"),
+        (failed(400, Ask("b", status=400)), "ok"),
+        (Record(ASK, "leave", 1.0, 2.0, "left", None), "left"),
+    ],
+)
+def test_what_is_right(record, outcome):
+    assert judge(record, []).outcome == outcome
+    assert not judge(record, []).problem
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome"),
+    [
+        (whole(" other"), "wrong"),
+        (whole("".join(PIECES[:2])), "wrong"),
+        (whole("".join(PIECES), tokens=2), "wrong"),
+        (whole("".join(PIECES), end="closed", complete=False), "cut"),
+        (streamed(event(" other"), end="left", complete=False), "wrong"),
+        (streamed(RIGHT[0], DONE), "wrong"),
+        (streamed(*RIGHT, DONE, RIGHT[0]), "wrong"),
+        (streamed(*RIGHT, RIGHT[0], DONE), "wrong"),
+        (streamed(*RIGHT), "silent cut"),
+        (streamed(RIGHT[0], end="closed", complete=False), "cut"),
+        (Record(ASK, "plain", 1.0, 2.0, "closed", None), "lost"),
+        (Record(ASK, "plain", 1.0, 2.0, "hung", None), "hung"),
+        (failed(500), "status 500"),
+        (failed(200, Ask("b", status=400)), "status 200"),
+    ],
+)
+def test_what_nothing_excuses(record, outcome):
+    disturbed = [Window(kind, 0.0) for kind in ("kill", "stop", "freeze", "late", "tight")]
+    assert judge(record, disturbed).outcome == outcome
+    assert judge(record, disturbed).problem
+
+
+@pytest.mark.parametrize(
+    ("record", "kinds"),
+    [
+        (failed(429), {"kill", "stop", "freeze", "late", "tight"}),
+        (failed(502), {"kill", "stop", "freeze", "late"}),
+        (failed(503), {"kill", "stop", "freeze", "late"}),
+        (streamed(RIGHT[0], ERROR), {"kill"}),
+    ],
+)
+def test_what_a_disturbance_excuses(record, kinds):
+    for kind in ("kill", "stop", "freeze", "late", "tight", "reload"):
+        excused = kind in kinds
+        assert bool(judge(record, [Window(kind, 100.5)]).problem) != excused
+        assert bool(judge(record, [Window(kind, 90.0, 100.5 - GRACE)]).problem) != excused
+        assert judge(record, [Window(kind, 101.5)]).problem, "it came later"
+        assert judge(record, [Window(kind, 90.0, 99.0 - GRACE)]).problem, "it was long over"
+
+
+def test_a_minute_holds_every_kind_and_the_same_seed_the_same_minute():
+    for seed in range(20):
+        first, again = (disturbances(random.Random(seed), 60.0, "p", "d") for _ in range(2))
+        assert first == again
+        assert {d.kind for d in first} >= {"kill", "stop", "freeze", "late"}
+        assert reloads(random.Random(seed), 60.0, ["p0"], ["d0"])[-1].fields["max_in_flight"] == 256
+
+
+def test_every_manner_and_shape_is_drawn():
+    rng = random.Random(1)
+    visits = [visit(rng, i) for i in range(400)]
+    assert {v.manner for v in visits} == set(MANNERS)
+    assert any(len(a.body) > 390_000 for v in visits for a in v.asks)
+    chat = next(a for a in (ask(rng, "x", "n", stream=True) for _ in range(50)) if a.chat)
+    assert len(chat.prompts) == 2
+    assert chat.prompts[0].startswith("system: Be brief.\nuser: ")
+
+
+def test_growth_is_told_from_noise():
+    def samples(kept):
+        return [Sample(float(s), 50 * MEBI + int(kept * s) + (s % 7) * MEBI, 10) for s in range(100)]
+
+    assert not growth(samples(0), 100.0).problem
+    assert growth(samples(MEBI), 100.0).problem
+
+
+def test_answers_are_read_however_they_are_cut():
+    raw = (
+        b"HTTP/1.1 100 Continue\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nc\r\n"
+    )
+    for size in (1, 7, len(raw)):
+        reader = Reader()
+        for start in range(0, len(raw), size):
+            reader.feed(raw[start : start + size])
+        assert [(a.body, a.complete) for a in reader.answers] == [(b"ab", True), (b"c", False)]
+        assert reader.interim == 1
