@@ -15,9 +15,11 @@ import numpy as np
 from eldr.centroids import CentroidSet
 from eldr.contract import ROLE_DECODE
 from eldr.wire import ExpertCounts, encode_counts
-from eldr_router.plan.placement import Placer, read_signature
+from eldr_router.plan.signature import read_signature
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
-from eldr_router.state.registry import EndpointSpec, Registry
+from eldr_router.state.placer import Placer
+from eldr_router.state.registry import Registry
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 48, 128, 8, 512
 ROUNDS, REPEATS = 7, 400

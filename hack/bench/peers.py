@@ -24,11 +24,13 @@ import orjson
 
 from eldr.contract import ROLE_DECODE
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.placement import NO_SIGNATURE, Placer
 from eldr_router.plan.reports import read_report, write_report
 from eldr_router.plan.shares import Shares
+from eldr_router.plan.signature import NO_SIGNATURE
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
-from eldr_router.state.registry import EndpointSpec, Lease, Registry
+from eldr_router.state.placer import Placer
+from eldr_router.state.registry import Lease, Registry
 
 ENGINES = 8
 LIMIT = 64

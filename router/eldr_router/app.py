@@ -23,7 +23,6 @@ from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
-from eldr_router.plan.placement import Placer
 from eldr_router.plan.shares import Shares
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
@@ -31,6 +30,7 @@ from eldr_router.settings import Settings, parse_url
 from eldr_router.sources.file import FileSource
 from eldr_router.state.control import Control
 from eldr_router.state.peers import Peers
+from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)

@@ -65,7 +65,9 @@ def names(app: App) -> list[str]:
 
 def told(caplog) -> list[str]:
     """What was logged about the source, except that it works."""
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    sources = ("eldr_router.state.control", "eldr_router.sources")
+    records = [r for r in caplog.records if r.levelno >= logging.WARNING and r.name.startswith(sources)]
+    return [r.getMessage() for r in records]
 
 
 @pytest.mark.parametrize("code", [403, 429, 500])

@@ -9,7 +9,7 @@ import orjson
 
 from eldr.contract import ROLE_DECODE
 from eldr_router.http.errors import RouterError, bad_request
-from eldr_router.plan.placement import NO_SIGNATURE, read_signature
+from eldr_router.plan.signature import NO_SIGNATURE, read_signature
 from eldr_router.serve.services import Services
 
 

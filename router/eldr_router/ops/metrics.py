@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.head import authority
 from eldr_router.ops.tally import Count, Spread
-from eldr_router.plan.placement import Placement
+from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Registry
 
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

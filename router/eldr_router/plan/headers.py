@@ -5,7 +5,7 @@ from __future__ import annotations
 from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
 from eldr_router.http.head import Headers, ResponseHead, end_to_end, write_request
 from eldr_router.http.requests import Request
-from eldr_router.state.registry import EndpointSpec
+from eldr_router.plan.spec import EndpointSpec
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()

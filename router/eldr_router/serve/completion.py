@@ -10,20 +10,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from eldr.contract import ROLE_PREFILL, attempt_id, is_sampled, request_base
+from eldr.contract import ROLE_PREFILL
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
-from eldr_router.ops.joiner import Observation
 from eldr_router.plan import bodies, headers, steps
 from eldr_router.plan.health import pull_failed, pulled
-from eldr_router.plan.placement import WHOLE, Placement, Signature
 from eldr_router.plan.request import step
+from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import Event, Phase, State
+from eldr_router.serve.account import Account
 from eldr_router.serve.freeing import free_blocks
 from eldr_router.serve.legs import DecodeLeg, Leg, PrefillLeg
 from eldr_router.serve.services import Services
-from eldr_router.state.registry import Endpoint, Lease
+from eldr_router.state.placer import Placement
+from eldr_router.state.registry import Admission, Endpoint, Lease
 
 
 class Completion:
@@ -37,48 +38,22 @@ class Completion:
     """
 
     __slots__ = (
-        "_admission",
-        "_base",
-        "_body",
-        "_client",
-        "_dispatches",
-        "_failed",
-        "_first_byte_seconds",
-        "_headers",
-        "_kv",
-        "_leg",
-        "_metrics",
-        "_outcome",
-        "_placement",
-        "_prefill_seconds",
-        "_request",
-        "_sequences",
-        "_services",
-        "_signature",
-        "_started",
-        "_state",
-        "_status",
-        "_table",
-        "_whole",
+        "_account", "_admission", "_body", "_client", "_headers", "_kv", "_leg", "_request", "_sequences", "_services",
+        "_state", "_table", "_whole",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
-        services.sequence += 1
         self._services = services
-        self._metrics = services.metrics
         self._request = request
         self._client = client
-        self._started = services.clock()
         self._table = services.table
-        self._base = request_base(services.router, services.sequence)
+        self._account = Account(services, request)
+        self._admission: Admission | None = None
+        self._body: bodies.Parsed | None = None
+        self._whole: str | None = None
         self._sequences = 1
-        self._dispatches = 0
-        self._prefill_seconds = self._first_byte_seconds = 0.0
-        self._outcome, self._status, self._failed = "disconnected", 0, ""
         self._leg: Leg | None = None
         self._kv: dict[str, Any] | None = None
-        self._signature: Signature = WHOLE
-        self._placement: Placement | None = None
         self._state = State()
 
     @classmethod
@@ -94,17 +69,17 @@ class Completion:
 
     def _begin(self) -> None:
         services = self._services
-        self._body = bodies.parse(self._request.body, self._request.path)
+        body = self._body = bodies.parse(self._request.body, self._request.path)
         self._headers = headers.to_engine(self._request)
         limit = self._table.max_in_flight
-        whole = bodies.unsplittable(self._body)
+        whole = bodies.unsplittable(body)
         if whole is not None:
             # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-            self._sequences = min(bodies.sequences(self._body), limit)
+            self._sequences = min(bodies.sequences(body), limit)
         elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
         self._whole = whole
-        form, patient = bodies.forms(self._body, split=whole is None)
+        form, patient = bodies.forms(body, split=whole is None)
         self._admission = services.registry.admit(limit, self._sequences)
         self._state = State(
             attempts=services.settings.attempts, split=whole is None, form=form, patient_form=patient
@@ -125,10 +100,10 @@ class Completion:
         known = len(self._state.failures)
         self._state, actions = step(self._state, event)
         for failure in self._state.failures[known:]:
-            self._metrics.gave_up(failure.leg, failure.cause)
+            self._services.metrics.gave_up(failure.leg, failure.cause)
         for action in actions:
             _DO[type(action)](self, action)
-        if self._state.phase is Phase.OVER and self._outcome:
+        if self._state.phase is Phase.OVER and not self._account.closed:
             self._over()
 
     def gone(self) -> None:
@@ -161,10 +136,8 @@ class Completion:
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
         arrived = self._services.arrival()
-        self._prefill_seconds = arrived - self._started
-        self._metrics.prefill(self._prefill_seconds)
-        self._metrics.signatures(signature.quality)
-        self._kv, self._signature = kv, signature
+        self._account.prefilled(signature, arrived)
+        self._kv = kv
         expires = math.inf if kv is None else arrived + self._table.usable_seconds
         self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
 
@@ -172,8 +145,10 @@ class Completion:
 
     def _prefill(self, action: steps.Prefill) -> None:
         registry = self._services.registry
-        self._admission.reopen()
-        self._kv, self._signature = None, WHOLE
+        body, admission = self._parsed(), self._admission
+        if admission is not None:
+            admission.reopen()
+        self._kv, self._account.signature = None, WHOLE
         usable = registry.usable(ROLE_PREFILL, action.refused | action.broken) or registry.usable(
             ROLE_PREFILL, action.refused
         )
@@ -182,15 +157,15 @@ class Completion:
             self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
             return
         choice = self._services.affinity.choose(
-            self._body.prompt,
+            body.prompt,
             [endpoint.name for endpoint in usable],
             registry.totals(usable),
-            stem=self._body.stem,
+            stem=body.stem,
             session=headers.session(self._request),
         )
-        self._metrics.prefill_placements(choice.reason)
+        self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
-        parts = self._wire(endpoint, bodies.prefill_body(self._body))
+        parts = self._wire(endpoint, bodies.prefill_body(body))
         patience = self._services.settings.prefill_timeout
         leg = self._leg = PrefillLeg(
             self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience
@@ -199,14 +174,15 @@ class Completion:
 
     def _decode(self, action: steps.Decode) -> None:
         if not action.kv:
-            self._metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
+            self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
         try:
             placement = self._place(action)
         except RouterError as error:
             self._handle(steps.Nobody(error.status, error.message, error.code))
             return
-        self._admission.settle()
-        self._placement = placement
+        if self._admission is not None:
+            self._admission.settle()
+        self._account.placement = placement
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
             form=action.form, dechunk=self._request.http10, chat=self._request.path == bodies.CHAT,
@@ -218,11 +194,13 @@ class Completion:
         place, table, refused = self._services.placer.place, self._table, action.refused
         if action.broken:
             try:
-                return place(table, self._signature, refused | action.broken, sequences=self._sequences)
+                return place(
+                    table, self._account.signature, refused | action.broken, sequences=self._sequences
+                )
             except RouterError:
                 pass
         try:
-            return place(table, self._signature, refused, sequences=self._sequences)
+            return place(table, self._account.signature, refused, sequences=self._sequences)
         except RouterError as error:
             if refused and error.status == 503:
                 last = self._state.failures[-1].message
@@ -238,7 +216,7 @@ class Completion:
         if kv is not None:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
-        body = bodies.decode_body(self._body, kv, self._state.form, pull_before)
+        body = bodies.decode_body(self._parsed(), kv, self._state.form, pull_before)
         leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
 
     def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002
@@ -273,16 +251,13 @@ class Completion:
         assert leg.head is not None  # noqa: S101
         self._services.waiting.discard(self)
         self._drop_body()
-        self._count()
-        self._status = leg.head.status
-        self._first_byte_seconds = self.now() - self._started
-        self._metrics.first_byte(self._first_byte_seconds)
+        self._account.began(leg.head.status)
         if leg.whole:
             self._handle(steps.Ended())
             return
         chunked = leg.head.body.splittable and not self._request.http10
         back = headers.to_client(leg.head, whole=False, chunked=chunked, endpoint=leg.endpoint.name)
-        back.append(self._request_id())
+        back.append(self._account.returned_id())
         if leg.until_close:
             self._request.keep_alive = False
         client.begin_raw(client.head(leg.head.status, back) + leg.begin())
@@ -292,7 +267,7 @@ class Completion:
     def _end(self, action: steps.End) -> None:  # noqa: ARG002
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._outcome = "ok"
+        self._account.outcome = "ok"
         if leg.whole:
             self._respond(leg, leg.endpoint.name)
         else:
@@ -301,15 +276,15 @@ class Completion:
     def _pass_on(self, action: steps.PassOn) -> None:  # noqa: ARG002
         leg = self._leg
         assert leg is not None  # noqa: S101
-        self._outcome = "engine_error"
+        self._account.outcome = "engine_error"
         self._respond(leg, None)
 
     def _respond(self, leg: Leg, decode: str | None) -> None:
         """Give the client a whole answer."""
         assert leg.head is not None  # noqa: S101
         back = headers.to_client(leg.head, whole=True, chunked=False, endpoint=decode)
-        back.append(self._request_id())
-        self._status = leg.head.status
+        back.append(self._account.returned_id())
+        self._account.status = leg.head.status
         body, leg.body = leg.body, b""
         self._client.respond(leg.head.status, back, body)
 
@@ -320,9 +295,8 @@ class Completion:
     def _bury(self, action: steps.Bury) -> None:
         leg, client = self._leg, self._client
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._outcome = "broken_stream"
-        self._failed = action.message
-        self._metrics.broken_streams()
+        self._account.outcome, self._account.message = "broken_stream", action.message
+        self._services.metrics.broken_streams()
         epitaph = leg.epitaph(f"the decode engine failed: {action.message}")
         if epitaph is None:
             client.abort()
@@ -333,100 +307,49 @@ class Completion:
 
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
-            body = bodies.freeing_body(self._body, self._kv)
-            free_blocks(self._services, self._request.path, self._upstream_id(), self._headers, body)
+            body = bodies.freeing_body(self._parsed(), self._kv)
+            free_blocks(self._services, self._request.path, self._account.next_id(), self._headers, body)
 
     # ends
 
     def _refused(self, error: RouterError) -> None:
-        self._outcome, self._status, self._failed = error.code, error.status, error.message
-        self._client.respond_error(error, [self._request_id()])
+        account = self._account
+        account.outcome, account.status, account.message = error.code, error.status, error.message
+        self._client.respond_error(error, [account.returned_id()])
         if self._state.phase is Phase.NEW:
             self._over()
 
     def _bug(self) -> None:
-        self._outcome = "internal"
-        self._status = 500
+        self._account.outcome, self._account.status = "internal", 500
         self._client.fail()
         if self._leg is not None:
             self._leg.leave()
         self._state = self._state._replace(phase=Phase.OVER)
-        self._over()
+        if not self._account.closed:
+            self._over()
 
     def _over(self) -> None:
-        """Count the request, once, and forget all that it held."""
-        outcome, self._outcome = self._outcome, ""
-        if not outcome:
-            return
-        if hasattr(self, "_admission"):
+        """Close the books, once, and forget all that the request held."""
+        if self._admission is not None:
             self._admission.settle()
         self._services.waiting.discard(self)
-        self._metrics.requests(outcome)
-        seconds = self.now() - self._started
-        if outcome in ("ok", "broken_stream"):
-            self._metrics.total(seconds)
-        if self._services.journal.wants(outcome, self._state.failures):
-            self._log(outcome, seconds)
-        if outcome == "ok":
-            self._observe(seconds)
+        self._account.close(self._state)
         self._drop_body()
         self._leg = None
-
-    def _log(self, outcome: str, seconds: float) -> None:
-        placed = self._placement
-        fields: dict[str, Any] = {
-            "id": self._base,
-            "client_id": self._request_id()[1].decode("latin-1"),
-            "path": self._request.path,
-            "decode": None if placed is None else placed.endpoint.name,
-            "seconds": round(seconds, 4),
-        }
-        self._services.journal.write(outcome, self._status, self._state.failures, fields, self._failed)
 
     def _drop_body(self) -> None:
         """Forget the prompt: it may be large, and the answer may take long."""
         self._request.drop_body()
-        self._kv = None
-        if hasattr(self, "_body"):
-            del self._body
+        self._kv = self._body = None
 
     # small things
 
+    def _parsed(self) -> bodies.Parsed:
+        assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
+        return self._body
+
     def _wire(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        self._dispatches += 1
-        return headers.post(self._request.path, endpoint.spec, self._upstream_id(), self._headers, body)
-
-    def _upstream_id(self) -> str:
-        return attempt_id(self._base, self._dispatches)
-
-    def _request_id(self) -> tuple[bytes, bytes]:
-        return headers.returned_id(self._request, self._base)
-
-    def _count(self) -> None:
-        placement = self._placement
-        if placement is not None:
-            self._metrics.place(placement)
-
-    def _observe(self, seconds: float) -> None:
-        placement, counts = self._placement, self._signature.counts
-        if placement is None or counts is None or not headers.is_logged(self._request):
-            return
-        if placement.endpoint in self._state.broken:
-            return  # it may keep a record of the attempt that failed as well, and both have this request's id
-        base = self._base
-        if not is_sampled(base, self._table.intent.sample_rate):
-            return
-        self._services.joiner.observe(
-            Observation(
-                request_id=base,
-                model=self._table.intent.model,
-                counts=counts,
-                placement=placement,
-                prefill_seconds=self._prefill_seconds,
-                first_byte_seconds=self._first_byte_seconds,
-                total_seconds=seconds,
-            )
-        )
+        return headers.post(self._request.path, endpoint.spec, self._account.next_id(), self._headers, body)
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {

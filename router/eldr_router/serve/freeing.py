@@ -13,7 +13,7 @@ from eldr_router.http.head import Headers
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import headers as wire
-from eldr_router.plan.placement import WHOLE
+from eldr_router.plan.signature import WHOLE
 from eldr_router.serve.services import Services
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.assemble import AssemblyError, assemble
-from eldr_router.plan.placement import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.relay import Relay
+from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Connected, Ended, Event, Form, Heard, Ready, Refused
 from eldr_router.state.registry import Endpoint, Lease
 

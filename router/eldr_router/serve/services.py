@@ -14,9 +14,9 @@ from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.plan.affinity import PrefixAffinity
-from eldr_router.plan.placement import Placer
 from eldr_router.plan.table import EMPTY, Table
 from eldr_router.settings import Settings
+from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
 
 _STALL_SECONDS = 1.0

@@ -13,10 +13,10 @@ import yaml
 from eldr import centroids
 from eldr.centroids import CentroidsError
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
 from eldr_router.settings import SettingsError, parse_url
 from eldr_router.state.control import Control, MissingError
-from eldr_router.state.registry import EndpointSpec
 
 log = logging.getLogger(__name__)
 

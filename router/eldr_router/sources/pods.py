@@ -15,7 +15,7 @@ from eldr.contract import (
     ROLE_DECODE,
     ROLE_PREFILL,
 )
-from eldr_router.state.registry import EndpointSpec
+from eldr_router.plan.spec import EndpointSpec
 
 Pod = Mapping[str, Any]
 

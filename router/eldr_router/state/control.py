@@ -12,9 +12,9 @@ from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import ROLE_DECODE
 from eldr_router.plan.backoff import Backoff
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
 from eldr_router.serve.services import Services
-from eldr_router.state.registry import EndpointSpec
 
 log = logging.getLogger(__name__)
 

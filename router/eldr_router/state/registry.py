@@ -8,43 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, no_endpoint
-from eldr_router.http.head import authority
-from eldr_router.plan.affinity import seed
 from eldr_router.plan.health import Health
 from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report
 
 _LACK_SECONDS = 2.0
 """So long a refused request counts as demand, when routers give each other room."""
 
 
-class EndpointSpec(NamedTuple):
-    """An engine as a source describes it; ``slot`` is the centroid it belongs to, -1 for none."""
-
-    role: str
-    name: str
-    host: str
-    port: int
-    slot: int = -1
-
-    @property
-    def authority(self) -> str:
-        """``host:port`` as it stands in URLs and Host headers."""
-        return authority(self.host, self.port)
-
-
 class Endpoint:
     """An engine that may be sent requests."""
 
-    __slots__ = ("health", "in_flight", "seed", "spec")
+    __slots__ = ("health", "in_flight", "spec")
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
-        self.seed = seed(spec.name)
         self.in_flight = 0
         self.health = Health()
 

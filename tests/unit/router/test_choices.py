@@ -10,11 +10,13 @@ from eldr.centroids import CentroidSet
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.http.errors import RouterError
-from eldr_router.plan.placement import NO_SIGNATURE, WHOLE, Placer, Signature, read_signature
 from eldr_router.plan.shares import Shares
+from eldr_router.plan.signature import NO_SIGNATURE, WHOLE, Signature, read_signature
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import EMPTY, Intent, make_table
-from eldr_router.state.registry import EndpointSpec, Lease, Registry
+from eldr_router.state.placer import Placer
+from eldr_router.state.registry import Lease, Registry
 
 
 class Clock:

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from eldr_router.cli import command
 from eldr_router.ops.metrics import Metrics
 from eldr_router.plan.placement import REASONS
-from eldr_router.state.registry import EndpointSpec, Registry
+from eldr_router.plan.spec import EndpointSpec
+from eldr_router.state.registry import Registry
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

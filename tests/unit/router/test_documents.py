@@ -7,12 +7,12 @@ import pytest
 
 from eldr import contract
 from eldr_router.plan.reports import question, read_question, read_report, write_report
+from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import Intent, RoutingError, SetRef, make_table, parse
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
 from eldr_router.sources.pods import engines, peers
-from eldr_router.state.registry import EndpointSpec
 
 SET = {"fit": "f", "digest": "sha256:0", "k": 4, "shards": [{"name": "s", "sha256": "00"}]}
 DOCUMENT = {

@@ -1,0 +1,22 @@
+"""Engines as sources describe them. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from eldr_router.http.head import authority
+
+
+class EndpointSpec(NamedTuple):
+    """An engine as a source describes it; ``slot`` is the centroid it belongs to, -1 for none."""
+
+    role: str
+    name: str
+    host: str
+    port: int
+    slot: int = -1
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` as it stands in URLs and Host headers."""
+        return authority(self.host, self.port)

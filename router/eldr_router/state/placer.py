@@ -1,0 +1,127 @@
+"""Places requests on decode engines: the choice and the room it takes, in one step of the event loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.contract import ROLE_DECODE
+from eldr.core.policy import Choice
+from eldr_router.http.errors import no_endpoint
+from eldr_router.plan.placement import rank
+from eldr_router.plan.signature import Signature
+from eldr_router.plan.table import Table
+from eldr_router.state.registry import Endpoint, Lease, Registry
+
+
+class Placement(NamedTuple):
+    """A decision.
+
+    Attributes
+    ----------
+    endpoint : Endpoint
+    lease : Lease
+        Already acquired.
+    policy, reason : str
+        The policy that decided, and why it (one of :data:`eldr_router.plan.placement.REASONS`).
+    candidates : int
+        Among how many engines load decided.
+    similarity : float or None
+        Cosine to the chosen engine's centroid.
+    in_flight : int
+        The engine's requests in flight before this one, over all routers.
+    """
+
+    endpoint: Endpoint
+    lease: Lease
+    policy: str
+    reason: str
+    candidates: int
+    similarity: float | None
+    in_flight: int
+
+
+class Decision(NamedTuple):
+    """A choice and what it rests on; lists are by eligible engine.
+
+    Attributes
+    ----------
+    endpoints : list of Endpoint
+        Those that are well and have room.
+    totals : list of int
+        Sequences in flight on each, over all routers.
+    similarity : list of float or None
+        Cosine to each one's centroid, NaN for one without.
+    policy, reason : str
+        As in :class:`Placement`.
+    choice : eldr.core.policy.Choice
+    """
+
+    endpoints: list[Endpoint]
+    totals: list[int]
+    similarity: list[float] | None
+    policy: str
+    reason: str
+    choice: Choice
+
+
+class Placer:
+    """Places requests on decode engines.
+
+    Parameters
+    ----------
+    registry : Registry
+    rng : numpy.random.Generator
+        For the policies that draw.
+    """
+
+    def __init__(self, registry: Registry, rng: np.random.Generator) -> None:
+        self._registry = registry
+        self._rng = rng
+
+    def place(
+        self, table: Table, signature: Signature, exclude: Collection[Endpoint] = (), *, sequences: int = 1
+    ) -> Placement:
+        """Choose an engine with room for so many sequences and acquire its lease, in one step.
+
+        Raises
+        ------
+        RouterError
+            503 if no engine is left, 429 if this router has no room on any that is left.
+        """
+        decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
+        at = decision.choice.worker
+        similarity = None if decision.similarity is None else decision.similarity[at]
+        known = None if similarity is None or math.isnan(similarity) else similarity
+        endpoint = decision.endpoints[at]
+        return Placement(
+            endpoint, Lease(endpoint, sequences), decision.policy, decision.reason, decision.choice.candidates,
+            known, decision.totals[at],
+        )  # fmt: skip
+
+    def decide(
+        self, table: Table, signature: Signature, exclude: Collection[Endpoint], sequences: int, turn: int
+    ) -> Decision:
+        """Choose, and change nothing.
+
+        Raises
+        ------
+        RouterError
+            As :meth:`place` does.
+        """
+        usable = self._registry.usable(ROLE_DECODE, exclude)
+        if not usable:
+            raise no_endpoint(ROLE_DECODE)
+        # own bounds keep the limit over all routers; what the others have in flight, heard late, only ranks the engines
+        limit, bound = table.max_in_flight, self._registry.bound
+        room = [engine for engine in usable if engine.in_flight + sequences <= bound(engine, limit)]
+        if not room:
+            raise self._registry.full(limit, sequences)
+        totals = self._registry.totals(room)
+        ranked = rank(
+            table, signature, [engine.spec.slot for engine in room], totals, turn=turn, rng=self._rng
+        )
+        return Decision(room, totals, *ranked)
