@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from tests.support.soak.judge import Window
 from tests.support.soak.plan import LEASE, Disturbance, Reload
@@ -15,6 +16,9 @@ from tests.support.soak.stage import Stage
 _TIGHT = 64
 _BEFORE_FREEZE = 0.6
 _BEFORE_THAW = 0.8
+_BUSY_SECONDS = 0.05
+_GET = b"GET /health HTTP/1.1\r\nhost: soak\r\n"
+_BUSY = (_GET + b"\r\n") * 20_000 + _GET + b"connection: close\r\n\r\n"
 
 
 class Director:
@@ -88,21 +92,44 @@ class Director:
 
     async def _freeze(self, engines: Sequence[str], seconds: float) -> None:
         del engines
-        self._stage.freeze()
-        await asyncio.sleep(seconds)
-        self._stage.freeze(thaw=True)
+        async with self._busy():
+            self._stage.freeze()
+            await asyncio.sleep(seconds)
+            self._stage.freeze(thaw=True)
 
     async def _late(self, engines: Sequence[str], seconds: float) -> None:
         """Let results reach engines that stand still, and their answers routers that stand still, both too late."""
         del seconds
         self._signal(engines, signal.SIGSTOP)
         await asyncio.sleep(_BEFORE_FREEZE)
-        self._stage.freeze()
-        await asyncio.sleep(LEASE)
-        self._signal(engines, signal.SIGCONT)
-        await asyncio.sleep(_BEFORE_THAW)
-        self._stage.freeze(thaw=True)
+        async with self._busy():
+            self._stage.freeze()
+            await asyncio.sleep(LEASE)
+            self._signal(engines, signal.SIGCONT)
+            await asyncio.sleep(_BEFORE_THAW)
+            self._stage.freeze(thaw=True)
+
+    @contextlib.asynccontextmanager
+    async def _busy(self) -> AsyncIterator[None]:
+        """Have the routers stand still in the middle of work.
+
+        One that stands still while it waits is woken by its timers first, which end what is late; one in the middle of
+        work reads first what has come meanwhile.
+        """
+        tasks = [asyncio.create_task(_occupy(port)) for port in self._stage.ports]
+        await asyncio.sleep(_BUSY_SECONDS)
+        yield
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _signal(self, engines: Sequence[str], number: int) -> None:
         for name in engines:
             self._stage.engines[name].signal(number)
+
+
+async def _occupy(port: int) -> None:
+    """Give a router half a second of work."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(_BUSY)
+    while await reader.read(1 << 16):
+        pass
+    writer.close()
