@@ -88,15 +88,13 @@ class Peers:
                 shares.refused(address)
             else:
                 shares.silent(address, "does not accept connections; its share stays reserved")
-        except TimeoutError:
-            shares.silent(address, f"does not answer within {_PATIENCE:g} s; its share stays reserved")
-        except BrokenError as error:
-            if (
-                error.cause != "stale"
-            ):  # a pooled connection that had ended; the next question opens another one
-                shares.silent(address, f"{error}; its share stays reserved")
-        except ValueError as error:
-            shares.silent(address, f"{error}; its share stays reserved")
+        except (TimeoutError, BrokenError, ValueError) as error:
+            cause = getattr(error, "cause", None)
+            if cause == "stale":
+                return  # a pooled connection had ended; the next question opens another one
+            timed_out = isinstance(error, TimeoutError) or cause == "timeout"
+            what = f"does not answer within {_PATIENCE:g} s" if timed_out else str(error)
+            shares.silent(address, f"{what}; its share stays reserved")
         else:
             shares.heard(address, report, asked, self._services.clock())
 
