@@ -44,6 +44,8 @@ class Simulation:
 
     routers: int
     period: float
+    limit: int = LIMIT
+    gives: bool = True
     now: float = 0.0
     queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     order: itertools.count[int] = field(default_factory=itertools.count)
@@ -54,12 +56,12 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.table = make_table(
-            Intent(policy="JSQ", max_in_flight=LIMIT), epoch=0, active=None, centroids=None
+            Intent(policy="JSQ", max_in_flight=self.limit), epoch=0, active=None, centroids=None
         )
         specs = [EndpointSpec(ROLE_DECODE, f"x-decode-{i}", "h", i, i) for i in range(ENGINES)]
         self.registries = []
         for own in range(self.routers):
-            shares = Shares(f"{own:08x}", LIMIT)
+            shares = Shares(f"{own:08x}", self.limit)
             shares.set_addresses(("r", other) for other in range(self.routers) if other != own)
             registry = Registry(lambda: self.now, shares)
             registry.replace(ROLE_DECODE, specs)
@@ -70,7 +72,8 @@ class Simulation:
             for other in range(self.routers):
                 if other != own:
                     self.at(phases.random() * self.period, self.asking(own, other))
-            self.at(phases.random() * self.period, self.giving(own))
+            if self.gives:
+                self.at(phases.random() * self.period, self.giving(own))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.queue, (when, next(self.order), what))
@@ -166,6 +169,22 @@ def simulate(seconds: float) -> None:
                 )
 
 
+def demand(seconds: float) -> None:
+    """Requests refused although another router has room, with and without giving it away."""
+    print(
+        "\n429 % where one router would refuse none: 20 sequences on each engine on average, limit 40, period 20 ms"
+    )
+    print(f"{'to the first router':>20} {'routers':>7} {'fixed parts':>11} {'given away':>10}")
+    for skew, routers in itertools.product((0.6, 1.0), (2, 4, 8)):
+        arrivals = workload(seconds, 20 * ENGINES, 1.0, skew)
+        refused = []
+        for gives in (False, True):
+            simulation = Simulation(routers, 0.02, limit=40, gives=gives)
+            simulation.run(seconds, arrivals, warm=4.0)
+            refused.append(100 * simulation.refused / len(arrivals))
+        print(f"{skew:>20.0%} {routers:>7} {refused[0]:>11.2f} {refused[1]:>10.2f}")
+
+
 async def loopback(seconds: float) -> None:
     """Measure the CPU time that real routers spend on asking each other, in one process."""
     from eldr_router.app import App
@@ -216,6 +235,7 @@ def main() -> None:
     parser.add_argument("--loopback", action="store_true")
     options = parser.parse_args()
     simulate(options.seconds)
+    demand(options.seconds)
     if options.loopback:
         import uvloop
 

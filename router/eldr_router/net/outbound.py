@@ -29,7 +29,18 @@ Address = tuple[str, int]
 
 
 class ConnectError(Exception):
-    """The engine did not accept a connection: it cannot have seen the request."""
+    """The other side did not accept a connection: it cannot have seen the request.
+
+    Parameters
+    ----------
+    message : str
+    refused : bool
+        Nobody listens there, which a time-out does not say.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class BrokenError(Exception):

@@ -57,7 +57,8 @@ class Pool:
                 f"{authority(host, port)} did not accept a connection in {self._connect_timeout:g} s"
             ) from None
         except OSError as error:
-            raise ConnectError(f"{authority(host, port)}: {error}") from None
+            refused = isinstance(error, ConnectionRefusedError)
+            raise ConnectError(f"{authority(host, port)}: {error}", refused=refused) from None
         self._all.add(connection)
         return connection
 

@@ -75,7 +75,7 @@ class Completion:
         whole = bodies.unsplittable(body)
         if whole is not None:
             # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-            self._sequences = min(bodies.sequences(body), limit)
+            self._sequences = min(bodies.sequences(body), services.registry.most(limit))
         elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
         self._whole = whole

@@ -84,7 +84,7 @@ class Peers:
                 status, body = await self._fetch(address, question(shares.router, asked))
             report = read_report(status, body)
         except ConnectError as error:
-            if isinstance(error.__context__, ConnectionRefusedError):
+            if error.refused:
                 shares.refused(address)
             else:
                 shares.silent(address, "does not accept connections; its share stays reserved")

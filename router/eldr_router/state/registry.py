@@ -163,6 +163,10 @@ class Registry:
             return limit
         return min(limit, self.shares.bound(endpoint.name))
 
+    def most(self, limit: int) -> int:
+        """Return how many sequences of an engine's limit one request may ask for: other routers never give their last."""
+        return max(1, limit - len(self.shares.view.members) + 1)
+
     def peer_ages(self) -> dict[Address, float]:
         """Return the seconds since each other router was heard, of those that ever were."""
         now = self._clock()
