@@ -37,7 +37,7 @@ class Completion:
     """
 
     __slots__ = (
-        "_admission", "_body", "_client", "_dispatches", "_failed", "_first_byte_seconds", "_headers", "_kv", "_leg",
+        "_admission", "_asked", "_body", "_client", "_dispatches", "_failed", "_first_byte_seconds", "_headers", "_kv", "_leg",
         "_metrics", "_outcome", "_placement", "_prefill_seconds", "_request", "_sequence", "_sequences", "_services",
         "_signature", "_started", "_state", "_status", "_table", "_whole",
     )  # fmt: skip
@@ -53,7 +53,7 @@ class Completion:
         self._sequence = services.sequence
         self._sequences = 1
         self._dispatches = 0
-        self._prefill_seconds = self._first_byte_seconds = 0.0
+        self._asked = self._prefill_seconds = self._first_byte_seconds = 0.0
         self._outcome, self._status, self._failed = "disconnected", 0, ""
         self._leg: Leg | None = None
         self._kv: dict[str, Any] | None = None
@@ -140,7 +140,7 @@ class Completion:
 
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
-        arrived = self._services.arrival()
+        arrived = max(self._asked, self._services.arrival())
         self._prefill_seconds = arrived - self._started
         self._metrics.prefill(self._prefill_seconds)
         self._metrics.signatures(signature.quality)
@@ -167,6 +167,7 @@ class Completion:
         endpoint = usable[at]
         parts = self._wire(endpoint, bodies.prefill_body(self._body))
         patience = self._services.settings.prefill_timeout
+        self._asked = self.now()
         leg = self._leg = PrefillLeg(
             self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience
         )
