@@ -38,7 +38,7 @@ class Completion:
     """
 
     __slots__ = (
-        "_account", "_admission", "_body", "_client", "_headers", "_kv", "_leg", "_request", "_sequences", "_services",
+        "_account", "_admission", "_asked", "_body", "_client", "_headers", "_kv", "_leg", "_request", "_sequences", "_services",
         "_state", "_table", "_whole",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Completion:
         self._body: bodies.Parsed | None = None
         self._whole: str | None = None
         self._sequences = 1
+        self._asked = 0.0
         self._leg: Leg | None = None
         self._kv: dict[str, Any] | None = None
         self._state = State()
@@ -135,7 +136,7 @@ class Completion:
 
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
-        arrived = self._services.arrival()
+        arrived = max(self._asked, self._services.arrival())
         self._account.prefilled(signature, arrived)
         self._kv = kv
         expires = math.inf if kv is None else arrived + self._table.usable_seconds
@@ -167,6 +168,7 @@ class Completion:
         endpoint = usable[choice.engine]
         parts = self._wire(endpoint, bodies.prefill_body(body))
         patience = self._services.settings.prefill_timeout
+        self._asked = self.now()
         leg = self._leg = PrefillLeg(
             self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,7 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, help="for the logs")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes of the round end with it
     folder = options.folder or Path(tempfile.mkdtemp(prefix="eldr-soak-"))
     rounds = options.routers or [1, 2]
     _say(f"seed {options.seed}, logs in {folder}")
