@@ -193,9 +193,12 @@ async def test_a_router_that_dies_leaves_its_share_and_one_that_hangs_keeps_it(t
         hung = asyncio.Event()
         answer = second.app.admins.handler
 
-        async def hang(request, client):
+        async def late(request, client):
             await hung.wait()
-            await answer(request, client)
+            answer(request, client)
+
+        def hang(request, client):
+            client.run(late(request, client))
 
         second.app.admins.handler = hang
         caplog.clear()
