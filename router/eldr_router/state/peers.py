@@ -56,7 +56,7 @@ class Peers:
                 task.cancel()
 
     def _pause(self) -> float:
-        if not (self._shares.awaited or self._services.registry.is_busy):
+        if not (self._shares.peers and (self._shares.awaited or self._services.registry.is_busy)):
             return _IDLE_PERIOD
         return max(_PERIOD, _SPACING * len(self._shares.peers))
 
