@@ -65,7 +65,7 @@ def read_report(status: int, body: bytes) -> Report:
             granted=_counts(fields["granted"]),
             got=_counts(fields["got"]),
             waiting=int(fields["waiting"]),
-            prefill=_counts(fields.get("prefill") or {}),
+            prefill=_counts(fields["prefill"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None
