@@ -210,7 +210,7 @@ class Client:
         elif phase == "body":
             await line.send(head + body[: len(body) // 2])
         elif phase != "connected":
-            await line.send(head + body)
+            await line.send(b"".join(one.head() + one.body for one in visit.asks))
         if phase in ("first", "middle"):
             await line.receive()
         if phase == "middle":
