@@ -26,7 +26,7 @@ from tests.support.soak.stage import Stage
 _SAMPLE_SECONDS = 1.0
 _AROUND = 10.0
 _SHOWN = 8
-_LEAVE_SECONDS = 120.0
+_LEAVE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

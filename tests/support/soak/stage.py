@@ -15,7 +15,7 @@ from tests.support.soak.plan import LEASE, Reload, usual
 
 _ROUTER = (
     *("--access-log", "--log-level", "info", "--prefill-timeout-seconds", "10"),
-    *("--decode-idle-timeout-seconds", "30"),
+    *("--decode-idle-timeout-seconds", "20"),
 )
 _ENGINE = (
     *("--model", "m", "--speed", "0.5", "--lease-seconds", str(LEASE)),
