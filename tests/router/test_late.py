@@ -9,7 +9,7 @@ import pytest
 from eldr.contract import PULL_BEFORE_KEY
 from eldr_router import app
 from eldr_router.net.outbound import ConnectError
-from tests.fakes.engines import TOKENS, decode, hang, token_event
+from tests.fakes.engines import TOKENS, decode, hang, prefill, token_event
 from tests.router.conftest import until
 
 LEASE = 2.0  # usable for one second
@@ -19,12 +19,6 @@ WRONG = " wrong"
 @pytest.fixture
 def no_ticks(monkeypatch):
     """Nothing ends a wait: what is late is told by the moment of its arrival alone, as after both processes stood still."""
-    monkeypatch.setattr(app, "_TICK_SECONDS", 1000.0)
-    monkeypatch.setattr("eldr_router.serve.services._STALL_SECONDS", 1000.0)
-
-
-@pytest.fixture
-def no_ticks_of_time(monkeypatch):
     monkeypatch.setattr(app, "_TICK_SECONDS", 1000.0)
 
 
@@ -147,20 +141,19 @@ async def test_decode_engines_are_told_until_when_they_may_pull(start):
         assert before + 85 < deadline < time.time() + 91
 
 
-@pytest.mark.usefixtures("no_ticks_of_time")
-@pytest.mark.parametrize("ticks", [0, 1])
-async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start, no_ticks_of_time, ticks):
-    """It may have lain in the socket all that time, even if the timers ran before it was read."""
+KV = {"remote_request_id": "old", "do_remote_prefill": True}
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start):
+    """It may have lain in the socket all that time; whether timers run before it is read is chance."""
     async with start("p0", "d0", lease_seconds=LEASE) as router:
         services = router.app.services
 
         async def stalls(exchange):
             services.clock = lambda: time.monotonic() + 30.0
-            for _ in range(ticks):
-                services.tick()
-            await exchange.json(
-                {"choices": [], "kv_transfer_params": {"remote_request_id": "old", "do_remote_prefill": True}}
-            )
+            services.tick()
+            await exchange.json({"choices": [], "kv_transfer_params": KV})
 
         router["p0"].script.append(stalls)
         assert (await router.post()).status_code == 200
@@ -168,13 +161,31 @@ async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start, no_ti
         assert "old" not in router["d0"].blocks
 
 
-async def test_an_answer_to_what_was_asked_after_a_stall_is_young(start, no_ticks_of_time):
+async def test_a_prefill_engine_that_stood_still_before_it_answered_hands_nothing_over(start):
+    """Its lease began before, and nobody can tell when."""
     async with start("p0", "d0", lease_seconds=LEASE) as router:
-        services = router.app.services
-        services.clock = lambda: time.monotonic() + 30.0
-        services.tick()
+
+        async def stands_still(exchange):
+            await asyncio.sleep(1.3)
+            await exchange.json({"choices": [], "kv_transfer_params": KV})
+
+        router["p0"].script.append(stands_still)
         assert (await router.post()).status_code == 200
-        assert router.counter("expired_results") == 0
+        assert router.counter("expired_results") == 1
+        assert "old" not in router["d0"].blocks
+
+
+async def test_where_prefill_takes_longer_than_its_lease_a_decode_engine_does_it_all(start):
+    async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
+
+        async def slow(exchange):
+            await asyncio.sleep(1.3)
+            await prefill(exchange)
+
+        router["p0"].script.extend([slow, slow, slow])
+        assert (await router.post()).status_code == 200
+        assert router.counter("expired_results") == 2
+        assert router.counter("whole", reason="expired") == 1
 
 
 async def test_the_blocks_of_a_request_whose_client_left_between_the_legs_are_pulled(start, monkeypatch):

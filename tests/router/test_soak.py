@@ -21,7 +21,7 @@ DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error": {}}\n\n'
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(600)
 def test_soak(tmp_path):
     """A minute of everything at once: no wrong text, no lost request, no silent cut, nothing left behind."""
     report = run(Round(folder=tmp_path, seed=random.SystemRandom().randrange(1 << 32), seconds=60.0))

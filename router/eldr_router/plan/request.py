@@ -161,6 +161,9 @@ def _decode_refused(state: State, event: Refused) -> Step:
 
 def _connected(state: State, event: Connected) -> Step:
     if event.at > state.expires:
+        if any(failure.cause == "expired" for failure in state.failures):
+            # prefill may take longer than its lease: then no result is ever of use
+            state = state._replace(split=False)
         return _expired(state, event.engine, event.at)
     return state._replace(held=False), (Send(kv=state.held),)
 

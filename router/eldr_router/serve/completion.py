@@ -136,10 +136,11 @@ class Completion:
 
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
-        arrived = max(self._asked, self._services.arrival())
-        self._account.prefilled(signature, arrived)
+        self._account.prefilled(signature, self.now())
         self._kv = kv
-        expires = math.inf if kv is None else arrived + self._table.usable_seconds
+        # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
+        # was read, and the bytes would look no different
+        expires = math.inf if kv is None else self._asked + self._table.usable_seconds
         self.handle(steps.Prefilled(leg.endpoint, kv is not None, expires))
 
     # what is to be done

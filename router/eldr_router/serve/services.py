@@ -19,9 +19,6 @@ from eldr_router.settings import Settings
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
 
-_STALL_SECONDS = 0.75
-"""More than two ticks take where nothing stands still; less than the least margin of a lease, which covers it."""
-
 
 class Waiting(Protocol):
     """A request whose engine may not say anything before a lease is over."""
@@ -50,25 +47,13 @@ class Services:
     table: Table = EMPTY
     sequence: int = 0
     waiting: set[Waiting] = field(default_factory=set)
-    _ticked: float = field(default_factory=time.monotonic)
-    _ticked_before: float = field(default_factory=time.monotonic)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def tick(self) -> None:
         """Let time pass for requests that wait within a lease. Called several times a second."""
-        self._ticked_before, self._ticked = self._ticked, self.clock()
-        for waiting in tuple(self.waiting):
-            waiting.tick(self._ticked)
-
-    def arrival(self) -> float:
-        """Return the earliest moment at which what is read now may have arrived.
-
-        After the process stood still (stopped, starved) bytes may have lain in the socket all that time. A process that
-        wakes may run its timers before it reads, so what is read after one tick was only surely not there at the tick
-        before it.
-        """
         now = self.clock()
-        return now if now - self._ticked_before < _STALL_SECONDS else self._ticked_before
+        for waiting in tuple(self.waiting):
+            waiting.tick(now)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the traffic."""

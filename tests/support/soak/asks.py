@@ -116,8 +116,8 @@ def visit(rng: random.Random, number: int) -> Visit:
     if manner == "leave":
         phase = rng.choice(PHASES)
         shape = "stream" if phase == "middle" else _draw(rng, _SHAPES)
-        one = ask(rng, names[0], shape)
-        return Visit(manner, (one,), rng.uniform(0.0, 0.6), phase, abrupt=rng.random() < 0.5)
+        asks = tuple(ask(rng, name, shape) for name in names[: rng.choice([1, 1, 3])])
+        return Visit(manner, asks, rng.uniform(0.0, 0.6), phase, abrupt=rng.random() < 0.5)
     many = manner in ("keep_alive", "pipeline")
     asks = tuple(ask(rng, name, _draw(rng, _SHAPES)) for name in (names if many else names[:1]))
     if manner == "half_closed":  # a stream that has begun is over when its client says that it leaves

@@ -18,7 +18,7 @@ _BEFORE_FREEZE = 0.6
 _BEFORE_THAW = 0.8
 _BUSY_SECONDS = 0.05
 _GET = b"GET /health HTTP/1.1\r\nhost: soak\r\n"
-_BUSY = (_GET + b"\r\n") * 20_000 + _GET + b"connection: close\r\n\r\n"
+_BUSY = (_GET + b"\r\n") * 8_000 + _GET + b"connection: close\r\n\r\n"
 
 
 class Director:
@@ -127,7 +127,7 @@ class Director:
 
 
 async def _occupy(port: int) -> None:
-    """Give a router half a second of work."""
+    """Give a router some tenths of a second of work."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(_BUSY)
     while await reader.read(1 << 16):

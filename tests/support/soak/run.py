@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from tests.support.soak.stage import Stage
 _SAMPLE_SECONDS = 1.0
 _AROUND = 10.0
 _SHOWN = 8
-_LEAVE_SECONDS = 120.0
+_LEAVE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +133,17 @@ async def _run(round_: Round, stage: Stage) -> Report:
     sampling = asyncio.create_task(_sample(stage, samples))
     rng = random.Random(f"{round_.seed} plan")
     prefill, decode = stage.names("p"), stage.names("d")
-    async with asyncio.timeout(round_.seconds + _LEAVE_SECONDS), asyncio.TaskGroup() as group:
-        group.create_task(Crowd(round_, stage.ports, take).run())
-        group.create_task(director.disturb(disturbances(rng, round_.seconds, prefill, decode)))
-        group.create_task(director.reload(reloads(rng, round_.seconds, prefill, decode)))
+    try:
+        async with asyncio.timeout(round_.seconds + _LEAVE_SECONDS), asyncio.TaskGroup() as group:
+            group.create_task(Crowd(round_, stage.ports, take).run())
+            group.create_task(director.disturb(disturbances(rng, round_.seconds, prefill, decode)))
+            group.create_task(director.reload(reloads(rng, round_.seconds, prefill, decode)))
+    except (TimeoutError, ExceptionGroup) as error:
+        report.faults.append(Fault("the round did not come to its end", traceback.format_exception(error)))
+        stage.freeze(thaw=True)
     sampling.cancel()
+    events = "\n".join(f"{_clock(w.began)}..{_clock(w.ended)} {w.kind}: {w.what}" for w in director.windows)
+    (round_.folder / "events.txt").write_text(events)
     report.disturbances = director.done
     problems = await asyncio.to_thread(quiet.problems, stage, files_before)
     report.faults += [Fault(problem) for problem in problems]

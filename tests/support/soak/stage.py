@@ -15,7 +15,7 @@ from tests.support.soak.plan import LEASE, Reload, usual
 
 _ROUTER = (
     *("--access-log", "--log-level", "info", "--prefill-timeout-seconds", "10"),
-    *("--decode-idle-timeout-seconds", "30"),
+    *("--decode-idle-timeout-seconds", "20"),
 )
 _ENGINE = (
     *("--model", "m", "--speed", "0.5", "--lease-seconds", str(LEASE)),
@@ -32,6 +32,11 @@ class Engine:
         For its log.
     name : str
     options : tuple of str
+
+    Attributes
+    ----------
+    up : bool
+        It serves, and is not on its way back.
     """
 
     def __init__(self, folder: Path, name: str, *options: str) -> None:
@@ -44,20 +49,19 @@ class Engine:
             *(str(ELDR), "engine-sim", "--role", role, "--port", str(port)),
             *(*_ENGINE, *options),
         ]
+        self.up = False
         self._server: Server | None = None
-
-    @property
-    def up(self) -> bool:
-        return self._server is not None
 
     def start(self) -> None:
         self._server = Server(self._arguments, self.url, log=self.log)
 
     def ready(self) -> bool:
-        return self._server is not None and self._server.ready()
+        self.up = self._server is not None and self._server.ready()
+        return self.up
 
     def kill(self) -> None:
         server, self._server = self._server, None
+        self.up = False
         if server is not None:
             server.process.kill()
             server.process.wait()
@@ -158,7 +162,7 @@ class Stage:
         """Start an engine that was killed, and wait until it serves."""
         engine = self.engines[name]
         engine.start()
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(2 * START_SECONDS):
             while not await asyncio.to_thread(engine.ready):
                 await asyncio.sleep(0.1)
 
@@ -182,3 +186,14 @@ def files(pid: int) -> set[str]:
         except OSError:
             continue
     return found
+
+
+def connections(pid: int, ports: set[int]) -> int:
+    """Return how many connections a process has open to these ports."""
+    own = {name[8:-1] for name in files(pid) if name.startswith("socket:")}
+    count = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        port, is_established = int(fields[2].partition(":")[2], 16), fields[3] == "01"
+        count += is_established and port in ports and fields[9] in own
+    return count
