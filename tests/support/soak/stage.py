@@ -121,11 +121,11 @@ class Stage:
         for engine in self.engines.values():
             engine.start()
         for engine in self.engines.values():
-            wait_for(engine.ready, f"engine {engine.name}", START_SECONDS)
+            wait_for(engine.ready, f"engine {engine.name}", 3 * START_SECONDS)
         for index in range(self._routers):
             self._add_router(index)
         for router in self.routers:
-            wait_for(lambda r=router: r.ready("/ready"), "router", START_SECONDS)
+            wait_for(lambda r=router: r.ready("/ready"), "router", 3 * START_SECONDS)
 
     def _add_router(self, index: int) -> None:
         """Start a router; the one before it learns of it as it learns of the one before: each polls the other."""
@@ -162,7 +162,7 @@ class Stage:
         """Start an engine that was killed, and wait until it serves."""
         engine = self.engines[name]
         engine.start()
-        async with asyncio.timeout(2 * START_SECONDS):
+        async with asyncio.timeout(3 * START_SECONDS):
             while not await asyncio.to_thread(engine.ready):
                 await asyncio.sleep(0.1)
 
