@@ -191,20 +191,23 @@ def _tick(state: State, event: Tick) -> Step:
 def _expired(state: State, engine: Engine, at: float) -> Step:
     late = at - state.expires
     message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
+    sent = not state.held
     state = state._replace(held=False)  # blocks whose lease is over need no freeing
     if state.form is Form.WHOLE:
         if state.patient_form is None:
             state = state._replace(split=False)
         else:
             state = state._replace(form=state.patient_form)
-    return _again(state, Broken(engine, "expired", message))
+    return _again(
+        state, Broken(engine, "expired", message), avoid=sent
+    )  # one that was sent nothing did nothing wrong
 
 
 def _decode_broken(state: State, event: Broken) -> Step:
     return _again(state, event)
 
 
-def _again(state: State, event: Broken) -> Step:
+def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
     failure = Failure("decode", event.engine, event.cause, event.message)
     source = state.source if event.cause in _PULL else None
@@ -212,7 +215,7 @@ def _again(state: State, event: Broken) -> Step:
     state = state._replace(
         failures=(*state.failures, failure),
         spent=state.spent + 1,
-        broken=state.broken | {event.engine} if source is None else state.broken | {event.engine, source},
+        broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
         refused=_NONE,
         source=None,
         held=False,
