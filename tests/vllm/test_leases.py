@@ -126,12 +126,13 @@ def test_what_arrives_after_the_deadline_is_not_used(fleet, correct, fresh, back
 
 def test_a_prefill_engine_gets_back_the_blocks_that_are_not_pulled(fleet, correct, background):
     """While they are not pulled, a decode engine renews their lease for as long as it works on the request."""
-    p, d0 = fleet.up("p", "d0")
+    p, d0 = fleet.up("p-short", "d0")
+    wait_for(lambda: p.metric(USED) == 0, "what others did not pull to be free", 60)
     late, expired = d0.metric(LATE, outcome=LATE_PREFILLED), p.metric(EXPIRED)
     params = ask_prefill(p.url, LONG) | {PULL_BEFORE_KEY: time.time()}
     assert p.metric(USED) > 0
     answer = background.submit(ask, d0.url, LONG, stream=False, kv_transfer_params=params)
-    wait_for(lambda: p.metric(USED) == 0, "its blocks to be free", 60)
+    wait_for(lambda: p.metric(USED) == 0, "its blocks to be free", 60, show=p.tail)
     assert not answer.done()
     correct(LONG, answer.result())
     assert d0.metric(LATE, outcome=LATE_PREFILLED) == late + 1
