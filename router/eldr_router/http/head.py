@@ -23,6 +23,10 @@ HOP_BY_HOP = frozenset(
     )
 )
 
+JSON = (b"content-type", b"application/json")
+
+_FIELD = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
+_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection"))
 _HEAD = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})[^\r\n]*(?:\r\n[!-9;-~]+:[^\r\n]*)*")
 _LINES = {status.value: b"HTTP/1.1 %d %b" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
@@ -76,18 +80,17 @@ def parse_head(block: bytes) -> ResponseHead:
     status = int(match[2])
     length: bytes | None = None
     encoding: bytes | None = None
-    headers: Headers = []
-    for line in block.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        name, value = name.lower(), value.strip(b" \t")
-        headers.append((name, value))
+    headers = [(name.lower(), value.rstrip(b" \t")) for name, value in _FIELD.findall(block)]
+    for name, value in headers:
+        if name not in _FRAMING:
+            continue
         if name == b"content-length":
             if not value.isdigit() or (length is not None and int(length) != int(value)):
                 raise FramingError(f"content-length: {value[:40]!r}")
             length = value
         elif name == b"transfer-encoding":
             encoding = value.lower() if encoding is None else encoding + b"," + value.lower()
-        elif name == b"connection":
+        else:
             tokens = {token.strip() for token in value.lower().split(b",")}
             keep_alive = b"close" not in tokens and (keep_alive or b"keep-alive" in tokens)
     body: Tracker
@@ -106,19 +109,19 @@ def parse_head(block: bytes) -> ResponseHead:
 
 def write_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a response head with its final blank line."""
-    lines = [_LINES.get(status) or b"HTTP/1.1 %d Status" % status]
-    lines += [b"%b: %b" % header for header in headers]
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+    line = _LINES.get(status) or b"HTTP/1.1 %d Status" % status
+    return b"%b\r\n%b\r\n" % (line, header_lines(headers))
 
 
 def write_request(method: str, target: str, authority: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a request head with its final blank line."""
-    lines = [b"%b %b HTTP/1.1" % (method.encode("latin-1"), target.encode("latin-1"))]
-    lines.append(b"host: %b" % authority.encode())
-    lines += [b"%b: %b" % header for header in headers]
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+    where = method.encode("latin-1"), target.encode("latin-1"), authority.encode()
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (*where, header_lines(headers))
+
+
+def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return headers as they stand in a head, each with its line's end."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 def authority(host: str, port: int) -> str:

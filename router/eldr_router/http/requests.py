@@ -56,9 +56,10 @@ class Request:
 
     def drop_body(self) -> None:
         """Forget the body: it may be large, and the answer may take long."""
-        if self.budget is not None:
-            self.budget.give(len(self.body))
-        self.body = b""
+        if self.body:
+            if self.budget is not None:
+                self.budget.give(len(self.body))
+            self.body = b""
 
     def get(self, name: bytes) -> bytes | None:
         """Return a header's value."""

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, cast
 
 from eldr_router.http.errors import RouterError, error_body
-from eldr_router.http.head import Headers, write_head
+from eldr_router.http.head import JSON, Headers, write_head
 from eldr_router.http.requests import Budget, Request, RequestReader
 from eldr_router.net.work import TaskWork, Work
 
@@ -31,7 +31,6 @@ _RECEIVE_SECONDS = 120.0
 _LINGER_SECONDS = 2.0
 _PROBE_SECONDS = 0.1
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-JSON = (b"content-type", b"application/json")
 
 
 class State(Enum):

@@ -20,9 +20,9 @@ from eldr.contract import (
     STATE_VERSION,
 )
 from eldr_router.http.errors import RouterError
-from eldr_router.http.head import authority
+from eldr_router.http.head import JSON, authority
 from eldr_router.http.requests import Request
-from eldr_router.net.inbound import JSON, ClientConnection
+from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.explain import explain
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan.reports import read_question, write_report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
-from eldr_router.http.head import Headers, ResponseHead, end_to_end, write_request
+from eldr_router.http.head import JSON, Headers, ResponseHead, end_to_end, header_lines
 from eldr_router.http.requests import Request
 from eldr_router.plan.spec import EndpointSpec
 
@@ -24,6 +24,10 @@ _NOT_FORWARDED = frozenset(
         _LOG,
     )
 )
+_POST = b"POST %%b HTTP/1.1\r\nhost: %%b\r\n%b%b: %%b\r\ncontent-length: %%d\r\n%%b\r\n" % (
+    header_lines([JSON]),
+    _REQUEST_ID,
+)
 _NOT_RETURNED = frozenset((_REQUEST_ID, _DECODE))
 _NOT_RETURNED_WHOLE = _NOT_RETURNED | {b"content-length", b"content-type"}
 
@@ -33,15 +37,18 @@ def to_engine(request: Request) -> Headers:
     return end_to_end(request.headers, _NOT_FORWARDED)
 
 
-def post(path: str, spec: EndpointSpec, upstream_id: str, headers: Headers, body: bytes) -> list[bytes]:
-    """Return a request as it is sent to an engine: its head, and its body."""
-    length = (b"content-length", b"%d" % len(body))
-    return [write_request("POST", path, spec.authority, [*own(upstream_id), length, *headers]), body]
+def post(path: str, spec: EndpointSpec, upstream_id: str, lines: bytes, body: bytes) -> list[bytes]:
+    """Return a request as it is sent to an engine: its head, and its body.
+
+    ``lines`` are the client's headers as :func:`eldr_router.http.head.header_lines` writes them, once for all legs.
+    """
+    where = path.encode(), spec.authority.encode()
+    return [_POST % (*where, upstream_id.encode(), len(body), lines), body]
 
 
 def own(upstream_id: str) -> Headers:
     """Return the headers that the router sets on every completion request."""
-    return [(b"content-type", b"application/json"), (_REQUEST_ID, upstream_id.encode())]
+    return [JSON, (_REQUEST_ID, upstream_id.encode())]
 
 
 def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str | None = None) -> Headers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _FIRST_EJECTION = 1.0
 _LONGEST_EJECTION = 30.0
 _ENOUGH_ERRORS = 3
@@ -10,22 +12,26 @@ _ENOUGH_ERRORS = 3
 class Health:
     """What an engine's last answers say about it."""
 
-    __slots__ = ("_ejections", "_errors", "_partners", "_retry_at", "probed_well")
+    __slots__ = ("_ejections", "_errors", "_partners", "_retry_at", "good_from", "probed_well")
 
     def __init__(self) -> None:
         self._ejections = 0
         self._retry_at = 0.0
         self._errors = 0.0  # since the last good answer
         self.probed_well = True
+        self.good_from = (
+            0.0  # probe and ejection in one number: looked at for every engine with every request
+        )
         self._partners: set[Health] = set()  # other ends of the pulls that failed since the last good one
 
     def is_good(self, now: float) -> bool:
         """Tell whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
-        return self.probed_well and now >= self._retry_at
+        return now >= self.good_from
 
     def probed(self, *, well: bool) -> None:
         """Note whether the engine says that it is well. That ends no ejection: it may be well and fail requests."""
         self.probed_well = well
+        self._look()
 
     def eject(self, now: float) -> None:
         """Leave the engine alone for a while: it did not accept a connection, or said that it takes no requests."""
@@ -33,6 +39,7 @@ class Health:
             return  # requests that were already on their way when it was ejected say nothing new
         self._retry_at = now + min(_FIRST_EJECTION * 2**self._ejections, _LONGEST_EJECTION)
         self._ejections = min(self._ejections + 1, 10)
+        self._look()
 
     def failed(self, now: float, weight: float = 1.0) -> None:
         """Note a failure; several in a row eject the engine.
@@ -50,10 +57,14 @@ class Health:
 
     def answered(self) -> None:
         """Forget earlier failures: a good answer came. Pulls that failed stay, they were no answers of a prefill engine."""
-        if not self._partners:
+        if not self._partners and (self._errors or self._ejections):
             self._errors = 0.0
             self._ejections = 0
             self._retry_at = 0.0
+            self._look()
+
+    def _look(self) -> None:
+        self.good_from = self._retry_at if self.probed_well else math.inf
 
     def _pulled(self) -> None:
         self._partners.clear()

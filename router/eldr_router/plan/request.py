@@ -20,6 +20,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from eldr_router.plan.steps import (
     Action,
     Actions,
@@ -89,41 +91,41 @@ def _start(state: State, event: Start) -> Step:  # noqa: ARG001
 
 def _prefill(state: State, before: Actions) -> Step:
     action = Prefill(state.refused, state.broken)
-    return state._replace(phase=Phase.PREFILL), (*before, action)
+    return replace(state, phase=Phase.PREFILL), (*before, action)
 
 
 def _decode(state: State, before: Actions) -> Step:
     if state.phase is not Phase.DECODE:
-        state = state._replace(phase=Phase.DECODE)
+        state = replace(state, phase=Phase.DECODE)
     return state, (*before, Decode(state.held, state.form, state.refused, state.broken))
 
 
 def _over(state: State, *actions: Action) -> Step:
     free: Actions = (Free(),) if state.held else ()
-    return state._replace(phase=Phase.OVER, held=False), (*actions, *free)
+    return replace(state, phase=Phase.OVER, held=False), (*actions, *free)
 
 
 def _prefill_refused(state: State, event: Refused) -> Step:
     failures = (*state.failures, Failure("prefill", event.engine, "refused", event.message))
-    state = state._replace(refused=state.refused | {event.engine}, failures=failures)
+    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
     return _prefill(state, (Leave(), Eject(event.engine)))
 
 
 def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
     if state.busy:
         return _over(state, PassOn())
-    return _decode(state._replace(split=False, refused=_NONE), ())
+    return _decode(replace(state, split=False, refused=_NONE), ())
 
 
 def _prefill_broken(state: State, event: Broken) -> Step:
     failure = Failure("prefill", event.engine, event.cause, event.message)
-    state = state._replace(failures=(*state.failures, failure), busy=event.cause == "busy")
+    state = replace(state, failures=(*state.failures, failure), busy=event.cause == "busy")
     if event.unavailable or state.busy:
         # as if it had refused the connection: nothing was tried, nothing is spent
-        state = state._replace(refused=state.refused | {event.engine})
+        state = replace(state, refused=state.refused | {event.engine})
         return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Leave(),))
     state, blame = _blame(state, "prefill", event, None)
-    state = state._replace(spent=state.spent + 1, broken=state.broken | {event.engine})
+    state = replace(state, spent=state.spent + 1, broken=state.broken | {event.engine})
     if state.spent >= state.attempts:
         return _give_up(state, (Leave(), *blame))
     return _prefill(state, (Leave(), *blame))
@@ -135,9 +137,17 @@ def _prefilled(state: State, event: Prefilled) -> Step:
         # the same prompt was taken: by another engine, then the first one was at fault, or by the same, then nobody was
         if state.suspect[1] != event.engine:
             blame = (Blame(state.suspect[1]),)
-        state = state._replace(suspect=None)
+        state = replace(state, suspect=None)
     source = event.engine if event.kv else None
-    state = state._replace(source=source, held=event.kv, expires=event.expires, refused=_NONE, busy=False)
+    state = replace(
+        state,
+        phase=Phase.DECODE,
+        source=source,
+        held=event.kv,
+        expires=event.expires,
+        refused=_NONE,
+        busy=False,
+    )
     return _decode(state, (Leave(), *blame, Praise(event.engine)))
 
 
@@ -150,12 +160,12 @@ def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
 
 
 def _nobody(state: State, event: Nobody) -> Step:
-    return _over(state, PassOn() if state.busy else Fail(*event))
+    return _over(state, PassOn() if state.busy else Fail(event.status, event.message, event.code))
 
 
 def _decode_refused(state: State, event: Refused) -> Step:
     failures = (*state.failures, Failure("decode", event.engine, "refused", event.message))
-    state = state._replace(refused=state.refused | {event.engine}, failures=failures)
+    state = replace(state, refused=state.refused | {event.engine}, failures=failures)
     return _decode(state, (Leave(), Eject(event.engine)))
 
 
@@ -163,22 +173,22 @@ def _connected(state: State, event: Connected) -> Step:
     if event.at > state.expires:
         if any(failure.cause == "expired" for failure in state.failures):
             # prefill may take longer than its lease: then no result is ever of use
-            state = state._replace(split=False)
+            state = replace(state, split=False)
         return _expired(state, event.engine, event.at)
-    return state._replace(held=False), (Send(kv=state.held),)
+    return replace(state, held=False), (Send(kv=state.held),)
 
 
 def _heard(state: State, event: Heard) -> Step:
     if event.at > state.expires:
         return _expired(state, event.engine, event.at)
-    return (state if state.expires == math.inf else state._replace(expires=math.inf)), ()
+    return (state if state.expires == math.inf else replace(state, expires=math.inf)), ()
 
 
 def _ready(state: State, event: Ready) -> Step:
     if event.at > state.expires:
         return _expired(state, event.engine, event.at)
     blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
-    state = state._replace(phase=Phase.ANSWER, expires=math.inf, suspect=None)
+    state = replace(state, phase=Phase.ANSWER, expires=math.inf, suspect=None)
     return state, (*blame, Praise(event.engine, state.source), Begin())
 
 
@@ -192,12 +202,12 @@ def _expired(state: State, engine: Engine, at: float) -> Step:
     late = at - state.expires
     message = f"nothing came before the lease of its prefill result was nearly over ({late:.1f} s ago)"
     sent = not state.held
-    state = state._replace(held=False)  # blocks whose lease is over need no freeing
+    state = replace(state, held=False)  # blocks whose lease is over need no freeing
     if state.form is Form.WHOLE:
         if state.patient_form is None:
-            state = state._replace(split=False)
+            state = replace(state, split=False)
         else:
-            state = state._replace(form=state.patient_form)
+            state = replace(state, form=state.patient_form)
     return _again(
         state, Broken(engine, "expired", message), avoid=sent
     )  # one that was sent nothing did nothing wrong
@@ -212,7 +222,8 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     failure = Failure("decode", event.engine, event.cause, event.message)
     source = state.source if event.cause in _PULL else None
     state, blame = _blame(state, "decode", event, source)
-    state = state._replace(
+    state = replace(
+        state,
         failures=(*state.failures, failure),
         spent=state.spent + 1,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
@@ -251,12 +262,12 @@ def _blame(state: State, leg: str, event: Broken, source: Engine) -> Step:
         seen = engine in state.broken
         return state, ask if seen else (*ask, Blame(engine, weight=_SHARED_BLAME))
     if state.suspect is None:
-        return state._replace(suspect=(leg, engine, source)), ask
+        return replace(state, suspect=(leg, engine, source)), ask
     first = state.suspect[1]
     if first == engine:
         return state, ask
     shared = (Blame(first, weight=_SHARED_BLAME), Blame(engine, weight=_SHARED_BLAME))
-    return state._replace(suspect=None, shared=True), (*ask, *shared)
+    return replace(state, suspect=None, shared=True), (*ask, *shared)
 
 
 def _ended(state: State, event: Ended) -> Step:  # noqa: ARG001
@@ -265,7 +276,7 @@ def _ended(state: State, event: Ended) -> Step:  # noqa: ARG001
 
 def _answer_broken(state: State, event: Broken) -> Step:
     failure = Failure("decode", event.engine, event.cause, event.message)
-    state = state._replace(failures=(*state.failures, failure))
+    state = replace(state, failures=(*state.failures, failure))
     blame: Actions = ()
     if event.cause in _TRANSPORT:
         blame = (Suspect(event.engine), Blame(event.engine))

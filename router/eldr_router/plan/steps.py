@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 Engine = Any
 """An engine's identity: anything that can be hashed; the machine only compares it."""
@@ -31,7 +33,7 @@ class Form(Enum):
     """As a stream, of which the router makes the whole answer: so the moment of the pull is known."""
 
 
-class Failure(NamedTuple):
+class Failure(Struct, frozen=True):
     """One attempt that came to nothing."""
 
     leg: str
@@ -40,7 +42,7 @@ class Failure(NamedTuple):
     message: str
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True):
     """A request between two events.
 
     Attributes
@@ -93,25 +95,25 @@ class State(NamedTuple):
 # --- events: what happened -------------------------------------------------------------------------------------------
 
 
-class Start(NamedTuple):
+class Start(Struct, frozen=True):
     """The request is admitted."""
 
 
-class Refused(NamedTuple):
+class Refused(Struct, frozen=True):
     """An engine did not accept a connection."""
 
     engine: Engine
     message: str = ""
 
 
-class Connected(NamedTuple):
+class Connected(Struct, frozen=True):
     """A decode engine accepted a connection; nothing is sent yet."""
 
     engine: Engine
     at: float
 
 
-class Prefilled(NamedTuple):
+class Prefilled(Struct, frozen=True):
     """A prefill engine answered; ``expires`` is infinite and ``kv`` false where it handed nothing over."""
 
     engine: Engine
@@ -119,27 +121,27 @@ class Prefilled(NamedTuple):
     expires: float
 
 
-class Heard(NamedTuple):
+class Heard(Struct, frozen=True):
     """A decode engine said something that comes after its pull."""
 
     engine: Engine
     at: float
 
 
-class Ready(NamedTuple):
+class Ready(Struct, frozen=True):
     """What a decode engine said is worth the beginning of a response."""
 
     engine: Engine
     at: float
 
 
-class Answered(NamedTuple):
+class Answered(Struct, frozen=True):
     """An engine answered the request itself, with 4xx: that is for the client."""
 
     engine: Engine
 
 
-class Broken(NamedTuple):
+class Broken(Struct, frozen=True):
     """An attempt failed, or an answer broke."""
 
     engine: Engine
@@ -149,18 +151,18 @@ class Broken(NamedTuple):
     """The engine says that it takes no requests for now."""
 
 
-class Ended(NamedTuple):
+class Ended(Struct, frozen=True):
     """The response is over, properly."""
 
 
-class Tick(NamedTuple):
+class Tick(Struct, frozen=True):
     """Time passes while an engine is silent."""
 
     engine: Engine
     at: float
 
 
-class Nobody(NamedTuple):
+class Nobody(Struct, frozen=True):
     """No engine is left for the leg that was asked for."""
 
     status: int
@@ -168,7 +170,7 @@ class Nobody(NamedTuple):
     code: str
 
 
-class Gone(NamedTuple):
+class Gone(Struct, frozen=True):
     """The client left."""
 
 
@@ -179,14 +181,14 @@ Event = (
 # --- actions: what to do ---------------------------------------------------------------------------------------------
 
 
-class Prefill(NamedTuple):
+class Prefill(Struct, frozen=True):
     """Send the prompt to a prefill engine: none of ``refused``, rather none of ``broken``."""
 
     refused: frozenset[Engine]
     broken: frozenset[Engine]
 
 
-class Decode(NamedTuple):
+class Decode(Struct, frozen=True):
     """Place the request on a decode engine, and connect; with the result's blocks if ``kv``."""
 
     kv: bool
@@ -195,23 +197,23 @@ class Decode(NamedTuple):
     broken: frozenset[Engine]
 
 
-class Send(NamedTuple):
+class Send(Struct, frozen=True):
     """Send the request over the connection to the decode engine; with ``kv`` the result is used up."""
 
     kv: bool
 
 
-class Leave(NamedTuple):
+class Leave(Struct, frozen=True):
     """End the leg: give its load back, drop its connection if the exchange is not over."""
 
 
-class Eject(NamedTuple):
+class Eject(Struct, frozen=True):
     """Leave an engine alone for a while: it takes no requests."""
 
     engine: Engine
 
 
-class Blame(NamedTuple):
+class Blame(Struct, frozen=True):
     """Count a failure against an engine; ``source`` is the other end of its pull, which may be at fault instead."""
 
     engine: Engine
@@ -219,28 +221,28 @@ class Blame(NamedTuple):
     weight: float = 1.0
 
 
-class Suspect(NamedTuple):
+class Suspect(Struct, frozen=True):
     """Ask an engine whether it lives."""
 
     engine: Engine
 
 
-class Praise(NamedTuple):
+class Praise(Struct, frozen=True):
     """Count a good answer for an engine, and for the other end of its pull."""
 
     engine: Engine
     source: Engine = None
 
 
-class Begin(NamedTuple):
+class Begin(Struct, frozen=True):
     """Begin the response with what there is; from now on bytes go straight to the client."""
 
 
-class PassOn(NamedTuple):
+class PassOn(Struct, frozen=True):
     """Give the client the engine's own answer."""
 
 
-class Fail(NamedTuple):
+class Fail(Struct, frozen=True):
     """Give the client an error of the router's."""
 
     status: int
@@ -248,18 +250,18 @@ class Fail(NamedTuple):
     code: str
 
 
-class End(NamedTuple):
+class End(Struct, frozen=True):
     """End the response."""
 
 
-class Bury(NamedTuple):
+class Bury(Struct, frozen=True):
     """End a response that broke: by an error event where the client can take one, else by a cut."""
 
     cause: str
     message: str
 
 
-class Free(NamedTuple):
+class Free(Struct, frozen=True):
     """Have the result's blocks freed: no engine was sent them, and they are pinned for the rest of their lease."""
 
 

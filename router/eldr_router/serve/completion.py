@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from eldr.contract import ROLE_PREFILL
 from eldr_router.http.errors import RouterError
+from eldr_router.http.head import header_lines
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.plan import bodies, headers, steps
@@ -38,7 +41,7 @@ class Completion:
     """
 
     __slots__ = (
-        "_account", "_admission", "_asked", "_body", "_client", "_headers", "_kv", "_leg", "_request", "_sequences", "_services",
+        "_account", "_admission", "_asked", "_body", "_client", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
         "_state", "_table", "_whole",
     )  # fmt: skip
 
@@ -71,7 +74,7 @@ class Completion:
     def _begin(self) -> None:
         services = self._services
         body = self._body = bodies.parse(self._request.body, self._request.path)
-        self._headers = headers.to_engine(self._request)
+        self._lines = header_lines(headers.to_engine(self._request))
         limit = self._table.max_in_flight
         whole = bodies.unsplittable(body)
         if whole is not None:
@@ -98,10 +101,12 @@ class Completion:
             self._bug()
 
     def _handle(self, event: Event) -> None:
-        known = len(self._state.failures)
-        self._state, actions = step(self._state, event)
-        for failure in self._state.failures[known:]:
-            self._services.metrics.gave_up(failure.leg, failure.cause)
+        before = self._state
+        state, actions = step(before, event)
+        self._state = state
+        if state.failures is not before.failures:
+            for failure in state.failures[len(before.failures) :]:
+                self._services.metrics.gave_up(failure.leg, failure.cause)
         for action in actions:
             _DO[type(action)](self, action)
         if self._state.phase is Phase.OVER and not self._account.closed:
@@ -311,7 +316,8 @@ class Completion:
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
             body = bodies.freeing_body(self._parsed(), self._kv)
-            free_blocks(self._services, self._request.path, self._account.next_id(), self._headers, body)
+            sent = headers.to_engine(self._request)
+            free_blocks(self._services, self._request.path, self._account.next_id(), sent, body)
 
     # ends
 
@@ -327,7 +333,7 @@ class Completion:
         self._client.fail()
         if self._leg is not None:
             self._leg.leave()
-        self._state = self._state._replace(phase=Phase.OVER)
+        self._state = replace(self._state, phase=Phase.OVER)
         if not self._account.closed:
             self._over()
 
@@ -352,7 +358,7 @@ class Completion:
         return self._body
 
     def _wire(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        return headers.post(self._request.path, endpoint.spec, self._account.next_id(), self._headers, body)
+        return headers.post(self._request.path, endpoint.spec, self._account.next_id(), self._lines, body)
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {

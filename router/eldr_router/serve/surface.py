@@ -7,10 +7,10 @@ from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, failed, no_endpoint
-from eldr_router.http.head import end_to_end
+from eldr_router.http.head import JSON, end_to_end
 from eldr_router.http.requests import Request
 from eldr_router.net.fetch import fetch
-from eldr_router.net.inbound import JSON, ClientConnection
+from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import bodies
 from eldr_router.serve.completion import Completion

@@ -116,8 +116,8 @@ class Placer:
         if not usable:
             raise no_endpoint(ROLE_DECODE)
         # own bounds keep the limit over all routers; what the others have in flight, heard late, only ranks the engines
-        limit, bound = table.max_in_flight, self._registry.bound
-        room = [engine for engine in usable if engine.in_flight + sequences <= bound(engine, limit)]
+        limit = table.max_in_flight
+        room = self._registry.with_room(usable, limit, sequences)
         if not room:
             raise self._registry.full(limit, sequences)
         totals = self._registry.totals(room)

@@ -123,10 +123,10 @@ class Registry:
     def usable(self, role: str, exclude: Collection[Endpoint] = ()) -> list[Endpoint]:
         """Engines that may be sent a request: the healthy ones, or all if every one is ejected."""
         now = self._clock()
-        known = list(self._endpoints[role].values())
+        known: Collection[Endpoint] = self._endpoints[role].values()
         if exclude:
             known = [endpoint for endpoint in known if endpoint not in exclude]
-        return [endpoint for endpoint in known if endpoint.health.is_good(now)] or known
+        return [endpoint for endpoint in known if endpoint.health.good_from <= now] or list(known)
 
     def is_healthy(self, endpoint: Endpoint) -> bool:
         """Tell whether an engine is not ejected at the moment."""
@@ -162,6 +162,13 @@ class Registry:
         if self.shares.alone:
             return limit
         return min(limit, self.shares.bound(endpoint.name))
+
+    def with_room(self, endpoints: Iterable[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
+        """Return the engines on which this router may have so many sequences more."""
+        if self.shares.alone:
+            most = limit - sequences
+            return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
+        return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
 
     def most(self, limit: int) -> int:
         """Return how many sequences of an engine's limit one request may ask for: other routers never give their last."""

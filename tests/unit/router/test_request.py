@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from eldr_router.plan import steps
 from eldr_router.plan.request import step
@@ -197,7 +198,7 @@ def test_every_short_sequence_of_events(state):
 
 @given(st.sampled_from(STARTS), st.integers(1, 4), st.lists(st.sampled_from(ALL), max_size=60))
 def test_every_long_sequence_of_events(state, attempts, sequence):
-    driver = Driver(state._replace(attempts=attempts))
+    driver = Driver(replace(state, attempts=attempts))
     driver.take(steps.Start())
     for event in sequence:
         driver.take(event)
