@@ -148,10 +148,11 @@ KV = {"remote_request_id": "old", "do_remote_prefill": True}
 async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start):
     """It may have lain in the socket all that time; whether timers run before it is read is chance."""
     async with start("p0", "d0", lease_seconds=LEASE) as router:
-        services = router.app.services
+        services, stall = router.app.services, [0.0]
+        services.clock = lambda: time.monotonic() + stall[0]
 
         async def stalls(exchange):
-            services.clock = lambda: time.monotonic() + 30.0
+            stall[0] = 30.0
             services.tick()
             await exchange.json({"choices": [], "kv_transfer_params": KV})
 

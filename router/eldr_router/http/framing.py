@@ -5,10 +5,12 @@ Pure. Every tracker gives the same result however its input is cut into reads; t
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 _MAX_LINE = 8192
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 
 
 class FramingError(ValueError):
@@ -70,12 +72,12 @@ class ChunkedBody:
         size, at, boundary = len(data), 0, 0
         if not (self._in_payload or self._line or self._trailer):
             # what a stream nearly always brings: one whole chunk
-            end = data.find(b"\r\n", 0, _MAX_LINE)
-            if end > 0 and data.endswith(b"\r\n") and data.find(b"\n", 0, end) < 0:
-                length = _chunk_size(data[: end + 1])
-                if length and end + length + 4 == size:
+            head = _SIZE_LINE.match(data)
+            if head is not None and data.endswith(b"\r\n"):
+                begin, length = head.end(), int(head[1], 16)
+                if length and begin + length + 2 == size:
                     if payload is not None:
-                        payload.append(data[end + 2 : size - 2])
+                        payload.append(data[begin : size - 2])
                     return size
         while at < size:
             if self._in_payload:

@@ -26,7 +26,7 @@ HOP_BY_HOP = frozenset(
 JSON = (b"content-type", b"application/json")
 
 _FIELD = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
-_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection"))
+_READ = frozenset((b"content-length", b"transfer-encoding", b"connection", b"content-type"))
 _HEAD = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})[^\r\n]*(?:\r\n[!-9;-~]+:[^\r\n]*)*")
 _LINES = {status.value: b"HTTP/1.1 %d %b" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
@@ -45,24 +45,20 @@ class ResponseHead(NamedTuple):
         Of the body that follows.
     keep_alive : bool
         Whether the connection may be used again after the body.
+    content_type : bytes
+        Empty for none.
     """
 
     status: int
     headers: Headers
     body: Tracker
     keep_alive: bool
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return a header's value."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+    content_type: bytes
 
     @property
     def is_event_stream(self) -> bool:
         """Whether the body is a stream of server-sent events."""
-        return (self.get(b"content-type") or b"").startswith(b"text/event-stream")
+        return self.content_type.startswith(b"text/event-stream")
 
 
 def parse_head(block: bytes) -> ResponseHead:
@@ -80,11 +76,14 @@ def parse_head(block: bytes) -> ResponseHead:
     status = int(match[2])
     length: bytes | None = None
     encoding: bytes | None = None
+    kind = b""
     headers = [(name.lower(), value.rstrip(b" \t")) for name, value in _FIELD.findall(block)]
     for name, value in headers:
-        if name not in _FRAMING:
+        if name not in _READ:
             continue
-        if name == b"content-length":
+        if name == b"content-type":
+            kind = value
+        elif name == b"content-length":
             if not value.isdigit() or (length is not None and int(length) != int(value)):
                 raise FramingError(f"content-length: {value[:40]!r}")
             length = value
@@ -104,7 +103,7 @@ def parse_head(block: bytes) -> ResponseHead:
         body = LengthBody(int(length))
     else:
         body, keep_alive = CloseBody(), False
-    return ResponseHead(status, headers, body, keep_alive)
+    return ResponseHead(status, headers, body, keep_alive, kind)
 
 
 def write_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -6,6 +6,7 @@ A labelled child and a histogram of the Prometheus client cost microseconds each
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -24,15 +25,15 @@ class Count(Collector):
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
         self._name, self._text, self._labels = name, text, tuple(labels)
-        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+        self._values: defaultdict[tuple[str, ...], float] = defaultdict(float, {} if labels else {(): 0.0})
 
     def __call__(self, *labels: str) -> None:
         """Count one."""
-        self._values[labels] = self._values.get(labels, 0.0) + 1.0
+        self._values[labels] += 1.0
 
     def add(self, amount: float, *labels: str) -> None:
         """Count several."""
-        self._values[labels] = self._values.get(labels, 0.0) + amount
+        self._values[labels] += amount
 
     def forget(self, *labels: str) -> None:
         """Remove a series."""

@@ -259,7 +259,7 @@ def decode_body(
         second["stream_options"] = {"include_usage": True}
     if kv is not None:
         params = {key: value for key, value in kv.items() if key != ELDR_KEY}
-        second[KV_KEY] = params if pull_before is None else {**params, PULL_BEFORE_KEY: round(pull_before, 3)}
+        second[KV_KEY] = params if pull_before is None else {**params, PULL_BEFORE_KEY: pull_before}
     return _ENCODER.encode(second)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
 from eldr_router.http.head import JSON, Headers, ResponseHead, end_to_end, header_lines
 from eldr_router.http.requests import Request
-from eldr_router.plan.spec import EndpointSpec
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()
@@ -37,13 +36,17 @@ def to_engine(request: Request) -> Headers:
     return end_to_end(request.headers, _NOT_FORWARDED)
 
 
-def post(path: str, spec: EndpointSpec, upstream_id: str, lines: bytes, body: bytes) -> list[bytes]:
+def lines(request: Request) -> bytes:
+    """Return the same as they stand in a head: written once for all legs of a request."""
+    return header_lines(to_engine(request))
+
+
+def post(path: str, authority: bytes, upstream_id: str, lines: bytes, body: bytes) -> list[bytes]:
     """Return a request as it is sent to an engine: its head, and its body.
 
-    ``lines`` are the client's headers as :func:`eldr_router.http.head.header_lines` writes them, once for all legs.
+    ``lines`` are the client's headers, from :func:`lines`.
     """
-    where = path.encode(), spec.authority.encode()
-    return [_POST % (*where, upstream_id.encode(), len(body), lines), body]
+    return [_POST % (path.encode(), authority, upstream_id.encode(), len(body), lines), body]
 
 
 def own(upstream_id: str) -> Headers:
@@ -67,12 +70,7 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
     headers = end_to_end(head.headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
     if whole:
         assembled = head.is_event_stream
-        headers.append(
-            (
-                b"content-type",
-                b"application/json" if assembled else head.get(b"content-type") or b"application/json",
-            )
-        )
+        headers.append(JSON if assembled or not head.content_type else (b"content-type", head.content_type))
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
     if endpoint is not None:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from eldr.contract import ROLE_PREFILL
 from eldr_router.http.errors import RouterError
-from eldr_router.http.head import header_lines
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.plan import bodies, headers, steps
@@ -42,7 +41,7 @@ class Completion:
 
     __slots__ = (
         "_account", "_admission", "_asked", "_body", "_client", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
-        "_state", "_table", "_whole",
+        "_state", "_table", "_whole", "now", "write",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request, client: ClientConnection) -> None:
@@ -59,6 +58,7 @@ class Completion:
         self._leg: Leg | None = None
         self._kv: dict[str, Any] | None = None
         self._state = State()
+        self.now, self.write = services.clock, client.write  # asked for most often: no frame of ours between
 
     @classmethod
     def serve(cls, services: Services, request: Request, client: ClientConnection) -> None:
@@ -74,7 +74,7 @@ class Completion:
     def _begin(self) -> None:
         services = self._services
         body = self._body = bodies.parse(self._request.body, self._request.path)
-        self._lines = header_lines(headers.to_engine(self._request))
+        self._lines = headers.lines(self._request)
         limit = self._table.max_in_flight
         whole = bodies.unsplittable(body)
         if whole is not None:
@@ -130,14 +130,6 @@ class Completion:
         """Let a lease run out while the engine is silent."""
         if self._leg is not None:
             self.handle(steps.Tick(self._leg.endpoint, now))
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._services.clock()
-
-    def write(self, data: bytes) -> None:
-        """Write to the client."""
-        self._client.write(data)
 
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
@@ -343,7 +335,8 @@ class Completion:
             self._admission.settle()
         self._services.waiting.discard(self)
         self._account.close(self._state)
-        self._drop_body()
+        if self._body is not None:
+            self._drop_body()
         self._leg = None
 
     def _drop_body(self) -> None:
@@ -358,7 +351,9 @@ class Completion:
         return self._body
 
     def _wire(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        return headers.post(self._request.path, endpoint.spec, self._account.next_id(), self._lines, body)
+        return headers.post(
+            self._request.path, endpoint.authority, self._account.next_id(), self._lines, body
+        )
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {

@@ -10,7 +10,7 @@ import orjson
 from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.http.events import FirstEvent, split_events
 from eldr_router.http.framing import CloseBody, LengthBody
-from eldr_router.http.head import ResponseHead
+from eldr_router.http.head import JSON, ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
@@ -280,6 +280,11 @@ class DecodeLeg(Leg):
     def on_body(self, data: bytes, boundary: int) -> None:
         """Pass bytes on, or keep them until it is safe to."""
         relay = self._relay
+        if self._begun and relay is not None and not self._dechunk:  # the hot path, once per streamed chunk
+            out = relay.pass_on(data, boundary)
+            if out:
+                self._flow.write(out)
+            return
         if relay is None:
             super().on_body(data, boundary)
             if self._first is not None and not self._left:
@@ -288,7 +293,7 @@ class DecodeLeg(Leg):
             return
         parts: list[bytes] = []
         if self.payload is not None:
-            parts, self.payload = self.payload, [] if self._dechunk or not self._begun else None
+            parts, self.payload = self.payload, []
         if self._dechunk:
             data = b"".join(parts)
             boundary = len(data)
@@ -355,9 +360,7 @@ class DecodeLeg(Leg):
             except AssemblyError as error:
                 if error.answer is not None:
                     status, self.body = error.answer
-                    self.head = ResponseHead(
-                        status, [(b"content-type", b"application/json")], self.head.body, True
-                    )
+                    self.head = ResponseHead(status, [JSON], self.head.body, True, JSON[1])
                     self._flow.handle(Answered(self.endpoint))
                 else:
                     self._broken(error.cause, str(error), unavailable=error.cause == "aborted")

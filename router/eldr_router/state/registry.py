@@ -24,25 +24,19 @@ _LACK_SECONDS = 2.0
 class Endpoint:
     """An engine that may be sent requests."""
 
-    __slots__ = ("health", "in_flight", "spec")
+    __slots__ = ("address", "authority", "health", "in_flight", "name", "spec")
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
         self.in_flight = 0
         self.health = Health()
+        # what never changes, as each request needs it
+        self.name = spec.name
+        self.address = spec.host, spec.port
+        self.authority = spec.authority.encode()
 
     def __str__(self) -> str:
-        return self.spec.name
-
-    @property
-    def name(self) -> str:
-        """The engine's name."""
-        return self.spec.name
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens."""
-        return self.spec.host, self.spec.port
+        return self.name
 
 
 class Lease:
