@@ -21,6 +21,8 @@ class Phase(StrEnum):
     ANSWER = "answer"
     OVER = "over"
 
+    __hash__ = str.__hash__  # an enum's own is a Python function, and every step looks its phase up
+
 
 class Form(Enum):
     """How a decode engine is asked to answer."""

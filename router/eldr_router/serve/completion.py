@@ -28,6 +28,8 @@ from eldr_router.serve.services import Services
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Admission, Endpoint, Lease
 
+_OVER = Phase.OVER
+
 
 class Completion:
     """One completion request.
@@ -109,7 +111,7 @@ class Completion:
                 self._services.metrics.gave_up(failure.leg, failure.cause)
         for action in actions:
             _DO[type(action)](self, action)
-        if self._state.phase is Phase.OVER and not self._account.closed:
+        if self._state.phase is _OVER and not self._account.closed:
             self._over()
 
     def gone(self) -> None:
