@@ -32,8 +32,8 @@ from eldr.wire import ExpertCounts, encode_counts
 HERE = Path(__file__).parent
 OURS, BEFORE, PEER = "eldr router", "eldr router before", "vllm-router 0.1.17"
 LAYERS, EXPERTS, TOP_K, K = 48, 128, 8, 4
-ROUNDS = 5
-CLIENTS, REQUESTS = 32, 4000
+ROUNDS = 24
+CLIENTS, REQUESTS = 32, 1600
 STREAMS, TOKENS, INTERVAL = 100, 40, 0.02
 OPEN_STREAMS = 500
 ROUTER_CORE, OTHER_CORE = 0, max(os.sched_getaffinity(0))
