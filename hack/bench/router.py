@@ -290,7 +290,7 @@ async def measure(candidates: list[Candidate], prefill: int) -> list[dict[str, o
 
 
 def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
-    """Yield each router's figures, and ours by the peer's, round by round."""
+    """Yield each router's figures, and their ratios to the peer's, round by round."""
     kinds = (
         ("signed", "CPU per request, 16 KB signature", "ms", 1.3),
         ("unsigned", "CPU per request, no signature", "ms", 1.0),
@@ -302,8 +302,14 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
         for name, values in by_name.items():
             yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
         if PEER in by_name and aim is not None:
-            ratios = [ours / theirs for ours, theirs in zip(by_name[OURS], by_name[PEER], strict=True)]
-            yield {"name": f"{OURS} / {PEER}: {what}", "unit": "x", "aim": aim, "values": ratios}
+            for name in [candidate.name for candidate in candidates if candidate.name != PEER]:
+                ratios = [one / theirs for one, theirs in zip(by_name[name], by_name[PEER], strict=True)]
+                yield {
+                    "name": f"{name} / {PEER}: {what}",
+                    "unit": "x",
+                    "aim": aim if name == OURS else None,
+                    "values": ratios,
+                }
 
 
 def ours(folder: Path, urls: list[str], port: int, admin: int) -> list[str]:
