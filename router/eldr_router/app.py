@@ -245,7 +245,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, on_signal)
     await app.start()
     gc.collect()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(10_000, 20, 50)  # requests make no cycles: look for them seldom
     gc.freeze()  # what is alive now lives for ever: keep it out of every later collection
     for what, (host, port) in zip(("clients", "admin"), app.addresses, strict=True):
         log.info("%s: http://%s:%d", what, host, port)
