@@ -94,6 +94,7 @@ def parse_url(name: str, url: object) -> tuple[str, int]:
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and not parts.query:
+            parts.hostname.encode("idna")  # ValueError: nothing could ever be connected to
             return parts.hostname, parts.port or PORT_ENGINE
     except ValueError:
         pass

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.fakes.engines import TOKENS, answer, hang, slow
+from tests.fakes.engines import TOKENS, answer, hang, slow, token_event
 from tests.router.conftest import DEADLINE, until
 
 BODY = b'{"model":"m","prompt":"x"}'
@@ -217,3 +217,59 @@ async def test_a_bug_in_a_handler_is_a_500_and_not_a_hang(start, monkeypatch, ca
         assert got.json()["error"]["code"] == "internal"
         assert "ZeroDivisionError" in caplog.text
         assert router.counter("requests", outcome="internal") == 1
+
+
+async def test_a_half_closed_client_gets_all_the_answers_of_its_pipeline(start):
+    async with start("p0", "d0") as router:
+        for data, count in (
+            (post() + HEALTH + post(stream=True), 3),
+            (HEALTH * 5, 5),
+            (HEALTH + post()[:-3], 1),
+        ):
+            reader, writer = await router.connect()
+            writer.write(data)
+            writer.write_eof()
+            got = await asyncio.wait_for(reader.read(), DEADLINE)
+            assert got.count(b"HTTP/1.1 200") == count
+            writer.close()
+        await until(lambda: not router.app.clients.connections, "nobody to be left")
+
+
+async def test_a_client_that_leaves_behind_a_long_pipeline_is_noticed(start):
+    """Where reading is paused, the transport sees neither its end nor its reset."""
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(hang)
+        _, writer = await router.connect()
+        writer.write(post(stream=True))
+        await until(lambda: router["d0"].requests, "the request to arrive")
+        writer.write(HEALTH * 10_000)
+        (connection,) = router.app.clients.connections
+        await until(lambda: len(connection._backlog) > 1 << 16, "reading to be paused")
+        writer.transport.abort()
+        await until(router.idle, "the lease to return")
+        await until(lambda: router["d0"].hanging == 0, "the engine to be told")
+
+
+async def test_a_drain_waits_for_answers_that_have_not_gone_out(start):
+    size = 12 << 20  # more than sockets hold
+
+    async def large(exchange):
+        await exchange.stream_head()
+        for _ in range(12):
+            await exchange.event(token_event("x" * (size // 12)))
+        await exchange.stream_end()
+
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(large)
+        reader, writer = await router.connect()
+        writer.transport.pause_reading()
+        writer.write(post(b'{"model":"m","prompt":"x","max_tokens":5000}'))
+        await until(lambda: router.counter("requests", outcome="ok"), "the answer to be written")
+        drain = asyncio.ensure_future(router.app.drain())
+        await asyncio.sleep(0.3)
+        assert not drain.done(), "the client has not got its answer"
+        writer.transport.resume_reading()
+        got = await asyncio.wait_for(reader.read(), DEADLINE)
+        assert len(got) > size
+        await asyncio.wait_for(drain, DEADLINE)
+        writer.close()

@@ -5,8 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
+class EventReader:
+    """Takes the data of events out of a stream; comments and events without data are none."""
+
+    __slots__ = ("_data", "_rest")
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._rest: list[bytes] = []  # of a line that is not complete
+
+    def feed(self, payload: bytes) -> list[bytes]:
+        """Take decoded bytes; return the data of the events that are complete now."""
+        if b"\n" not in payload and b"\r" not in payload and not (self._rest and self._rest[-1] == b"\r"):
+            self._rest.append(payload)
+            return []
+        text = b"".join((*self._rest, payload))
+        held = text[-1:] if text.endswith(b"\r") else b""  # a LF may follow
+        text = text[: len(text) - len(held)]
+        *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = [part for part in (rest, held) if part]
+        events: list[bytes] = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                events.append(b"\n".join(self._data))
+                self._data = []
+        return events
+
+
 class FirstEvent:
-    """Finds the data of the first server-sent event that counts; comments and events without data never do.
+    """Finds the data of the first server-sent event that counts.
 
     Parameters
     ----------
@@ -16,14 +45,13 @@ class FirstEvent:
         Tells by its data whether an event does not count.
     """
 
-    __slots__ = ("_buffer", "_data", "_limit", "_seen", "_skip", "data", "decided")
+    __slots__ = ("_limit", "_reader", "_seen", "_skip", "data", "decided")
 
     def __init__(self, limit: int = 1 << 20, skip: Callable[[bytes], bool] | None = None) -> None:
-        self._buffer = b""
-        self._data: list[bytes] = []
         self._limit = limit
         self._skip = skip
         self._seen = 0
+        self._reader = EventReader()
         self.decided = False
         self.data: bytes | None = None
 
@@ -32,44 +60,10 @@ class FirstEvent:
         if self.decided:
             return True
         payload = payload[: self._limit - self._seen]
-        self._buffer += payload
         self._seen += len(payload)
-        while not self.decided:
-            line, rest = _take_line(self._buffer)
-            if line is None:
-                break
-            self._buffer = rest
-            if not line:
-                if self._data:
-                    data, self._data = b"\n".join(self._data), []
-                    if self._skip is None or not self._skip(data):
-                        self.data, self.decided = data, True
-            elif line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-        if not self.decided and self._seen == self._limit:
-            self.decided = True
+        for data in self._reader.feed(payload):
+            if self._skip is None or not self._skip(data):
+                self.data, self.decided = data, True
+                return True
+        self.decided = self._seen == self._limit
         return self.decided
-
-
-def _take_line(buffer: bytes) -> tuple[bytes | None, bytes]:
-    feed, back = buffer.find(b"\n"), buffer.find(b"\r")
-    if back >= 0 and (feed < 0 or back < feed):
-        if back == len(buffer) - 1:
-            return None, buffer  # a LF may follow
-        return buffer[:back], buffer[back + (2 if feed == back + 1 else 1) :]
-    if feed < 0:
-        return None, buffer
-    return buffer[:feed], buffer[feed + 1 :]
-
-
-def split_events(payload: bytes) -> list[bytes]:
-    """Return the data of every event of a whole stream; comments and events without data are none."""
-    events: list[bytes] = []
-    data: list[bytes] = []
-    for line in payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
-        if line.startswith(b"data:"):
-            data.append(line[5:].removeprefix(b" "))
-        elif not line and data:
-            events.append(b"\n".join(data))
-            data = []
-    return events

@@ -27,6 +27,7 @@ JSON = (b"content-type", b"application/json")
 
 _FIELD = re.compile(rb"\r\n([!-9;-~]+):[ \t]*([^\r\n]*)")
 _READ = frozenset((b"content-length", b"transfer-encoding", b"connection", b"content-type"))
+_MAX_DIGITS = 15
 _HEAD = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})[^\r\n]*(?:\r\n[!-9;-~]+:[^\r\n]*)*")
 _LINES = {status.value: b"HTTP/1.1 %d %b" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
@@ -84,7 +85,11 @@ def parse_head(block: bytes) -> ResponseHead:
         if name == b"content-type":
             kind = value
         elif name == b"content-length":
-            if not value.isdigit() or (length is not None and int(length) != int(value)):
+            if (
+                not value.isdigit()
+                or len(value) > _MAX_DIGITS
+                or (length is not None and int(length) != int(value))
+            ):
                 raise FramingError(f"content-length: {value[:40]!r}")
             length = value
         elif name == b"transfer-encoding":

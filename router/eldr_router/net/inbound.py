@@ -157,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
         every client of HTTP/1.1 must (RFC 9110, section 15.2); one that is gone answers them with a reset, which the
         next write meets. Whoever ends its side in the middle of a response has left.
         """
-        if self.state is not _WORKING:
+        if self.state is not _WORKING and not self._has_more:
             if self.state is _RESPONDING and not self._half_closed:
                 self.abort()
             return False
@@ -208,8 +208,14 @@ class ClientConnection(asyncio.Protocol):
         return (
             request is not None
             and request.keep_alive
-            and not (request.http10 or self._half_closed or self._server.draining)
+            and not (request.http10 or self._server.draining)
+            and (not self._half_closed or self._has_more)
         )
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether requests of a pipeline wait."""
+        return bool(self._reader.queue or self._backlog)
 
     def head(self, status: int, headers: Headers) -> bytes:
         """Return a response head that says how this connection goes on."""
@@ -283,8 +289,10 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in progress or arriving."""
-        return self.state in (_RECEIVING, _WORKING, _RESPONDING)
+        """Whether a request is in progress or arriving, or an answer has not gone out yet."""
+        if self.state in (_RECEIVING, _WORKING, _RESPONDING):
+            return True
+        return self.state is not _CLOSED and self._transport.get_write_buffer_size() > 0
 
     def sweep(self, now: float) -> None:
         """Close the connection if it has waited too long; find out whether a silent client is still there."""
@@ -296,8 +304,8 @@ class ClientConnection(asyncio.Protocol):
         elif self.state is _CLOSING and waited > _LINGER_SECONDS:
             # what is written may still go out, but not for ever
             self.abort() if waited > _IDLE_SECONDS else self._transport.close()
-        elif self._half_closed:
-            self._probe()
+        elif self._half_closed or len(self._backlog) > _BACKLOG:
+            self._probe()  # where reading is paused nothing tells that the client is gone
 
     def close(self) -> None:
         """Close after what is written has gone out."""
@@ -334,6 +342,8 @@ class ClientConnection(asyncio.Protocol):
                     self._reader.feed(data)
                 else:
                     self.state = _RECEIVING if self._reader.receiving else _IDLE
+                    if self._half_closed:
+                        self.close()  # the rest of this request never comes
                     break
         finally:
             self._advancing = False

@@ -12,12 +12,15 @@ connection serves strangers and no longer listens to that receiver.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from enum import Enum
 from typing import Protocol, cast
 
 from eldr_router.http.framing import FramingError, LengthBody, Tracker
 from eldr_router.http.head import ResponseHead, parse_head
+
+log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3.0
 """Engines (uvicorn) close idle connections after 5 s; ours go first, so that a request rarely meets a closed one."""
@@ -153,13 +156,16 @@ class EngineConnection(asyncio.Protocol):
                 self._close()  # bytes that nobody asked for
         except FramingError as error:
             self._break("protocol", f"it broke HTTP: {error}")
+        except Exception:
+            log.exception("an answer of %s:%d could not be taken", *self.address)
+            self._break("protocol", "its answer could not be understood")
 
     def eof_received(self) -> None:
         """Let the transport close."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange, properly or not."""
-        if self.state is _BODY and self._tracker.eof():
+        if self.state is _BODY and exc is None and self._tracker.eof():
             self._end()
         else:
             stale = self.state is _HEAD and self._reused and not self._buffer
@@ -172,6 +178,11 @@ class EngineConnection(asyncio.Protocol):
     # what the pool and receivers ask for
 
     @property
+    def is_open(self) -> bool:
+        """Whether a request may be sent."""
+        return self.state is _IDLE and not self._transport.is_closing()
+
+    @property
     def paused(self) -> bool:
         """Whether its client does not keep up."""
         return self._paused
@@ -179,7 +190,7 @@ class EngineConnection(asyncio.Protocol):
     def take(self) -> bool:
         """Take the connection out of its rest; False if it cannot be used any longer."""
         self._reused = True
-        return self.state is _IDLE and not self._transport.is_closing()
+        return self.is_open
 
     def send(self, receiver: Receiver, parts: list[bytes], patience: float) -> None:
         """Send a request.
@@ -207,7 +218,7 @@ class EngineConnection(asyncio.Protocol):
 
     def give_back(self) -> None:
         """Return to the pool a connection that was taken and never used."""
-        if self.state is _IDLE and not self._transport.is_closing():
+        if self.is_open:
             self._owner.put(self)
 
     def pause(self, receiver: Receiver) -> None:
@@ -290,7 +301,12 @@ class EngineConnection(asyncio.Protocol):
         else:
             self._close()
         if receiver is not None:
-            receiver.on_end()
+            try:
+                receiver.on_end()
+            except Exception:
+                # the connection serves strangers by now: whoever took the answer must learn it another way
+                log.exception("an answer of %s:%d could not be taken", *self.address)
+                receiver.on_broken(BrokenError("protocol", "its answer could not be understood"))
 
     def _break(self, cause: str, message: str) -> None:
         receiver, self._receiver = self._receiver, None

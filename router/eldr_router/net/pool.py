@@ -56,9 +56,11 @@ class Pool:
             raise ConnectError(
                 f"{authority(host, port)} did not accept a connection in {self._connect_timeout:g} s"
             ) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a host that is no name
             refused = isinstance(error, ConnectionRefusedError)
             raise ConnectError(f"{authority(host, port)}: {error}", refused=refused) from None
+        if not connection.is_open:
+            raise ConnectError(f"{authority(host, port)} closed the connection at once")
         self._all.add(connection)
         return connection
 

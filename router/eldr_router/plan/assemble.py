@@ -46,47 +46,68 @@ class AssemblyError(Exception):
         self.answer = answer
 
 
-def assemble(events: list[bytes], *, chat: bool) -> bytes:
-    """Return the whole answer that a stream stands for.
+class Assembly:
+    """Gathers a stream's events as they come, so that a long answer stops nobody at its end.
 
     Parameters
     ----------
-    events : list of bytes
-        Data of its events.
     chat : bool
         A chat's answer: messages instead of text.
-
-    Raises
-    ------
-    AssemblyError
-        If it holds an error, was cut short, or is no stream of completion chunks.
     """
-    answer: dict[str, Any] = {"object": "chat.completion" if chat else "text_completion"}
-    answer.update(dict.fromkeys(_TOP if chat else _TOP[:6]))
-    answer["usage"] = None
-    choices: dict[int, dict[str, Any]] = {}
-    for data in events:
-        if data == _DONE:
-            break
+
+    __slots__ = ("_answer", "_chat", "_choices", "_done")
+
+    def __init__(self, *, chat: bool) -> None:
+        self._chat = chat
+        self._answer: dict[str, Any] = {"object": "chat.completion" if chat else "text_completion"}
+        self._answer.update(dict.fromkeys(_TOP if chat else _TOP[:6]))
+        self._answer["usage"] = None
+        self._choices: dict[int, _Choice] = {}
+        self._done = False
+
+    def add(self, data: bytes) -> None:
+        """Take an event's data.
+
+        Raises
+        ------
+        AssemblyError
+            If it holds an error, or no chunk of a completion.
+        """
+        if self._done or data == _DONE:
+            self._done = True
+            return
         event = _parse(data)
+        answer = self._answer
         for name in answer:
             if name != "object" and event.get(name) is not None:
                 answer[name] = event[name]
-        for part in event.get("choices") or ():
-            index = part.get("index", 0)
-            _add(choices.setdefault(index, _new(index, chat=chat)), part, chat=chat)
-    else:
-        raise AssemblyError("protocol", "its stream ended without [DONE]")
-    if not choices:
-        raise AssemblyError("empty", "its stream held no answer")
-    answer["choices"] = [choices[index] for index in sorted(choices)]
-    for choice in choices.values() if chat else ():
-        message = choice["message"]
-        if message["content"] == "" and message.get("reasoning"):
-            message["content"] = None  # thoughts alone: only the opening chunk named a content
-    if has_aborted(answer):
-        raise AssemblyError("aborted", "it cut the answer short; it is shutting down")
-    return orjson.dumps(answer)
+        try:
+            for part in event.get("choices") or ():
+                index = part.get("index", 0)
+                choice = self._choices.get(index)
+                if choice is None:
+                    choice = self._choices[int(index)] = _Choice()
+                choice.add(part, chat=self._chat)
+        except (AttributeError, TypeError, ValueError):
+            raise AssemblyError("protocol", f"its stream holds no completion chunk: {data[:60]!r}") from None
+
+    def finish(self) -> bytes:
+        """Return the whole answer that the stream stands for.
+
+        Raises
+        ------
+        AssemblyError
+            If it was cut short, or held nothing.
+        """
+        if not self._done:
+            raise AssemblyError("protocol", "its stream ended without [DONE]")
+        if not self._choices:
+            raise AssemblyError("empty", "its stream held no answer")
+        choices = [choice.whole(at, chat=self._chat) for at, choice in sorted(self._choices.items())]
+        answer = {**self._answer, "choices": choices}
+        if has_aborted(answer):
+            raise AssemblyError("aborted", "it cut the answer short; it is shutting down")
+        return orjson.dumps(answer)
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -103,40 +124,63 @@ def _parse(data: bytes) -> dict[str, Any]:
     return event
 
 
-def _new(index: int, *, chat: bool) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": None, "stop_reason": None}
-    if chat:
-        choice["message"] = {"role": "assistant", "content": None}
-    else:
-        choice["text"] = ""
-        choice["prompt_token_ids"] = None
-    choice["token_ids"] = None
-    return choice
+class _Choice:
+    """One choice: lists that grow, joined once at the end."""
 
+    __slots__ = ("_lists", "_logprobs", "_once", "_others", "_token_ids", "_words")
 
-def _add(choice: dict[str, Any], part: dict[str, Any], *, chat: bool) -> None:
-    for name in _ONCE:
-        if part.get(name) is not None:
-            choice[name] = part[name]
-    if part.get("token_ids") is not None:
-        choice["token_ids"] = [*(choice["token_ids"] or ()), *part["token_ids"]]
-    if part.get("logprobs") is not None:
-        choice["logprobs"] = _joined(choice["logprobs"] or {}, part["logprobs"])
-    if not chat:
-        choice["text"] += part.get("text") or ""
-        return
-    message = choice["message"]
-    for name, value in (part.get("delta") or {}).items():
-        if name == "role":
-            message[name] = value or message[name]
-        elif isinstance(value, str):
-            message[name] = (message.get(name) or "") + value
-        elif isinstance(value, list) and value:
-            message[name] = [*(message.get(name) or ()), *value]
-        elif value is not None and not isinstance(value, list):
-            message[name] = value
+    def __init__(self) -> None:
+        self._once: dict[str, Any] = {}
+        self._words: dict[str, list[str]] = {}
+        self._lists: dict[str, list[Any]] = {}
+        self._others: dict[str, Any] = {"role": "assistant"}
+        self._token_ids: list[Any] | None = None
+        self._logprobs: dict[str, list[Any]] | None = None
 
+    def add(self, part: dict[str, Any], *, chat: bool) -> None:
+        """Take a chunk's part; AttributeError, TypeError or ValueError if it is none."""
+        for name in _ONCE:
+            if part.get(name) is not None:
+                self._once[name] = part[name]
+        if part.get("token_ids") is not None:
+            self._token_ids = self._token_ids or []
+            self._token_ids.extend(part["token_ids"])
+        if part.get("logprobs") is not None:
+            self._logprobs = self._logprobs or {}
+            for name, values in part["logprobs"].items():
+                self._logprobs.setdefault(name, []).extend(values or ())
+        if not chat:
+            self._say("text", part.get("text") or "")
+            return
+        for name, value in (part.get("delta") or {}).items():
+            if name != "role" and isinstance(value, str):
+                self._say(name, value)
+            elif isinstance(value, list):
+                self._lists.setdefault(name, []).extend(value)
+            elif value is not None:
+                self._others[name] = value
 
-def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Join two objects of lists, as log-probabilities are."""
-    return {name: [*(old.get(name) or ()), *(new.get(name) or ())] for name in {**old, **new}}
+    def _say(self, name: str, words: str) -> None:
+        if not isinstance(words, str):
+            raise TypeError(name)
+        self._words.setdefault(name, []).append(words)
+
+    def whole(self, index: int, *, chat: bool) -> dict[str, Any]:
+        """Return the choice."""
+        choice: dict[str, Any] = {
+            "index": index,
+            "logprobs": self._logprobs,
+            "finish_reason": None,
+            "stop_reason": None,
+        }
+        words = {name: "".join(parts) for name, parts in self._words.items()}
+        if chat:
+            lists = {name: items for name, items in self._lists.items() if items}
+            message = choice["message"] = {"content": None, **self._others, **lists, **words}
+            if message["content"] == "" and message.get("reasoning"):
+                message["content"] = None  # thoughts alone: only the opening chunk named a content
+        else:
+            choice["text"] = words["text"]
+            choice["prompt_token_ids"] = None
+        choice["token_ids"] = self._token_ids
+        return choice | self._once

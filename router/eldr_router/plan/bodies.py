@@ -34,7 +34,7 @@ _READ = frozenset(
         *("min_tokens", "stream", "stream_options", "vllm_xargs", "tools", "functions"),
     )
 )
-_LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 0, "n": 1}
+_LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 0, "n": 1, "best_of": 1}
 _NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
 _REMOTE_DECODE = msgspec.Raw(
     msgspec.json.encode(
@@ -138,7 +138,7 @@ def _check(known: dict[str, Any]) -> None:
         if value is None:
             continue
         if name in _LEAST:
-            low = 0 if known.get("echo") and name != "n" else _LEAST[name]
+            low = 0 if known.get("echo") and name not in ("n", "best_of") else _LEAST[name]
             if type(value) is not int or value < low:
                 raise bad_request(
                     f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name

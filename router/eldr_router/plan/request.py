@@ -43,6 +43,7 @@ from eldr_router.plan.steps import (
     Free,
     Gone,
     Heard,
+    Keep,
     Leave,
     Nobody,
     PassOn,
@@ -114,17 +115,18 @@ def _prefill_refused(state: State, event: Refused) -> Step:
 
 def _no_prefill(state: State, event: Nobody) -> Step:  # noqa: ARG001
     if state.busy:
-        return _over(state, PassOn())
+        return _over(state, PassOn(kept=True))
     return _decode(replace(state, split=False, refused=_NONE), ())
 
 
 def _prefill_broken(state: State, event: Broken) -> Step:
     failure = Failure("prefill", event.engine, event.cause, event.message)
-    state = replace(state, failures=(*state.failures, failure), busy=event.cause == "busy")
-    if event.unavailable or state.busy:
+    busy = event.cause == "busy"
+    state = replace(state, failures=(*state.failures, failure), busy=state.busy or busy)
+    if event.unavailable or busy:
         # as if it had refused the connection: nothing was tried, nothing is spent
         state = replace(state, refused=state.refused | {event.engine})
-        return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Leave(),))
+        return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Keep(), Leave()))
     state, blame = _blame(state, "prefill", event, None)
     state = replace(state, spent=state.spent + 1, broken=state.broken | {event.engine})
     if state.spent >= state.attempts:
@@ -161,7 +163,7 @@ def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
 
 
 def _nobody(state: State, event: Nobody) -> Step:
-    return _over(state, PassOn() if state.busy else Fail(event.status, event.message, event.code))
+    return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
 
 
 def _decode_refused(state: State, event: Refused) -> Step:
@@ -223,6 +225,8 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     failure = Failure("decode", event.engine, event.cause, event.message)
     source = state.source if event.cause in _PULL else None
     state, blame = _blame(state, "decode", event, source)
+    busy = event.cause == "busy"
+    before = (Keep(), Leave()) if busy else (Leave(), *blame)
     state = replace(
         state,
         failures=(*state.failures, failure),
@@ -232,16 +236,16 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
         source=None,
         held=False,
         expires=math.inf,
-        busy=event.cause == "busy",
+        busy=busy and not state.split,  # a prompt that is prefilled again has other engines to ask
     )
     if state.spent >= state.attempts:
-        return _give_up(state, (Leave(), *blame))
-    return (_prefill if state.split else _decode)(state, (Leave(), *blame))
+        return _give_up(state, before)
+    return (_prefill if state.split else _decode)(state, before)
 
 
 def _give_up(state: State, before: Actions) -> Step:
-    if state.busy:
-        return _over(state, *before, PassOn())
+    if state.failures[-1].cause == "busy":
+        return _over(state, *before, PassOn(kept=True))
     # a suspect that is left failed alone, however often it was asked
     blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
     last = state.failures[-1]

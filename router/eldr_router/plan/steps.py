@@ -74,7 +74,7 @@ class State(Struct, frozen=True):
     shared : bool
         It failed on several engines: the request itself may be at fault.
     busy : bool
-        The last engine answered 429.
+        An engine of this leg answered 429, and the answer is kept.
     """
 
     phase: Phase = Phase.NEW
@@ -240,8 +240,14 @@ class Begin(Struct, frozen=True):
     """Begin the response with what there is; from now on bytes go straight to the client."""
 
 
+class Keep(Struct, frozen=True):
+    """Keep the engine's own answer, of the leg that is left next: it is passed on if nobody has a better one."""
+
+
 class PassOn(Struct, frozen=True):
-    """Give the client the engine's own answer."""
+    """Give the client the engine's own answer; the one that was kept, if ``kept``."""
+
+    kept: bool = False
 
 
 class Fail(Struct, frozen=True):
@@ -277,6 +283,7 @@ Action = (
     | Suspect
     | Praise
     | Begin
+    | Keep
     | PassOn
     | Fail
     | End

@@ -42,7 +42,7 @@ class Completion:
     """
 
     __slots__ = (
-        "_account", "_admission", "_asked", "_body", "_client", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
+        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
         "_state", "_table", "_whole", "now", "write",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class Completion:
         self._sequences = 1
         self._asked = 0.0
         self._leg: Leg | None = None
+        self._kept: Leg | None = None
         self._kv: dict[str, Any] | None = None
         self._state = State()
         self.now, self.write = services.clock, client.write  # asked for most often: no frame of ours between
@@ -221,6 +222,9 @@ class Completion:
         body = bodies.decode_body(self._parsed(), kv, self._state.form, pull_before)
         leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
 
+    def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
+        self._kept = self._leg
+
     def _leave(self, action: steps.Leave) -> None:  # noqa: ARG002
         leg = self._leg
         if leg is not None:
@@ -275,9 +279,9 @@ class Completion:
         else:
             self._client.end()
 
-    def _pass_on(self, action: steps.PassOn) -> None:  # noqa: ARG002
-        leg = self._leg
-        assert leg is not None  # noqa: S101
+    def _pass_on(self, action: steps.PassOn) -> None:
+        leg = self._kept if action.kept else self._leg
+        assert leg is not None  # noqa: S101 - Keep came before, or the leg has just answered
         self._account.outcome = "engine_error"
         self._respond(leg, None)
 
@@ -339,7 +343,7 @@ class Completion:
         self._account.close(self._state)
         if self._body is not None:
             self._drop_body()
-        self._leg = None
+        self._leg = self._kept = None
 
     def _drop_body(self) -> None:
         """Forget the prompt: it may be large, and the answer may take long."""
@@ -362,6 +366,7 @@ _DO: dict[type, Callable[[Completion, Any], None]] = {
     steps.Prefill: Completion._prefill,  # noqa: SLF001 - the table of this class
     steps.Decode: Completion._decode,  # noqa: SLF001
     steps.Send: Completion._send,  # noqa: SLF001
+    steps.Keep: Completion._keep,  # noqa: SLF001
     steps.Leave: Completion._leave,  # noqa: SLF001
     steps.Eject: Completion._eject,  # noqa: SLF001
     steps.Blame: Completion._blame,  # noqa: SLF001

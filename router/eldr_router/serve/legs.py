@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import orjson
 
 from eldr.contract import ELDR_KEY, KV_KEY
-from eldr_router.http.events import FirstEvent, split_events
+from eldr_router.http.events import EventReader, FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import JSON, ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
-from eldr_router.plan.assemble import AssemblyError, assemble
+from eldr_router.plan.assemble import Assembly, AssemblyError
 from eldr_router.plan.relay import Relay
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Connected, Ended, Event, Form, Heard, Ready, Refused
@@ -224,7 +224,17 @@ class DecodeLeg(Leg):
         Which object an assembled answer is.
     """
 
-    __slots__ = ("_begun", "_chat", "_dechunk", "_first", "_form", "_looked", "_pending", "_relay")
+    __slots__ = (
+        "_assembly",
+        "_begun",
+        "_chat",
+        "_dechunk",
+        "_events",
+        "_first",
+        "_form",
+        "_pending",
+        "_relay",
+    )
 
     def __init__(
         self,
@@ -242,7 +252,8 @@ class DecodeLeg(Leg):
         self._dechunk = dechunk
         self._chat = chat
         self._begun = False
-        self._looked = 0
+        self._assembly: Assembly | None = None
+        self._events = EventReader()
         self._relay: Relay | None = None
         self._first: FirstEvent | None = None
         self._pending: list[bytes] = []
@@ -268,7 +279,9 @@ class DecodeLeg(Leg):
             return
         if head.is_event_stream:
             self._first = FirstEvent(skip=self._is_opening)
-            if self._form is not Form.ASSEMBLE:
+            if self._form is Form.ASSEMBLE:
+                self._assembly = Assembly(chat=self._chat)
+            else:
                 self._relay = Relay(head.body, dechunk=self._dechunk)
             return
         self._flow.handle(Heard(self.endpoint, self._flow.now()))  # whole answers come after their last token
@@ -287,9 +300,10 @@ class DecodeLeg(Leg):
             return
         if relay is None:
             super().on_body(data, boundary)
-            if self._first is not None and not self._left:
-                seen, self._looked = self._looked, len(self.payload or ())
-                self._look((self.payload or [])[seen:])
+            if self._assembly is not None and not self._left:
+                come, self.payload = self.payload or [], []
+                self._look(come)
+                self._assemble(self._assembly, b"".join(come))
             return
         parts: list[bytes] = []
         if self.payload is not None:
@@ -317,6 +331,21 @@ class DecodeLeg(Leg):
         """Return what ends a broken stream decently, None where nothing does."""
         is_stream = self._relay is not None and self.head is not None and self.head.is_event_stream
         return self._relay.epitaph(message) if self._relay is not None and is_stream else None
+
+    def _assemble(self, assembly: Assembly, data: bytes) -> None:
+        try:
+            for event in self._events.feed(data) if not self._left else ():
+                assembly.add(event)
+        except AssemblyError as error:
+            self._misassembled(error)
+
+    def _misassembled(self, error: AssemblyError) -> None:
+        if error.answer is None or self.head is None:
+            self._broken(error.cause, str(error), unavailable=error.cause == "aborted")
+            return
+        status, self.body = error.answer
+        self.head = ResponseHead(status, [JSON], self.head.body, True, JSON[1])
+        self._flow.handle(Answered(self.endpoint))
 
     def _look(self, parts: list[bytes]) -> None:
         first = self._first
@@ -354,16 +383,11 @@ class DecodeLeg(Leg):
     def _whole(self, body: bytes) -> None:
         if self.head is None or self._is_bad(self.head.status):
             return
-        if self.head.is_event_stream:
+        if self._assembly is not None:
             try:
-                self.body = assemble(split_events(body), chat=self._chat)
+                self.body = self._assembly.finish()
             except AssemblyError as error:
-                if error.answer is not None:
-                    status, self.body = error.answer
-                    self.head = ResponseHead(status, [JSON], self.head.body, True, JSON[1])
-                    self._flow.handle(Answered(self.endpoint))
-                else:
-                    self._broken(error.cause, str(error), unavailable=error.cause == "aborted")
+                self._misassembled(error)
                 return
         elif answers.is_aborted(body):
             self._broken("aborted", "it cut the answer short; it is shutting down", unavailable=True)

@@ -122,18 +122,22 @@ class Stage:
             engine.start()
         for engine in self.engines.values():
             wait_for(engine.ready, f"engine {engine.name}", 3 * START_SECONDS)
-        for index in range(self._routers):
-            self._add_router(index)
+        ports = [free_port() for _ in range(self._routers)]
+        for index, port in enumerate(ports):
+            others = [f"http://127.0.0.1:{other}" for other in ports if other != port]
+            self._add_router(index, port, [option for url in others for option in ("--peer", url)])
         for router in self.routers:
             wait_for(lambda r=router: r.ready("/ready"), "router", 3 * START_SECONDS)
+        for router in self.routers:
+            wait_for(lambda r=router: not r.state()["share"]["awaited"], "its share", START_SECONDS)
 
-    def _add_router(self, index: int) -> None:
-        """Start a router; the one before it learns of it as it learns of the one before: each polls the other."""
-        peers = [option for router in self.routers for option in ("--peer", router.admin)]
+    def _add_router(self, index: int, admin_port: int, peers: list[str]) -> None:
         urls = {name: engine.url for name, engine in self.engines.items()}
         folder = self._folder / f"router{index}"
         self.routers.append(
-            Router(folder, urls, *_ROUTER, *peers, log=self.log(index), **usual().fields),
+            Router(
+                folder, urls, *_ROUTER, *peers, log=self.log(index), admin_port=admin_port, **usual().fields
+            ),
         )
 
     def stop(self) -> None:

@@ -1,11 +1,23 @@
 """Whole answers made of streams."""
 
+import contextlib
+import itertools
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eldr_router.http.events import split_events
-from eldr_router.plan.assemble import AssemblyError, assemble
+from eldr_router.http.events import EventReader
+from eldr_router.plan.assemble import Assembly, AssemblyError
+
+
+def assemble(events: list[bytes], *, chat: bool) -> bytes:
+    assembly = Assembly(chat=chat)
+    for data in events:
+        assembly.add(data)
+    return assembly.finish()
+
 
 TOP = {"id": "x", "created": 1, "model": "m"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -69,6 +81,14 @@ def test_thoughts_alone_are_no_content():
         ([b"[]"], "protocol"),
         ([b'{"error":{"code":500}}', b"[DONE]"], "error_event"),
         ([b'{"choices":[{"index":0,"text":"a","finish_reason":"abort"}]}', b"[DONE]"], "aborted"),
+        ([b'{"choices":[1]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":5}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":0,"text":5}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":"x"}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":[]}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":0,"logprobs":"x"}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":0,"logprobs":{"tokens":1}}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":0,"token_ids":7}]}', b"[DONE]"], "protocol"),
     ],
 )
 def test_what_is_no_answer(events, cause):
@@ -85,5 +105,57 @@ def test_an_error_that_blames_the_client_is_its_answer():
     assert (status, json.loads(body)["error"]["message"]) == (400, "no")
 
 
-def test_events_of_any_line_ending():
-    assert split_events(b"data: a\n\n: c\n\ndata:b\r\n\r\ndata: c\rdata: d\r\r") == [b"a", b"b", b"c\nd"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["index", "text", "delta", "logprobs", "token_ids", "role", "content", "choices", "error"]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON, max_size=4), st.booleans())
+def test_any_events_are_an_answer_or_a_named_error(values, chat):
+    events = [json.dumps({"choices": value}).encode() for value in values] + [
+        json.dumps(v).encode() for v in values
+    ]
+    with contextlib.suppress(AssemblyError):
+        assert json.loads(assemble([*events, b"[DONE]"], chat=chat))["choices"]
+
+
+def test_a_long_answer_copies_nothing_twice():
+    logprobs = {
+        "tokens": [" a"],
+        "token_logprobs": [-1.0],
+        "top_logprobs": [{" a": -1.0}],
+        "text_offset": [0],
+    }
+    assembly = Assembly(chat=False)
+    event = json.dumps(
+        {**TOP, "choices": [{"index": 0, "text": " a", "token_ids": [1], "logprobs": logprobs}]}
+    ).encode()
+    lists = set()
+    for _ in range(5000):
+        assembly.add(event)
+        lists.add(id(assembly._choices[0]._token_ids))
+    assert len(lists) == 1, "lists grow, they are not made anew with every event"
+    assembly.add(b"[DONE]")
+    (choice,) = json.loads(assembly.finish())["choices"]
+    assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"]) == 5000
+    assert choice["text"] == " a" * 5000
+
+
+@given(st.lists(st.integers(0, 48), max_size=6))
+def test_events_of_any_line_ending_however_they_are_cut(cuts):
+    text = b"data: a\n\n: c\n\ndata:b\r\n\r\ndata: c\rdata: d\r\r\n"
+    reader, got = EventReader(), []
+    edges = sorted({0, len(text), *cuts})
+    for begin, end in itertools.pairwise(edges):
+        got += reader.feed(text[begin:end])
+    assert got == [b"a", b"b", b"c\nd"]

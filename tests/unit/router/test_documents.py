@@ -185,6 +185,9 @@ def test_settings(tmp_path):
     with pytest.raises(SettingsError, match="--peer"):
         Settings(**base, peers=("nonsense",))
     assert parse_url("x", "http://[::1]:5") == ("::1", 5)
+    for host in ("bad..host", "x" * 70):
+        with pytest.raises(SettingsError, match="x: expected http://host:port"):
+            parse_url("x", f"http://{host}:5")
 
 
 def test_what_routers_say_to_each_other():

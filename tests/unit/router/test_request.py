@@ -30,6 +30,7 @@ class Driver:
     expires: float = math.inf
     answers: list = field(default_factory=list)
     freed: int = 0
+    kept: bool = False
     over: bool = False
 
     def take(self, event) -> bool:
@@ -45,7 +46,7 @@ class Driver:
         if self.over:
             assert (self.state, actions) == (was, ()), "nothing happens after the end"
         for at, action in enumerate(actions):
-            self.do(action, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
+            self.do(action, event, last=at == len(actions) - 1, at=getattr(event, "at", EARLY))
         if isinstance(event, steps.Heard | steps.Ready) and event.at <= self.expires:
             self.expires = math.inf
         if self.state.phase is Phase.OVER and not self.over:
@@ -87,7 +88,7 @@ class Driver:
     def begun(self) -> bool:
         return any(isinstance(a, steps.Begin) for a in self.answers) and not self.over
 
-    def do(self, action, *, last: bool, at: float) -> None:
+    def do(self, action, event, *, last: bool, at: float) -> None:
         match action:
             case steps.Prefill() | steps.Decode():
                 assert last, "what a leg reports at once must find nothing left to do"
@@ -119,8 +120,16 @@ class Driver:
                 assert not self.answers
                 assert at <= self.expires, "nothing that may rest on overwritten blocks reaches the client"
                 self.answers.append(action)
+            case steps.Keep():
+                assert event.cause == "busy"
+                assert self.leg is not None, "only a leg that is there has an answer"
+                self.kept = True
             case steps.PassOn() | steps.Fail():
                 assert not self.answers
+                if isinstance(action, steps.PassOn):
+                    assert self.kept if action.kept else isinstance(event, steps.Answered), (
+                        "there is an answer"
+                    )
                 self.answers.append(action)
             case steps.End() | steps.Bury():
                 assert isinstance(self.answers[-1], steps.Begin)
@@ -148,6 +157,7 @@ def events(legs=("p0", "d0", "d1")):
         yield steps.Answered(engine)
     yield steps.Broken("d0", "error_event", "x")
     yield steps.Broken("d0", "busy", "x")
+    yield steps.Broken(prefill, "busy", "x")
     for at in (EARLY, LATE):
         yield steps.Connected("d0", at)
         yield steps.Heard("d0", at)
