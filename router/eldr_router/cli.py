@@ -60,7 +60,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--max-bodies-mebibytes",
     type=click.IntRange(1),
     default=512,
-    help="Memory for all request bodies together, until their answers begin; beyond it 503.",
+    help="Request bodies held together, until their answers begin; beyond it 503. Sending one copies it once more.",
 )
 @_option(
     "--access-log",

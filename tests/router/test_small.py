@@ -183,3 +183,19 @@ async def test_a_client_that_leaves_in_the_middle_is_no_failure_line(start, capl
             assert got.status_code == 200
         await until(lambda: router.counter("requests", outcome="disconnected"), "the client to be gone")
         assert requests(caplog) == []
+
+
+async def test_what_any_engine_may_answer_leaves_a_line_when_none_does(start, caplog):
+    async with start("p0", "d0") as router:
+        router["p0"].script.append(reset)
+        router["d0"].script.append(reset)
+        got = await router.client.post(f"{router.url}/tokenize", json={"prompt": "x"})
+        assert got.status_code == 502
+        (line,) = [
+            json.loads(r.getMessage().removeprefix("request "))
+            for r in caplog.records
+            if r.name == "eldr_router.requests"
+        ]
+        assert (line["outcome"], line["status"], line["path"]) == ("upstream_failed", 502, "/tokenize")
+        assert {tried["engine"] for tried in line["tried"]} == {"p0", "d0"}
+        assert {tried["cause"] for tried in line["tried"]} == {"reset"}

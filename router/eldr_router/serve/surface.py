@@ -13,6 +13,7 @@ from eldr_router.net.fetch import fetch
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import bodies
+from eldr_router.plan.steps import Failure
 from eldr_router.serve.completion import Completion
 from eldr_router.serve.services import Services
 
@@ -75,7 +76,7 @@ class Surface:
         headers = end_to_end(request.headers, _DROP)
         method = _FROM_ANY_ENGINE[request.path]
         target = f"{request.path}?{request.query}" if request.query else request.path
-        problem: Exception | None = None
+        failures: list[Failure] = []
         for endpoint in usable[: self._services.settings.attempts]:
             try:
                 answer = await fetch(
@@ -85,8 +86,17 @@ class Surface:
             except (ConnectError, BrokenError) as error:
                 # these answers say nothing about completions: engines are judged by those, and asked whether they live
                 self._services.probes.suspect(endpoint)
-                problem = error
+                failures.append(Failure("any", endpoint, getattr(error, "cause", "refused"), str(error)))
                 continue
             client.respond(answer.status, end_to_end(answer.head.headers, _LENGTH), answer.body)
+            self._note(request, "ok", answer.status, failures)
             return
-        raise failed(f"no engine answered {request.path}: {problem}")
+        problem = failed(f"no engine answered {request.path}: {failures[-1].message}")
+        self._note(request, problem.code, problem.status, failures)
+        raise problem
+
+    def _note(self, request: Request, outcome: str, status: int, failures: list[Failure]) -> None:
+        """Leave a line behind, as completions do."""
+        journal = self._services.journal
+        if journal.wants(outcome, failures):
+            journal.write(outcome, status, failures, {"path": request.path})

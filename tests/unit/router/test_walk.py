@@ -41,6 +41,39 @@ def test_the_picture_shows_the_imports_and_no_others():
     assert drawn() == {(module, other) for module in modules for other in imports(module) & modules}
 
 
+def test_whatever_is_reached_from_the_walk_is_named():
+    reached: set[str] = set()
+    ahead = set(walk())
+    while ahead:
+        module = ahead.pop()
+        reached.add(module)
+        ahead |= (imports(module) & MODULES.keys()) - reached
+    (aside,) = re.findall(r"Off the way, (.*?)\n\n", TEXT, re.DOTALL)
+    assert reached - set(walk()) == set(re.findall(r"`([a-z_/]+)`", aside))
+
+
+def test_rooms_import_what_the_table_says():
+    allowed = {
+        room: {room, *re.findall(r"`([a-z_/]+)`", may)}
+        for room, may in re.findall(r"^\| `(\w+)/` \|.*\| (.*?)\|$", TEXT, re.MULTILINE)
+    }
+    for module in MODULES:
+        room = module.partition("/")[0]
+        if room in allowed:
+            others = {other for other in imports(module) & MODULES.keys() if "/" in other}
+            strange = {
+                o for o in others if o not in allowed[room] and o.partition("/")[0] not in allowed[room]
+            }
+            assert not strange, module
+    used = {(m.partition("/")[0], o.partition("/")[0]) for m in MODULES for o in imports(m)}
+    assert not [
+        (room, may)
+        for room in allowed
+        for may in allowed[room]
+        if may != room and (room, may.partition("/")[0]) not in used
+    ]
+
+
 def test_there_is_no_way_back():
     graph: dict[str, set[str]] = {module: imports(module) & MODULES.keys() for module in MODULES}
     TopologicalSorter(graph).prepare()  # raises CycleError
