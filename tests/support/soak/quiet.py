@@ -71,8 +71,9 @@ def _reuse(stage: Stage, router: Router) -> list[str]:
 
 
 def _room(stage: Stage) -> list[str]:
-    """With one place at each engine there must be so many places: an admission that leaked takes one for ever."""
-    stage.configure(Reload(0.0, fields={**usual().fields, "max_in_flight": 1}))
+    """With one place of its own at each engine a router has so many places: an admission that leaked takes one for ever."""
+    own = {**usual().fields, "max_in_flight": len(stage.routers)}  # routers never give each other their last
+    stage.configure(Reload(0.0, fields=own))
     time.sleep(1.5)
     found = []
     for index, router in enumerate(stage.routers):
