@@ -111,6 +111,12 @@ def test_what_a_disturbance_excuses(record, kinds):
         assert judge(record, [Window(kind, 90.0, 99.0 - GRACE)]).problem, "it was long over"
 
 
+def test_a_wide_request_may_be_refused_where_routers_share():
+    wide = failed(429, Ask("b", prompts=("x",) * 189))
+    assert not judge(wide, [], share=128).problem
+    assert judge(wide, [], share=256).problem
+
+
 def test_a_minute_holds_every_kind_and_the_same_seed_the_same_minute():
     for seed in range(20):
         first, again = (disturbances(random.Random(seed), 60.0, "p", "d") for _ in range(2))
