@@ -302,8 +302,9 @@ def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
         for name, values in by_name.items():
             yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
         if PEER in by_name and aim is not None:
-            for name in [candidate.name for candidate in candidates if candidate.name != PEER]:
-                ratios = [one / theirs for one, theirs in zip(by_name[name], by_name[PEER], strict=True)]
+            peer = by_name.pop(PEER)
+            for name, values in by_name.items():
+                ratios = [one / theirs for one, theirs in zip(values, peer, strict=True)]
                 yield {
                     "name": f"{name} / {PEER}: {what}",
                     "unit": "x",

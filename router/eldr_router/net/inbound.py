@@ -44,9 +44,8 @@ class State(Enum):
     CLOSED = "closed"
 
 
-_IDLE, _RECEIVING, _WORKING, _RESPONDING, _CLOSING, _CLOSED = (
-    State  # an enum's attributes cost five times a name's
-)
+# an enum's attributes cost five times a name's
+_IDLE, _RECEIVING, _WORKING, _RESPONDING, _CLOSING, _CLOSED = State
 Handler = Callable[[Request, "ClientConnection"], None]
 """Answers a request at once, or attaches the work that will."""
 

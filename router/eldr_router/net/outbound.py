@@ -64,6 +64,7 @@ class State(Enum):
 
 
 _IDLE, _HEAD, _BODY, _CLOSED = State  # an enum's attributes cost five times a name's
+_MISREAD = "protocol", "its answer could not be understood"
 
 
 class Receiver(Protocol):
@@ -158,7 +159,7 @@ class EngineConnection(asyncio.Protocol):
             self._break("protocol", f"it broke HTTP: {error}")
         except Exception:
             log.exception("an answer of %s:%d could not be taken", *self.address)
-            self._break("protocol", "its answer could not be understood")
+            self._break(*_MISREAD)
 
     def eof_received(self) -> None:
         """Let the transport close."""
@@ -306,7 +307,7 @@ class EngineConnection(asyncio.Protocol):
             except Exception:
                 # the connection serves strangers by now: whoever took the answer must learn it another way
                 log.exception("an answer of %s:%d could not be taken", *self.address)
-                receiver.on_broken(BrokenError("protocol", "its answer could not be understood"))
+                receiver.on_broken(BrokenError(*_MISREAD))
 
     def _break(self, cause: str, message: str) -> None:
         receiver, self._receiver = self._receiver, None

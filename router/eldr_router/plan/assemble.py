@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from eldr_router.http.events import EventReader
 from eldr_router.plan.answers import blames_client, has_aborted
 
 _TOP = (
@@ -55,7 +56,7 @@ class Assembly:
         A chat's answer: messages instead of text.
     """
 
-    __slots__ = ("_answer", "_chat", "_choices", "_done")
+    __slots__ = ("_answer", "_chat", "_choices", "_done", "_events")
 
     def __init__(self, *, chat: bool) -> None:
         self._chat = chat
@@ -64,6 +65,12 @@ class Assembly:
         self._answer["usage"] = None
         self._choices: dict[int, _Choice] = {}
         self._done = False
+        self._events = EventReader()
+
+    def feed(self, payload: bytes) -> None:
+        """Take decoded bytes of the stream, however it is cut; raises as :meth:`add` does."""
+        for data in self._events.feed(payload):
+            self.add(data)
 
     def add(self, data: bytes) -> None:
         """Take an event's data.
@@ -84,11 +91,13 @@ class Assembly:
         try:
             for part in event.get("choices") or ():
                 index = part.get("index", 0)
+                if not isinstance(index, int):
+                    raise TypeError(index)  # noqa: TRY301 - as whatever else is wrong with a part
                 choice = self._choices.get(index)
                 if choice is None:
-                    choice = self._choices[int(index)] = _Choice()
+                    choice = self._choices[index] = _Choice()
                 choice.add(part, chat=self._chat)
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError):
             raise AssemblyError("protocol", f"its stream holds no completion chunk: {data[:60]!r}") from None
 
     def finish(self) -> bytes:
@@ -138,7 +147,7 @@ class _Choice:
         self._logprobs: dict[str, list[Any]] | None = None
 
     def add(self, part: dict[str, Any], *, chat: bool) -> None:
-        """Take a chunk's part; AttributeError, TypeError or ValueError if it is none."""
+        """Take a chunk's part; AttributeError or TypeError if it is none."""
         for name in _ONCE:
             if part.get(name) is not None:
                 self._once[name] = part[name]
@@ -153,7 +162,9 @@ class _Choice:
             self._say("text", part.get("text") or "")
             return
         for name, value in (part.get("delta") or {}).items():
-            if name != "role" and isinstance(value, str):
+            if name == "role":
+                self._others[name] = value or self._others[name]
+            elif isinstance(value, str):
                 self._say(name, value)
             elif isinstance(value, list):
                 self._lists.setdefault(name, []).extend(value)

@@ -138,7 +138,7 @@ def _check(known: dict[str, Any]) -> None:
         if value is None:
             continue
         if name in _LEAST:
-            low = 0 if known.get("echo") and name not in ("n", "best_of") else _LEAST[name]
+            low = 0 if known.get("echo") and name.startswith("max_") else _LEAST[name]
             if type(value) is not int or value < low:
                 raise bad_request(
                     f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name

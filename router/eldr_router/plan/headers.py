@@ -41,12 +41,12 @@ def lines(request: Request) -> bytes:
     return header_lines(to_engine(request))
 
 
-def post(path: str, authority: bytes, upstream_id: str, lines: bytes, body: bytes) -> list[bytes]:
+def post(path: str, authority: bytes, upstream_id: str, client: bytes, body: bytes) -> list[bytes]:
     """Return a request as it is sent to an engine: its head, and its body.
 
-    ``lines`` are the client's headers, from :func:`lines`.
+    ``client`` are the client's headers, from :func:`lines`.
     """
-    return [_POST % (path.encode(), authority, upstream_id.encode(), len(body), lines), body]
+    return [_POST % (path.encode(), authority, upstream_id.encode(), len(body), client), body]
 
 
 def own(upstream_id: str) -> Headers:

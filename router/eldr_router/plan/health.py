@@ -19,9 +19,8 @@ class Health:
         self._retry_at = 0.0
         self._errors = 0.0  # since the last good answer
         self.probed_well = True
-        self.good_from = (
-            0.0  # probe and ejection in one number: looked at for every engine with every request
-        )
+        # probe and ejection in one number: it is looked at for every engine with every request
+        self.good_from = 0.0
         self._partners: set[Health] = set()  # other ends of the pulls that failed since the last good one
 
     def is_good(self, now: float) -> bool:

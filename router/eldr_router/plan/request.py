@@ -211,9 +211,8 @@ def _expired(state: State, engine: Engine, at: float) -> Step:
             state = replace(state, split=False)
         else:
             state = replace(state, form=state.patient_form)
-    return _again(
-        state, Broken(engine, "expired", message), avoid=sent
-    )  # one that was sent nothing did nothing wrong
+    # one that was sent nothing did nothing wrong
+    return _again(state, Broken(engine, "expired", message), avoid=sent)
 
 
 def _decode_broken(state: State, event: Broken) -> Step:

@@ -331,7 +331,7 @@ class Completion:
         self._client.fail()
         if self._leg is not None:
             self._leg.leave()
-        self._state = replace(self._state, phase=Phase.OVER)
+        self._state = replace(self._state, phase=_OVER)
         if not self._account.closed:
             self._over()
 
@@ -341,8 +341,7 @@ class Completion:
             self._admission.settle()
         self._services.waiting.discard(self)
         self._account.close(self._state)
-        if self._body is not None:
-            self._drop_body()
+        self._drop_body()
         self._leg = self._kept = None
 
     def _drop_body(self) -> None:

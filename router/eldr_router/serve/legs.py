@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import orjson
 
 from eldr.contract import ELDR_KEY, KV_KEY
-from eldr_router.http.events import EventReader, FirstEvent
+from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import JSON, ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
@@ -229,7 +229,6 @@ class DecodeLeg(Leg):
         "_begun",
         "_chat",
         "_dechunk",
-        "_events",
         "_first",
         "_form",
         "_pending",
@@ -253,7 +252,6 @@ class DecodeLeg(Leg):
         self._chat = chat
         self._begun = False
         self._assembly: Assembly | None = None
-        self._events = EventReader()
         self._relay: Relay | None = None
         self._first: FirstEvent | None = None
         self._pending: list[bytes] = []
@@ -293,17 +291,13 @@ class DecodeLeg(Leg):
     def on_body(self, data: bytes, boundary: int) -> None:
         """Pass bytes on, or keep them until it is safe to."""
         relay = self._relay
-        if self._begun and relay is not None and not self._dechunk:  # the hot path, once per streamed chunk
-            out = relay.pass_on(data, boundary)
-            if out:
-                self._flow.write(out)
-            return
         if relay is None:
             super().on_body(data, boundary)
             if self._assembly is not None and not self._left:
                 come, self.payload = self.payload or [], []
                 self._look(come)
-                self._assemble(self._assembly, b"".join(come))
+                if not self._left:
+                    self._assemble(self._assembly, b"".join(come))
             return
         parts: list[bytes] = []
         if self.payload is not None:
@@ -334,8 +328,7 @@ class DecodeLeg(Leg):
 
     def _assemble(self, assembly: Assembly, data: bytes) -> None:
         try:
-            for event in self._events.feed(data) if not self._left else ():
-                assembly.add(event)
+            assembly.feed(data)
         except AssemblyError as error:
             self._misassembled(error)
 

@@ -159,7 +159,7 @@ class Registry:
 
     def with_room(self, endpoints: Iterable[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
         """Return the engines on which this router may have so many sequences more."""
-        if self.shares.alone:
+        if self.shares.alone:  # nearly always; each engine's bound is the limit then
             most = limit - sequences
             return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
         return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]

@@ -49,7 +49,7 @@ def test_a_completion():
 def test_a_chat_with_thoughts():
     events = stream(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [7]},
-        {"choices": [{"index": 0, "delta": {"reasoning": "hm"}}]},
+        {"choices": [{"index": 0, "delta": {"role": "", "reasoning": "hm"}}]},
         {"choices": [{"index": 0, "delta": {"reasoning": " so"}}]},
         {"choices": [{"index": 0, "delta": {"content": "yes"}, "logprobs": {"content": [{"token": "yes", "logprob": -1}]}}]},
         {"choices": [{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop", "stop_reason": 5}]},
@@ -86,6 +86,7 @@ def test_thoughts_alone_are_no_content():
         ([b'{"choices":[{"index":0,"text":5}]}', b"[DONE]"], "protocol"),
         ([b'{"choices":[{"index":"x"}]}', b"[DONE]"], "protocol"),
         ([b'{"choices":[{"index":[]}]}', b"[DONE]"], "protocol"),
+        ([b'{"choices":[{"index":0.5,"text":"a"}]}', b"[DONE]"], "protocol"),
         ([b'{"choices":[{"index":0,"logprobs":"x"}]}', b"[DONE]"], "protocol"),
         ([b'{"choices":[{"index":0,"logprobs":{"tokens":1}}]}', b"[DONE]"], "protocol"),
         ([b'{"choices":[{"index":0,"token_ids":7}]}', b"[DONE]"], "protocol"),

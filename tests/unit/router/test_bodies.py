@@ -174,6 +174,7 @@ def test_a_prompt_stays_the_bytes_that_came():
     [
         b'"max_tokens":-1', b'"max_tokens":0', b'"max_tokens":"7"', b'"max_tokens":{}', b'"max_tokens":true',
         b'"max_completion_tokens":0', b'"min_tokens":-1', b'"n":0', b'"n":"1"', b'"stream":"yes"', b'"stream_options":[]',
+        b'"best_of":4.0', b'"best_of":0',
     ],
 )  # fmt: skip
 def test_what_only_the_decode_engine_would_refuse_is_refused_before_prefill(field):

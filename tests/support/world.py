@@ -1,0 +1,116 @@
+"""Routers at addresses that split a limit, and letters between them that are delayed, lost or answered."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+
+from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.split import Report
+
+ENGINES = ("d0", "d1", "d2")
+
+
+@dataclass
+class Node:
+    """A router process."""
+
+    shares: Shares
+    flights: Counter[str] = field(default_factory=Counter)
+    questions: itertools.count = field(default_factory=itertools.count)
+    latest: dict[Address, int] = field(default_factory=dict)
+
+
+@dataclass
+class Letter:
+    """A question on its way, or its answer."""
+
+    node: Node
+    to: Address
+    number: int
+    asked: int
+    answered: bool = False
+    report: Report | None = None
+
+
+class World:
+    """Routers at addresses, letters between them."""
+
+    def __init__(self, limit: int = 4) -> None:
+        self.limit = limit
+        self.nodes: dict[Address, Node] = {}
+        self.listed: set[Address] = set()
+        self.letters: list[Letter] = []
+        self.ids = itertools.count()
+        self.clock = 0.0
+
+    def start(self, place: int) -> Node:
+        address = ("r", place)
+        node = self.nodes[address] = Node(Shares(f"{place}.{next(self.ids)}", self.limit))
+        self.listed.add(address)
+        self.list(address)
+        return node
+
+    def list(self, address: Address) -> None:
+        self.nodes[address].shares.set_addresses(self.listed - {address})
+
+    def ask(self, address: Address, to: Address) -> None:
+        node = self.nodes[address]
+        if to in node.shares.peers:
+            self.letters.append(Letter(node, to, next(node.questions), node.shares.turn))
+
+    def alive(self, node: Node) -> bool:
+        return any(node is other for other in self.nodes.values())
+
+    def step(self, letter: Letter) -> None:
+        """A question arrives, or its answer does."""
+        node, shares = letter.node, letter.node.shares
+        if not letter.answered:
+            target = self.nodes.get(letter.to)
+            if target is not None:
+                target.shares.asked(shares.router, letter.asked)
+                letter.report = target.shares.report(shares.router, flights(target), 0)
+            letter.answered = True
+            return
+        self.letters.remove(letter)
+        if not self.alive(node):
+            return
+        known = shares.peers.get(letter.to)
+        fresh = letter.number > node.latest.get(letter.to, -1)
+        same = known and known.report and letter.report and known.report.router == letter.report.router
+        if not fresh and not same:
+            return  # one connection answers in order: what a dead process said never comes after its successor's words
+        node.latest[letter.to] = max(letter.number, node.latest.get(letter.to, -1))
+        if letter.report is None:
+            shares.refused(letter.to)
+        else:
+            self.clock += 1
+            shares.heard(letter.to, letter.report, letter.asked, self.clock)
+
+    def admit(self, node: Node, engine: str, sequences: int = 1) -> bool:
+        if node.flights[engine] + sequences > node.shares.bound(engine):
+            return False
+        node.flights[engine] += sequences
+        total = sum(other.flights[engine] for other in self.nodes.values())
+        assert total <= node.shares.view.limit, f"{total} on {engine}"
+        return True
+
+    def talk(self, rounds: int = 8) -> None:
+        """Messages flow again: everybody hears everybody, and knows list and limit."""
+        self.letters.clear()
+        for _ in range(rounds):
+            for address, node in self.nodes.items():
+                self.list(address)
+                node.shares.set_limit(self.limit)
+                for to in self.listed:
+                    self.ask(address, to)
+            while self.letters:
+                self.step(self.letters[0])
+
+    def bounds(self, engine: str) -> list[int]:
+        return [node.shares.bound(engine) for node in self.nodes.values()]
+
+
+def flights(node: Node) -> dict[str, int]:
+    return {engine: node.flights[engine] for engine in ENGINES}
