@@ -11,7 +11,8 @@ from eldr_router.http.requests import Request
 from eldr_router.plan import bodies
 from eldr_router.serve.account import Account
 from eldr_router.serve.completion import Completion
-from eldr_router.serve.legs import DecodeLeg, PrefillLeg
+from eldr_router.serve.decode_leg import DecodeLeg
+from eldr_router.serve.legs import PrefillLeg
 from tests.fakes.engines import reset, slow
 from tests.router.conftest import DEADLINE, until
 

@@ -6,7 +6,7 @@ import pytest
 
 from eldr_router.net.outbound import ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.serve import legs
+from eldr_router.serve.decode_leg import DecodeLeg
 from tests.fakes.engines import answer, token_event
 from tests.router.conftest import until
 
@@ -42,7 +42,7 @@ async def test_garbage_in_a_stream_that_is_assembled(start, event, first):
 
 async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(start, monkeypatch, caplog):
     async with start("p0", "d0", "d1") as router:
-        whole = legs.DecodeLeg._whole
+        whole = DecodeLeg._whole
         bugs = [KeyError("bug"), KeyError("bug")]
 
         def buggy(leg, body):
@@ -50,7 +50,7 @@ async def test_a_bug_where_an_answer_is_taken_costs_an_attempt_and_nothing_else(
                 raise bugs.pop()
             whole(leg, body)
 
-        monkeypatch.setattr(legs.DecodeLeg, "_whole", buggy)
+        monkeypatch.setattr(DecodeLeg, "_whole", buggy)
         assert (await router.post()).status_code == 200
         assert caplog.text.count("could not be taken") == 2
         await until(router.idle, "every lease to return")

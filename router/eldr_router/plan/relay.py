@@ -6,6 +6,8 @@ from eldr_router.http.errors import error_body
 from eldr_router.http.framing import Tracker
 
 _HOLD = 1 << 16
+_DONE = b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n"
+"""What an event stream ends with, alone and as the end of a chunk."""
 
 
 class Relay:
@@ -56,6 +58,8 @@ class Relay:
         if self._torn or not (self._splittable or self._dechunk):
             return None
         whole = self._last.endswith(b"\n\n" if self._dechunk else b"\n\n\r\n")
+        if self._last.endswith(_DONE):  # everything was said; only the body's end is missing
+            return b"" if self._dechunk else b"0\r\n\r\n"
         event = b"data: " + error_body(message, 502, "upstream_failed") + b"\n\n"
         if not whole and self._last:
             event = b"\n\n" + event

@@ -22,8 +22,9 @@ from eldr_router.plan.request import step
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import Event, Phase, State
 from eldr_router.serve.account import Account
+from eldr_router.serve.decode_leg import DecodeLeg
 from eldr_router.serve.freeing import free_blocks
-from eldr_router.serve.legs import DecodeLeg, Leg, PrefillLeg
+from eldr_router.serve.legs import Leg, PrefillLeg
 from eldr_router.serve.services import Services
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Admission, Endpoint, Lease

@@ -186,6 +186,14 @@ def test_an_epitaph_closes_any_prefix_of_a_stream(texts, data):
     assert [event + b"\n\n" for event in whole] == events[: len(whole)]
 
 
+@pytest.mark.parametrize(("dechunk", "end"), [(False, b"0\r\n\r\n"), (True, b"")])
+def test_nothing_is_said_after_a_stream_that_said_all(dechunk, end):
+    relay, done = Relay(ChunkedBody(), dechunk=dechunk), b"data: [DONE]\n\n"
+    data = done if dechunk else encode([done])[:-5]
+    relay.pass_on(data, len(data))
+    assert relay.epitaph("it died") == end
+
+
 def test_a_chunk_too_large_to_hold_back_is_passed_on_and_leaves_no_clean_end():
     forwarded = Forwarded()
     forwarded.feed(b"20000\r\n" + b"x" * 70000)

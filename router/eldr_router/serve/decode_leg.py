@@ -1,0 +1,194 @@
+"""A request's second leg: a decode engine's answer, read so far that it is safe to begin, then passed on."""
+
+from __future__ import annotations
+
+from eldr_router.http.events import FirstEvent
+from eldr_router.http.framing import CloseBody, LengthBody
+from eldr_router.http.head import JSON, ResponseHead
+from eldr_router.net.pool import Pool
+from eldr_router.plan import answers
+from eldr_router.plan.assemble import Assembly, AssemblyError
+from eldr_router.plan.relay import Relay
+from eldr_router.plan.steps import Answered, Connected, Ended, Form, Heard, Ready
+from eldr_router.serve.legs import OK, Flow, Leg
+from eldr_router.state.registry import Endpoint, Lease
+
+_MAX_HELD = 1 << 20
+"""A whole answer up to this size is read before the client's response begins, so that it can still be retried."""
+
+
+class DecodeLeg(Leg):
+    """The second leg: read so far that it is safe to begin the client's response, then passed on byte for byte.
+
+    Parameters
+    ----------
+    form : Form
+        What the engine is asked for.
+    dechunk : bool
+        The client knows no chunks.
+    chat : bool
+        Which object an assembled answer is.
+    """
+
+    __slots__ = (
+        "_assembly",
+        "_begun",
+        "_chat",
+        "_dechunk",
+        "_first",
+        "_form",
+        "_pending",
+        "_relay",
+    )
+
+    def __init__(
+        self,
+        flow: Flow,
+        pool: Pool,
+        endpoint: Endpoint,
+        lease: Lease,
+        *,
+        form: Form,
+        dechunk: bool,
+        chat: bool,
+    ) -> None:
+        super().__init__(flow, pool, endpoint, lease)
+        self._form = form
+        self._dechunk = dechunk
+        self._chat = chat
+        self._begun = False
+        self._assembly: Assembly | None = None
+        self._relay: Relay | None = None
+        self._first: FirstEvent | None = None
+        self._pending: list[bytes] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole answer is here."""
+        return self._relay is None
+
+    @property
+    def until_close(self) -> bool:
+        """Whether only the connection's end ends the body."""
+        return self.head is not None and isinstance(self.head.body, CloseBody)
+
+    def on_connected(self) -> None:
+        """Ask before anything is sent: the blocks may not be pulled any longer."""
+        self._flow.handle(Connected(self.endpoint, self._flow.now()))
+
+    def on_head(self, head: ResponseHead) -> None:
+        """See :class:`eldr_router.net.outbound.Receiver`."""
+        self.head = head
+        if head.status != OK:
+            return
+        if head.is_event_stream:
+            self._first = FirstEvent(skip=self._is_opening)
+            if self._form is Form.ASSEMBLE:
+                self._assembly = Assembly(chat=self._chat)
+            else:
+                self._relay = Relay(head.body, dechunk=self._dechunk)
+            return
+        self._flow.handle(Heard(self.endpoint, self._flow.now()))  # whole answers come after their last token
+        short = isinstance(head.body, LengthBody) and head.body.length <= _MAX_HELD
+        if not short and not self._left:
+            self._relay = Relay(head.body, dechunk=self._dechunk)
+            self._flow.handle(Ready(self.endpoint, self._flow.now()))
+
+    def on_body(self, data: bytes, boundary: int) -> None:
+        """Pass bytes on, or keep them until it is safe to."""
+        relay = self._relay
+        if relay is None:
+            super().on_body(data, boundary)
+            if self._assembly is not None and not self._left:
+                come, self.payload = self.payload or [], []
+                self._look(come)
+                if not self._left:
+                    self._assemble(self._assembly, b"".join(come))
+            return
+        parts: list[bytes] = []
+        if self.payload is not None:
+            parts, self.payload = self.payload, []
+        if self._dechunk:
+            data = b"".join(parts)
+            boundary = len(data)
+        if self._begun:
+            out = relay.pass_on(data, boundary)
+            if out:
+                self._flow.write(out)
+            return
+        self._pending.append(relay.pass_on(data, boundary))
+        self._look(parts)
+
+    def begin(self) -> bytes:
+        """Return what has come so far; from now on bytes go straight to the client."""
+        self._begun = True
+        pending, self._pending = b"".join(self._pending), []
+        if not self._dechunk:
+            self.payload = None
+        return pending
+
+    def epitaph(self, message: str) -> bytes | None:
+        """Return what ends a broken stream decently, None where nothing does."""
+        is_stream = self._relay is not None and self.head is not None and self.head.is_event_stream
+        return self._relay.epitaph(message) if self._relay is not None and is_stream else None
+
+    def _assemble(self, assembly: Assembly, data: bytes) -> None:
+        try:
+            assembly.feed(data)
+        except AssemblyError as error:
+            self._misassembled(error)
+
+    def _misassembled(self, error: AssemblyError) -> None:
+        if error.answer is None or self.head is None:
+            self._broken(error.cause, str(error), unavailable=error.cause == "aborted")
+            return
+        status, self.body = error.answer
+        self.head = ResponseHead(status, [JSON], self.head.body, True, JSON[1])
+        self._flow.handle(Answered(self.endpoint))
+
+    def _look(self, parts: list[bytes]) -> None:
+        first = self._first
+        if first is not None and first.feed(b"".join(parts)) and not self._left:
+            self._first = None
+            self._spoke(first.data)
+
+    def _is_opening(self, data: bytes) -> bool:
+        opening = answers.is_opening(data)
+        if opening and not self._left:
+            # it says nothing, but it comes after the pull; words may be long in coming if the model thinks unseen
+            self._flow.handle(Heard(self.endpoint, self._flow.now()))
+        return opening
+
+    def _spoke(self, data: bytes | None) -> None:
+        word = "tokens" if data is None else answers.first_word(data)
+        if word == "error_event":
+            self._broken(word, "it reported an error instead of a first token")
+        elif word == "aborted":
+            self._broken(word, "it ended the request without a token; it is shutting down", unavailable=True)
+        elif self._relay is None:
+            self._flow.handle(Heard(self.endpoint, self._flow.now()))
+        else:
+            self._flow.handle(Ready(self.endpoint, self._flow.now()))
+
+    def on_end(self) -> None:
+        """See :class:`eldr_router.net.outbound.Receiver`."""
+        if self._begun:
+            self._flow.handle(Ended())
+        elif self._relay is not None:
+            self._broken("empty", "its stream ended without an event")
+        else:
+            super().on_end()
+
+    def _whole(self, body: bytes) -> None:
+        if self.head is None or self._is_bad(self.head.status):
+            return
+        if self._assembly is not None:
+            try:
+                self.body = self._assembly.finish()
+            except AssemblyError as error:
+                self._misassembled(error)
+                return
+        elif answers.is_aborted(body):
+            self._broken("aborted", "it cut the answer short; it is shutting down", unavailable=True)
+            return
+        self._flow.handle(Ready(self.endpoint, self._flow.now()))
