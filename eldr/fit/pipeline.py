@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.centroids import CentroidSet, Weighting, dump, load
+from eldr.core.balancers import JSQ
+from eldr.core.band import BandJSQ
 from eldr.core.clustering import Clustering, align, balanced_kmeans
 from eldr.core.layers import LayerChoice, Pairs, activation_distances, choose_layers, sample_pairs
 from eldr.core.placement_sim import PlacementResult, inclusion_probabilities, replay
-from eldr.core.policy import JSQ, BandJSQ, Policy
+from eldr.core.policy import Policy
 from eldr.core.signature import Floats, document_frequency, inverse_document_frequency, signatures
 from eldr.fit.samples import FitError, Samples
 

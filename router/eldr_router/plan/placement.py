@@ -10,7 +10,8 @@ import numpy as np
 
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR
-from eldr.core.policy import JSQ, Choice, Situation
+from eldr.core.balancers import JSQ
+from eldr.core.policy import Choice, Situation
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.table import Table
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from eldr.centroids import CentroidSet
 from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_ELDR, ROUTING_VERSION
-from eldr.core.policy import JSQ, Policy, make_policy
+from eldr.core.balancers import JSQ
+from eldr.core.policies import make_policy
+from eldr.core.policy import Policy
 
 
 class RoutingError(ValueError):

@@ -3,7 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr.core.policy import JSQ, BandJSQ, Domain, PowerOfTwo, Random, RoundRobin, Situation, make_policy
+from eldr.core.balancers import JSQ, Domain, PowerOfTwo, Random, RoundRobin
+from eldr.core.band import BandJSQ
+from eldr.core.policies import make_policy
+from eldr.core.policy import Situation
 
 LOADS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
@@ -50,7 +53,7 @@ def test_eldr_takes_the_least_loaded_of_the_band(case):
         known = scores[scores < np.inf]
         band = np.flatnonzero(scores >= (known.max() if known.size else 0.0) - tau)
         if band.size < minimum:
-            band = np.argsort(-scores, kind="stable")[:minimum]
+            band = np.sort(np.argsort(-scores, kind="stable")[:minimum])
     policy = BandJSQ(tau=tau, min_candidates=minimum)
     assert policy.choose(situation, rng()) == reference(situation, band)
 
@@ -121,3 +124,20 @@ def test_bad_parameters_are_refused():
         make_policy("ELDR", tau=float("nan"))
     with pytest.raises(ValueError, match="min_candidates"):
         make_policy("ELDR", min_candidates=0)
+
+
+@given(situations(), st.floats(1, 3))
+def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
+    situation, tau, minimum = case
+    loads = np.array(situation.in_flight)
+    below = np.flatnonzero(loads + 1 <= bound * (loads.mean() + 1))
+    choice = BandJSQ(tau=tau, min_candidates=minimum, max_load=bound).choose(situation, rng())
+    assert choice.worker in below
+    inside = Situation(
+        loads[below].tolist(),
+        situation.turn,
+        situation.similarity and [situation.similarity[at] for at in below],
+    )
+    alone = BandJSQ(tau=tau, min_candidates=minimum).choose(inside, rng())
+    if situation.similarity is not None:
+        assert choice == (below[alone.worker], alone.candidates)

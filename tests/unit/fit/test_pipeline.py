@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from eldr.core.balancers import JSQ
 from eldr.core.placement_sim import inclusion_probabilities, replay
-from eldr.core.policy import JSQ
 from eldr.fit import report as reports
 from eldr.fit.pipeline import Evaluation, FitSettings, fit, split
 from eldr.fit.samples import FitError, make_samples
@@ -41,7 +41,7 @@ def test_prediction_holds_on_records_that_the_fit_never_saw(result, captured):
     decode = np.stack([captured.decode_counts(r, 100) for r in evaluation])
     inclusion = inclusion_probabilities(decode, np.full(len(decode), 100))
     arrivals = np.random.default_rng(5).integers(0, len(evaluation), 2000)
-    from eldr.core.policy import BandJSQ
+    from eldr.core.band import BandJSQ
 
     run = {
         p: replay(p, arrivals, inclusion, scores, n_workers=4, batch=16, rng=np.random.default_rng(0))

@@ -1,0 +1,48 @@
+"""Placement policies by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from eldr.core.balancers import JSQ, Domain, PowerOfTwo, Random, RoundRobin
+from eldr.core.band import BandJSQ
+from eldr.core.marginal import MarginalUnion
+from eldr.core.policy import Policy
+
+
+def make_policy(
+    name: str,
+    *,
+    tau: float = 0.1,
+    min_candidates: int = 1,
+    max_load: float = math.inf,
+    prior: float = 0.0,
+    groups: Mapping[str, frozenset[int]] | None = None,
+) -> Policy:
+    """Return a policy by its name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown (the message lists the known ones) or a parameter is out of range.
+    """
+    match name:
+        case "ELDR":
+            return BandJSQ(tau=tau, min_candidates=min_candidates, max_load=max_load)
+        case "MarginalUnion":
+            return MarginalUnion(prior=prior, max_load=max_load)
+        case "JSQ":
+            return JSQ()
+        case "RoundRobin":
+            return RoundRobin()
+        case "PowerOfTwo":
+            return PowerOfTwo()
+        case "Random":
+            return Random()
+        case "Domain":
+            return Domain(groups=groups or {})
+        case _:
+            raise ValueError(
+                f"policy: unknown name {name!r}; known are ELDR, MarginalUnion, JSQ, RoundRobin, PowerOfTwo, Random, Domain"
+            )

@@ -1,0 +1,106 @@
+"""MarginalUnion: what a request adds to everybody's steps."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.core.balancers import JSQ
+from eldr.core.marginal import MarginalUnion
+from eldr.core.policies import make_policy
+from eldr.core.policy import Situation
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.union import Outlook
+
+LAW = QWEN3_30B_MI300X
+
+
+def choose(policy, *args, **kwargs):
+    return policy.choose(Situation(*args, **kwargs), np.random.default_rng(0))
+
+
+def outlooks(n):
+    return st.builds(
+        Outlook,
+        active=st.lists(st.floats(0, 128), min_size=n, max_size=n),
+        growth=st.lists(st.floats(0, 32), min_size=n, max_size=n),
+    )
+
+
+@st.composite
+def situations(draw):
+    loads = draw(st.lists(st.integers(0, 60), min_size=1, max_size=12))
+    n = len(loads)
+    scores = draw(st.none() | st.lists(st.floats(-1, 1) | st.just(math.nan), min_size=n, max_size=n))
+    return Situation(
+        loads,
+        draw(st.integers(0, 99)),
+        scores,
+        outlook=draw(outlooks(n)),
+        laws=[LAW] * n,
+        sequences=draw(st.integers(1, 3)),
+    )
+
+
+@given(situations(), st.sampled_from([0.0, 0.23]), st.sampled_from([1.0, 1.25, math.inf]))
+def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
+    policy = MarginalUnion(prior=prior, max_load=bound)
+    choice, costs = choose(policy, *situation), policy.costs(situation)
+    n, loads = situation.sequences, situation.in_flight
+    within = [at for at, load in enumerate(loads) if load + n <= bound * (sum(loads) / len(loads) + n)]
+    assert choice.worker in within
+    assert costs[choice.worker] <= min(costs[at] for at in within) + 1e-3 * abs(min(costs))
+    assert 1 <= choice.candidates <= len(within)
+
+
+def test_the_cost_is_the_growth_of_the_pools_step_time():
+    situation = Situation([7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), laws=[LAW, LAW], sequences=2)
+    before = 7 * LAW.seconds(7, 40.0)
+    assert MarginalUnion().costs(situation) == pytest.approx(
+        [9 * LAW.seconds(9, 43.0) - before, 2 * LAW.seconds(2, 8.0)]
+    )
+
+
+@given(situations())
+def test_where_experts_cost_nothing_load_decides(situation):
+    free = StepTime(fixed=5e-3, per_expert=0.0, per_request=12e-6, n_experts=128)
+    situation = situation._replace(laws=[free] * len(situation.in_flight))
+    choice = choose(MarginalUnion(prior=0.23), *situation)
+    assert situation.in_flight[choice.worker] == min(situation.in_flight)
+
+
+@given(situations())
+def test_where_a_step_costs_the_same_whatever_it_does_it_is_jsq(situation):
+    flat = StepTime(fixed=5e-3, per_expert=0.0, per_request=0.0, n_experts=128)
+    situation = situation._replace(laws=[flat] * len(situation.in_flight))
+    assert choose(MarginalUnion(), *situation) == choose(JSQ(), *situation)
+
+
+def test_slow_workers_get_less():
+    slow = StepTime(LAW.fixed * 2, LAW.per_expert * 2, LAW.per_request * 2, LAW.n_experts)
+    outlook = Outlook([20.0, 20.0], [5.0, 5.0])
+    assert choose(MarginalUnion(), [4, 4], 0, outlook=outlook, laws=[slow, LAW]).worker == 1
+    assert choose(MarginalUnion(), [4, 4], 1, outlook=outlook, laws=[LAW, slow]).worker == 0
+
+
+def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
+    outlook = Outlook([0.0, 0.0, 0.0], [8.0, 8.0, 8.0])
+    policy = MarginalUnion(prior=0.23)
+    assert choose(policy, [0, 0, 0], 0, [0.2, 0.9, math.nan], outlook=outlook, laws=[LAW] * 3).worker == 1
+    slow = StepTime(LAW.fixed, LAW.per_expert * 2, LAW.per_request, LAW.n_experts)
+    alike = choose(policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW])
+    assert alike.worker == 1, "similarity that all share is no reason for the slow one"
+
+
+def test_without_an_outlook_it_is_jsq():
+    assert choose(MarginalUnion(), [3, 1, 2], 0) == choose(JSQ(), [3, 1, 2], 0)
+
+
+def test_bad_parameters_name_themselves():
+    with pytest.raises(ValueError, match=r"prior: expected 0..1, got 2"):
+        make_policy("MarginalUnion", prior=2.0)
+    for name in ("MarginalUnion", "ELDR"):
+        with pytest.raises(ValueError, match=r"max_load: expected at least 1, got 0.5"):
+            make_policy(name, max_load=0.5)

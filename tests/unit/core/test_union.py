@@ -1,0 +1,175 @@
+"""Expected unions: exact under joins and leaves, and nothing that is in flight is forgotten."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from eldr.core.union import SCALE, Shape, Unions, spread
+
+SHAPE = Shape(4, 8, 2, (1, 3))
+WORKERS = ("d0", "d1", "d2")
+
+
+def prompt(seed, tokens=40, shape=SHAPE):
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet([0.3] * shape.n_experts, size=shape.n_layers)
+    return (
+        np.stack([rng.multinomial(tokens * shape.top_k, row) for row in weights])
+        .clip(0, tokens)
+        .astype(np.uint16)
+    )
+
+
+def expected(requests, strangers=0, mean=None):
+    """Active experts, mean over the layers, from scratch."""
+    survival = np.ones(SHAPE.cells)
+    for request in requests:
+        survival *= 1.0 - request.inclusion.astype(float)
+    if strangers:
+        survival *= (1.0 - mean.astype(float)) ** strangers
+    return (SHAPE.cells - survival.sum()) / len(SHAPE.layers)
+
+
+class Pool(RuleBasedStateMachine):
+    """Requests come and go on three workers, others are placed by somebody else."""
+
+    stays = Bundle("stays")
+
+    def __init__(self):
+        super().__init__()
+        self.unions = Unions(SHAPE)
+        self.held = {worker: [] for worker in WORKERS}
+        self.strangers = dict.fromkeys(WORKERS, 0)
+        self.told = dict.fromkeys(WORKERS, ())
+
+    @rule(target=stays, worker=st.sampled_from(WORKERS), seed=st.integers(0, 50), n=st.integers(1, 3))
+    def joins(self, worker, seed, n):
+        request = self.unions.request(prompt(seed), 40)
+        members = [request] * n
+        self.held[worker].append(members)
+        return worker, members, self.unions.join(worker, request, n)
+
+    @rule(stay=consumes(stays))
+    def leaves(self, stay):
+        worker, members, place = stay
+        place.leave()
+        place.leave()
+        self.held[worker] = [known for known in self.held[worker] if known is not members]
+
+    @rule(worker=st.sampled_from(WORKERS), n=st.integers(0, 4))
+    def somebody_else_places(self, worker, n):
+        self.strangers[worker] = n
+
+    @rule(worker=st.sampled_from(WORKERS), seeds=st.lists(st.integers(0, 50), max_size=3))
+    def another_router_tells(self, worker, seeds):
+        requests = tuple(self.unions.request(prompt(seed), 40) for seed in seeds)
+        self.told = dict.fromkeys(WORKERS, ())
+        self.told[worker] = requests
+        logs = sum((request.logs / SCALE for request in requests), np.zeros(SHAPE.cells)).astype(np.float32)
+        self.unions.heard("r1", {worker: (len(requests), logs)} if requests else {})
+
+    @rule()
+    def idle_workers_are_forgotten(self):
+        self.unions.retain(())
+
+    @invariant()
+    def agrees_with_a_recomputation(self):
+        totals, wanted = [], []
+        for worker in WORKERS:
+            known = [request for members in self.held[worker] for request in members] + list(
+                self.told[worker]
+            )
+            totals.append(len(known) + self.strangers[worker])
+            wanted.append(expected(known, self.strangers[worker], self.unions.mean))
+        assert self.unions.outlook(None, WORKERS, totals).active == pytest.approx(wanted, abs=0.02)
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_nothing_is_left_after_many_requests_came_and_went():
+    unions, rng = Unions(SHAPE), np.random.default_rng(0)
+    stays = []
+    for step in range(5000):
+        stays.append(
+            unions.join("d0", unions.request(prompt(step % 97, tokens=1 + step % 50), 1 + step % 50))
+        )
+        if len(stays) > 60:
+            stays.pop(int(rng.integers(60))).leave()
+    for stay in stays:
+        stay.leave()
+    assert unions.outlook(None, ["d0"], [0]).active == [0.0]
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 3))
+def test_growth_is_what_the_union_grows_by(there, comes, n):
+    unions = Unions(SHAPE)
+    unions.join("d0", unions.request(prompt(there), 40))
+    request = unions.request(prompt(comes), 40)
+    before = unions.outlook(request, ["d1", "d0"], [0, 1], n)
+    unions.join("d0", request, n)
+    after = unions.outlook(None, ["d0"], [1 + n])
+    assert after.active[0] - before.active[1] == pytest.approx(before.growth[1], abs=0.01)
+    assert before.growth[0] >= before.growth[1] - 1e-5, "an idle worker grows most"
+
+
+def test_requests_without_a_signature_count_as_the_mean():
+    unions = Unions(SHAPE)
+    assert unions.outlook(None, ["d0"], [0]).growth == pytest.approx([2.0]), (
+        "nothing is known: top-k of all alike"
+    )
+    for seed in range(200):
+        unions.join("d0", unions.request(prompt(seed % 3), 40)).leave()
+    shares = np.mean([prompt(seed)[[1, 3]].reshape(-1) / 40 for seed in range(3)], axis=0)
+    assert unions.mean == pytest.approx(shares, abs=0.02)
+    assert unions.outlook(None, ["d0"], [5]).active == pytest.approx([expected([], 5, unions.mean)], abs=1e-3)
+
+
+def test_few_tokens_say_little():
+    unions = Unions(SHAPE)
+    one, many = np.zeros((4, 8), np.uint16), np.zeros((4, 8), np.uint16)
+    one[:, :2], many[:, :2] = 1, 1000
+    assert unions.request(one, 1).inclusion[0] == pytest.approx(1 / 21 + 20 / 21 * 0.25, abs=1e-3)
+    assert unions.request(many, 1000).inclusion[0] == pytest.approx(0.98)
+
+
+def test_what_another_router_told_is_taken_back():
+    unions, request = Unions(SHAPE), Unions(SHAPE).request(prompt(1), 40)
+    unions.heard("r1", {"d0": (1, request.logs / np.float32(SCALE))})
+    told = unions.outlook(None, ["d0"], [1]).active
+    assert told == pytest.approx([expected([request])], abs=0.01)
+    unions.heard("r1", {})
+    assert unions.outlook(None, ["d0"], [1]).active == pytest.approx([2.0]), (
+        "in flight, but unknown: the mean"
+    )
+
+
+def test_a_table_tells_others_all_there_is_to_know():
+    here, there = Unions(SHAPE), Unions(SHAPE)
+    here.join("d0", here.request(prompt(1), 40), 2)
+    stay = here.join("d1", here.request(prompt(2), 40))
+    stay.leave()
+    assert set(here.table()) == {"d0"}
+    there.heard("r1", here.table())
+    assert there.outlook(None, ["d0"], [2]).active == pytest.approx(here.outlook(None, ["d0"], [2]).active)
+
+
+def test_bad_counts_are_refused():
+    unions = Unions(SHAPE)
+    with pytest.raises(ValueError, match=r"counts: expected 4 layers x 8 experts, got shape \(2, 8\)"):
+        unions.request(np.zeros((2, 8), np.uint16), 5)
+    with pytest.raises(ValueError, match="tokens: expected at least 1, got 0"):
+        unions.request(np.zeros((4, 8), np.uint16), 0)
+
+
+@given(st.lists(st.integers(0, 100), unique=True, min_size=1, max_size=60).map(sorted), st.integers(1, 12))
+def test_layers_are_spread_evenly(layers, most):
+    chosen = spread(layers, most)
+    assert len(chosen) == min(most, len(layers))
+    assert list(chosen) == sorted(set(chosen))
+    assert set(chosen) <= set(layers)
+    gaps = np.diff([-0.5 * len(layers) / len(chosen), *map(layers.index, chosen)])
+    assert gaps.max() - gaps.min() <= 2 or len(layers) <= most
