@@ -200,6 +200,7 @@ Settings stand here, not in pod templates, so that changing them never restarts 
    "epoch": n,                            grows by one with every change of ``active``
    "policy": one of POLICIES,
    "tau": float, "min_candidates": n,     the band
+   "max_load": float | null,              engines are candidates up to so many times the mean load; null: no bound
    "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
    "sample_rate": float,                  share of requests that are logged
    "lease_seconds": float,                of the prefill engines' KV blocks
@@ -210,7 +211,8 @@ SET is ``{"fit": EldrFit name, "digest": "sha256:...", "k": n, "shards": [{"name
 A router loads ``staged`` beside ``active`` and reports both in its state; it switches when ``active`` moves."""
 
 POLICY_ELDR: Final = "ELDR"
-POLICIES: Final = (POLICY_ELDR, "JSQ", "RoundRobin", "PowerOfTwo", "Random")
+POLICY_MARGINAL: Final = "MarginalUnion"
+POLICIES: Final = (POLICY_ELDR, POLICY_MARGINAL, "JSQ", "RoundRobin", "PowerOfTwo", "Random")
 
 SHARD_KEY: Final = "shard"
 """Key under ``binaryData`` of a centroid shard ConfigMap. The shards, in order, joined, are one centroid file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,17 +48,20 @@ class MarginalUnion:
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
         costs = [
-            (batch + n) * law.seconds(batch + n, active + growth) - batch * law.seconds(batch, active)
+            # (B + n) T(B + n, A + dA) - B T(B, A), with what cancels left out
+            n * (law.fixed + law.per_expert * (active + growth) + law.per_request * (batch + n))
+            + batch * (law.per_expert * growth + law.per_request * n)
             for batch, active, growth, law in zip(
                 situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True
             )
         ]
         if self.prior and situation.similarity is not None:
-            known = [score for score in situation.similarity if not math.isnan(score)]
-            middle = sum(known) / len(known) if known else 0.0
-            for at, (score, law) in enumerate(zip(situation.similarity, situation.laws, strict=True)):
-                if not math.isnan(score):
-                    costs[at] -= self.prior * n * law.n_experts * law.per_expert * (score - middle)
+            scores = situation.similarity
+            middle, weight = _mean(scores), self.prior * n
+            for at, law in enumerate(situation.laws):
+                bonus = weight * law.n_experts * law.per_expert * (scores[at] - middle)
+                if bonus == bonus:  # noqa: PLR0124 - NaN for a worker without a centroid
+                    costs[at] -= bonus
         return costs
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
@@ -69,3 +73,12 @@ class MarginalUnion:
         least = min(costs[at] for at in below)
         limit = least + _SAME * abs(least)
         return least_loaded_of([at for at in below if costs[at] <= limit], situation)
+
+
+def _mean(scores: Sequence[float]) -> float:
+    """Return the mean of the scores that are numbers."""
+    total = sum(scores)
+    if not math.isnan(total):
+        return total / len(scores)
+    known = [score for score in scores if not math.isnan(score)]
+    return sum(known) / len(known) if known else 0.0

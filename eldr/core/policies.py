@@ -10,6 +10,9 @@ from eldr.core.band import BandJSQ
 from eldr.core.marginal import MarginalUnion
 from eldr.core.policy import Policy
 
+DEFAULT_PRIOR = 0.23
+"""Of :class:`~eldr.core.marginal.MarginalUnion`: 30 of 128 experts for a cosine of 1, see ``docs/how-it-works.md``."""
+
 
 def make_policy(
     name: str,
@@ -17,7 +20,7 @@ def make_policy(
     tau: float = 0.1,
     min_candidates: int = 1,
     max_load: float = math.inf,
-    prior: float = 0.0,
+    prior: float = DEFAULT_PRIOR,
     groups: Mapping[str, frozenset[int]] | None = None,
 ) -> Policy:
     """Return a policy by its name.

@@ -8,7 +8,6 @@ integers, so that requests join and leave without any rounding, in any order, fo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +25,12 @@ MOST_LAYERS = 8
 _CEILING = 0.98  # its logarithm fits, and no request is certain of an expert
 _PRIOR_TOKENS = 20.0
 _MEMORY = 1000  # requests that the mean looks back on
+_STEP = np.float32(1 / SCALE)
 _PATIENCE = 50  # the mean may have moved by so small a part before strangers are counted anew
 _MOST_SEQUENCES = 1 << 16  # of one worker: the sum of their logarithms fits 32 bits
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Which cells are looked at.
 
     Attributes
@@ -131,6 +130,7 @@ class Unions:
         self._rows: dict[str, int] = {}
         self._logs = np.zeros((0, shape.cells), dtype=np.int32)
         self._survival = np.ones((0, shape.cells), dtype=np.float32)
+        self._in_order: list[int] = []
         self._members: list[int] = []
         self._active: list[float] = []
         # of the survival as it stands: how many strangers are in it (-1: it is to be computed again), of which mean
@@ -174,7 +174,9 @@ class Unions:
         inclusion = share * trust
         inclusion += self._mean * (1.0 - trust)
         np.minimum(inclusion, _CEILING, out=inclusion)
-        logs = np.log1p(-inclusion)
+        logs = np.log(
+            1.0 - inclusion
+        )  # several times as fast as log1p, and near 1 as exact as the steps of 1 / SCALE
         logs *= SCALE
         return Request(share, inclusion, np.rint(logs, out=logs).astype(np.int16))
 
@@ -194,14 +196,23 @@ class Unions:
         inclusion = self._mean if request is None else request.inclusion
         if n > 1:
             inclusion = 1.0 - (1.0 - inclusion) ** np.float32(n)
-        rows = [self._row(worker) for worker in workers]
-        for worker, row, total in zip(workers, rows, totals, strict=True):
-            strangers = max(0, total - self._members[row] - self._told(worker))
-            aged = strangers and self._seen - self._as_of[row] > min(self._seen, _MEMORY) / _PATIENCE
-            if strangers != self._strangers[row] or aged:
-                self._refresh(worker, row, strangers)
-        survival = self._survival if rows == list(range(len(self._survival))) else self._survival[rows]
-        growth = survival.dot(inclusion) / len(self.shape.layers)
+        try:
+            rows = [self._rows[worker] for worker in workers]
+        except KeyError:
+            rows = [self._row(worker) for worker in workers]
+        members, current = self._members, self._strangers
+        oldest = self._seen - min(self._seen, _MEMORY) / _PATIENCE
+        for at, row in enumerate(rows):
+            strangers = totals[at] - members[row]
+            if self._others:
+                strangers -= self._told(workers[at])
+            strangers = max(strangers, 0)
+            if strangers != current[row] or (strangers and self._as_of[row] < oldest):
+                self._refresh(workers[at], row, strangers)
+        # the rows are in order nearly always, and need not be copied then
+        survival = self._survival if rows == self._in_order else self._survival[rows]
+        growth = survival.dot(inclusion)
+        growth /= len(self.shape.layers)
         return Outlook([self._active[row] for row in rows], growth.tolist())
 
     def join(self, worker: str, request: Request, n: int = 1) -> Stay | None:
@@ -211,7 +222,9 @@ class Unions:
         """
         row = self._row(worker)
         self._seen += 1
-        self._mean += (request.share - self._mean) / min(self._seen, _MEMORY)
+        change = request.share - self._mean
+        change /= min(self._seen, _MEMORY)
+        self._mean += change
         if self._members[row] + n > _MOST_SEQUENCES:
             return None
         self._add(row, request.logs, n)
@@ -227,7 +240,7 @@ class Unions:
     def table(self) -> dict[str, tuple[int, Floats]]:
         """Return this router's own sequences and their log survival, by worker that has any."""
         return {
-            worker: (self._members[row], self._logs[row] * np.float32(1 / SCALE))
+            worker: (self._members[row], self._logs[row].astype(np.float32) * _STEP)
             for worker, row in self._rows.items()
             if self._members[row]
         }
@@ -247,10 +260,13 @@ class Unions:
         return sum(table[worker][0] for table in self._others.values() if worker in table)
 
     def _add(self, row: int, logs: Fixed, n: int) -> None:
-        if n in (1, -1):
-            (np.add if n == 1 else np.subtract)(self._logs[row], logs, out=self._logs[row])
+        own = self._logs[row]
+        if n == 1:
+            own += logs
+        elif n == -1:
+            own -= logs
         else:
-            self._logs[row] += logs.astype(np.int32) * n
+            own += logs.astype(np.int32) * n
         self._members[row] += n
         self._strangers[row] = -1
 
@@ -266,6 +282,7 @@ class Unions:
             return min(free)
         self._logs = np.vstack([self._logs, np.zeros((1, self.shape.cells), dtype=np.int32)])
         self._survival = np.vstack([self._survival, np.ones((1, self.shape.cells), dtype=np.float32)])
+        self._in_order.append(len(self._members))
         self._members.append(0)
         self._active.append(0.0)
         self._strangers.append(-1)
@@ -273,7 +290,8 @@ class Unions:
         return len(self._members) - 1
 
     def _refresh(self, worker: str, row: int, strangers: int) -> None:
-        logs = self._logs[row] * np.float32(1 / SCALE)
+        logs: Floats = self._logs[row].astype(np.float32)
+        logs *= _STEP
         for table in self._others.values():
             if worker in table:
                 logs += table[worker][1]

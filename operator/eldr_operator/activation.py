@@ -158,10 +158,8 @@ def _verdict(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], no
         return Verdict(
             serving, "RouterComplaint", f"the last good table stays in effect; {'; '.join(complaints)}"
         )
-    if cr.spec.router.policy != contract.POLICY_ELDR:
-        text = (
-            f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR to use them"
-        )
+    if cr.spec.router.policy not in (contract.POLICY_ELDR, contract.POLICY_MARGINAL):
+        text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
         return Verdict("False", "PolicyIgnoresCentroids", text)
     if staged is not None and table.staged_at is not None:
         refusals = _refusals(routers, staged)
@@ -178,7 +176,12 @@ def _verdict(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], no
         return Verdict(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
     if active is None:
         least = cr.spec.refit.min_samples
-        text = f"no centroid set yet: requests go to the engine with the fewest in flight; the first fit runs when routers hold {least} log records"
+        meanwhile = (
+            "requests go where they add least to the expected step time"
+            if cr.spec.router.policy == contract.POLICY_MARGINAL
+            else "requests go to the engine with the fewest in flight"
+        )
+        text = f"no centroid set yet: {meanwhile}; the first fit runs when routers hold {least} log records"
         if cr.spec.refit.suspend == "Enabled":
             text = "no centroid set yet, and spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
         return Verdict("False", "Bootstrapping", text)

@@ -72,6 +72,7 @@ class RouterSpec(_Model):
     policy: str = "ELDR"
     tau: float = 0.1
     min_candidates: int = 1
+    max_load: float | None = None
     max_in_flight_per_decode: int = 256
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()

@@ -53,11 +53,24 @@ def test_hot_settings_change_without_a_restart(world):
     world.up()
     before = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")
     world.patch(
-        router={"tau": "0.25", "policy": "JSQ", "minCandidates": 2, "maxInFlightPerDecode": 9},
+        router={
+            "tau": "0.25",
+            "policy": "JSQ",
+            "maxLoad": "1.25",
+            "minCandidates": 2,
+            "maxInFlightPerDecode": 9,
+        },
         signatures={"samplePercent": 50},
     )
     wait_for(lambda: world.routing["tau"] == 0.25, "tau", 60)
-    wanted = {"policy": "JSQ", "min_candidates": 2, "max_in_flight": 9, "sample_rate": 0.5, "slots": 2}
+    wanted = {
+        "policy": "JSQ",
+        "max_load": 1.25,
+        "min_candidates": 2,
+        "max_in_flight": 9,
+        "sample_rate": 0.5,
+        "slots": 2,
+    }
     assert {key: world.routing[key] for key in wanted} == wanted
     world.condition("CentroidsActive", reason="PolicyIgnoresCentroids", status="False")
     after = world.kube.get("Deployment", "x-prefill"), world.kube.get("StatefulSet", "x-decode")

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from eldr.contract import ROLE_DECODE
+from eldr.core.marginal import MarginalUnion
 from eldr_router.http.errors import RouterError, bad_request
 from eldr_router.plan.signature import NO_SIGNATURE, read_signature
 from eldr_router.serve.services import Services
@@ -60,21 +61,31 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "eligible": False,
             "similarity": None,
             "in_band": None,
+            "active_experts": None,
+            "growth": None,
+            "cost_seconds": None,
         }
     try:
         decision = services.placer.decide(table, signature, (), sequences, registry.turns(ROLE_DECODE) + 1)
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
         return {**answer, "engines": list(rows.values())}
-    best = max((s for s in decision.similarity or () if not math.isnan(s)), default=0.0)
+    similarities, outlook = decision.situation.similarity, decision.situation.outlook
+    best = max((s for s in similarities or () if not math.isnan(s)), default=0.0)
     for at, endpoint in enumerate(decision.endpoints):
         row = rows[endpoint.name]
         row["eligible"] = True
-        if decision.similarity is not None:
-            similarity = decision.similarity[at]
+        if similarities is not None:
+            similarity = similarities[at]
             without = math.isnan(similarity)
             row["similarity"] = None if without else round(similarity, 6)
             row["in_band"] = without or similarity >= best - table.intent.tau
+        if outlook is not None:
+            row["active_experts"] = round(outlook.active[at], 3)
+            row["growth"] = round(outlook.growth[at], 3)
+    if outlook is not None and isinstance(table.policy, MarginalUnion):
+        for endpoint, cost in zip(decision.endpoints, table.policy.costs(decision.situation), strict=True):
+            rows[endpoint.name]["cost_seconds"] = round(cost, 7)
     answer.update(
         policy=decision.policy,
         reason=decision.reason,

@@ -9,14 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from eldr.centroids import CentroidsError, CentroidSet
-from eldr.contract import POLICY_ELDR
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr.core.balancers import JSQ
 from eldr.core.policy import Choice, Situation
+from eldr.core.step_time import StepTime
+from eldr.core.union import Outlook
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.table import Table
 
 REASONS = (
     "similarity",
+    "union",
     "policy",
     "no_centroids",
     "no_signature",
@@ -33,45 +36,65 @@ class Ranked(NamedTuple):
 
     Attributes
     ----------
-    similarity : list of float or None
-        Cosine to each engine's centroid, NaN for one without.
+    situation : eldr.core.policy.Situation
+        What was decided on.
     policy, reason : str
         The policy that decided, and why it (one of :data:`REASONS`).
     choice : eldr.core.policy.Choice
     """
 
-    similarity: list[float] | None
+    situation: Situation
     policy: str
     reason: str
     choice: Choice
 
 
-def rank(
-    table: Table,
-    signature: Signature,
-    slots: Sequence[int],
-    totals: Sequence[int],
-    *,
-    turn: int,
-    rng: np.random.Generator,
-) -> Ranked:
+class Field(NamedTuple):
+    """The engines that are well and have room, and what is known of them.
+
+    Attributes
+    ----------
+    slots : list of int
+        The centroid that each one belongs to, -1 for none.
+    totals : list of int
+        Sequences in flight on each, over all routers.
+    sequences : int
+        How many the request runs.
+    outlook : Outlook or None
+        Expected unions, where the policy asks for them and something is known.
+    laws : sequence of StepTime
+        With an outlook.
+    reason : str
+        Why there is an outlook for this request, or only for a mean one, or none.
+    """
+
+    slots: list[int]
+    totals: list[int]
+    sequences: int = 1
+    outlook: Outlook | None = None
+    laws: Sequence[StepTime] = ()
+    reason: str = "policy"
+
+
+def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np.random.Generator) -> Ranked:
     """Choose among engines that are well and have room.
 
     Parameters
     ----------
     table : Table
     signature : Signature
-    slots : sequence of int
-        The centroid that each engine belongs to, -1 for none.
-    totals : sequence of int
-        Sequences in flight on each, over all routers.
+    field : Field
     turn : int
         Rotates ties.
     rng : numpy.random.Generator
         For the policies that draw.
     """
     policy, scores = table.policy, None
-    if signature is WHOLE:
+    if policy.name == POLICY_MARGINAL:
+        scores, reason = score(table.centroids, signature)[0], field.reason
+        if field.outlook is None:
+            policy = _JSQ
+    elif signature is WHOLE:
         policy, reason = _JSQ, "whole"
     elif policy.name != POLICY_ELDR:
         reason = "policy"
@@ -79,8 +102,11 @@ def rank(
         scores, reason = score(table.centroids, signature)
         if scores is None:
             policy = _JSQ
-    similarity = None if scores is None else _of_engines(scores, slots)
-    return Ranked(similarity, policy.name, reason, policy.choose(Situation(totals, turn, similarity), rng))
+    similarity = None if scores is None else _of_engines(scores, field.slots)
+    situation = Situation(
+        field.totals, turn, similarity, outlook=field.outlook, laws=field.laws, sequences=field.sequences
+    )
+    return Ranked(situation, policy.name, reason, policy.choose(situation, rng))
 
 
 def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[float] | None, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from eldr.centroids import CentroidSet
 from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_ELDR, ROUTING_VERSION
 from eldr.core.balancers import JSQ
-from eldr.core.policies import make_policy
+from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
 
 
@@ -36,6 +36,8 @@ class Intent:
     policy: str = POLICY_ELDR
     tau: float = 0.1
     min_candidates: int = 1
+    max_load: float = math.inf
+    prior: float = DEFAULT_PRIOR
     max_in_flight: int = 256
     sample_rate: float = 1.0
     lease_seconds: float = DEFAULT_LEASE_SECONDS
@@ -85,7 +87,13 @@ class Table:
 
 def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: CentroidSet | None) -> Table:
     """Return a table with the intent's settings and the given set."""
-    policy = make_policy(intent.policy, tau=intent.tau, min_candidates=intent.min_candidates)
+    policy = make_policy(
+        intent.policy,
+        tau=intent.tau,
+        min_candidates=intent.min_candidates,
+        max_load=intent.max_load,
+        prior=intent.prior,
+    )
     return Table(intent, epoch, policy, active, centroids)
 
 
@@ -113,6 +121,8 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
         policy=policy,
         tau=_number(fields, "tau", base.tau, 0.0, 2.0),
         min_candidates=int(_number(fields, "min_candidates", base.min_candidates, 1, 1 << 20, whole=True)),
+        max_load=_bound(fields, base.max_load),
+        prior=_number(fields, "prior", base.prior, 0.0, 1.0),
         max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
         sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
         lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
@@ -140,6 +150,14 @@ def parse(fields: object) -> Intent:
         active=_set(fields, "active"),
         staged=_set(fields, "staged"),
     )
+
+
+def _bound(fields: dict[str, Any], default: float) -> float:
+    if fields.get("max_load", default) is None:
+        return math.inf
+    if "max_load" not in fields:
+        return default
+    return _number(fields, "max_load", default, 1.0, 1e6)
 
 
 def _number(

@@ -26,6 +26,8 @@ _KEYS = {
     "policy",
     "tau",
     "min_candidates",
+    "max_load",
+    "prior",
     "max_in_flight",
     "sample_rate",
     "lease_seconds",

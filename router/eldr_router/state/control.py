@@ -71,6 +71,7 @@ class Control:
             log.info("%s engines: %s", role, ", ".join(sorted(after)) or "none")
         if role == ROLE_DECODE:
             self._services.metrics.forget(before - after)
+            self._services.placer.locality.retain(after)
         else:
             self._services.affinity.forget(
                 spec.name for spec in known - kept

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eldr.contract import ROLE_DECODE
-from eldr.core.policy import Choice
+from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
+from eldr.core.policy import Choice, Situation
 from eldr_router.http.errors import no_endpoint
-from eldr_router.plan.placement import rank
+from eldr_router.plan.placement import Field, rank
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.table import Table
+from eldr_router.state.locality import Expected, Locality
 from eldr_router.state.registry import Endpoint, Lease, Registry
 
 
@@ -51,18 +52,17 @@ class Decision(NamedTuple):
     ----------
     endpoints : list of Endpoint
         Those that are well and have room.
-    totals : list of int
-        Sequences in flight on each, over all routers.
-    similarity : list of float or None
-        Cosine to each one's centroid, NaN for one without.
+    expected : Expected or None
+        What the policy was told of the request, if it asks.
+    situation : eldr.core.policy.Situation
     policy, reason : str
         As in :class:`Placement`.
     choice : eldr.core.policy.Choice
     """
 
     endpoints: list[Endpoint]
-    totals: list[int]
-    similarity: list[float] | None
+    expected: Expected | None
+    situation: Situation
     policy: str
     reason: str
     choice: Choice
@@ -76,10 +76,15 @@ class Placer:
     registry : Registry
     rng : numpy.random.Generator
         For the policies that draw.
+
+    Attributes
+    ----------
+    locality : Locality
     """
 
     def __init__(self, registry: Registry, rng: np.random.Generator) -> None:
         self._registry = registry
+        self.locality = Locality()
         self._rng = rng
 
     def place(
@@ -94,12 +99,16 @@ class Placer:
         """
         decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
         at = decision.choice.worker
-        similarity = None if decision.similarity is None else decision.similarity[at]
+        similarities = decision.situation.similarity
+        similarity = None if similarities is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
         endpoint = decision.endpoints[at]
+        stay = None
+        if decision.expected is not None:
+            stay = self.locality.join(endpoint.name, decision.expected.request, sequences)
         return Placement(
-            endpoint, Lease(endpoint, sequences), decision.policy, decision.reason, decision.choice.candidates,
-            known, decision.totals[at],
+            endpoint, Lease(endpoint, sequences, stay), decision.policy, decision.reason, decision.choice.candidates,
+            known, decision.situation.in_flight[at],
         )  # fmt: skip
 
     def decide(
@@ -120,8 +129,10 @@ class Placer:
         room = self._registry.with_room(usable, limit, sequences)
         if not room:
             raise self._registry.full(limit, sequences)
-        totals = self._registry.totals(room)
-        ranked = rank(
-            table, signature, [engine.spec.slot for engine in room], totals, turn=turn, rng=self._rng
-        )
-        return Decision(room, totals, *ranked)
+        field = Field([engine.spec.slot for engine in room], self._registry.totals(room), sequences)
+        expected = None
+        if table.policy.name == POLICY_MARGINAL:
+            names = [engine.name for engine in room]
+            expected = self.locality.expect(signature, table.centroids, names, field.totals, sequences)
+            field = field._replace(outlook=expected.outlook, laws=expected.laws, reason=expected.reason)
+        return Decision(room, expected, *rank(table, signature, field, turn=turn, rng=self._rng))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.plan.health import Health
 from eldr_router.plan.shares import Address, Shares
@@ -47,13 +48,16 @@ class Lease:
     endpoint : Endpoint
     sequences : int
         How many sequences the request runs: that is what an engine has room for.
+    stay : Stay, optional
+        The request's part in the engine's expected union.
     """
 
-    __slots__ = ("_endpoint", "_sequences")
+    __slots__ = ("_endpoint", "_sequences", "_stay")
 
-    def __init__(self, endpoint: Endpoint, sequences: int = 1) -> None:
+    def __init__(self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None) -> None:
         self._endpoint: Endpoint | None = endpoint
         self._sequences = sequences
+        self._stay = stay
         endpoint.in_flight += sequences
 
     def release(self) -> None:
@@ -61,6 +65,8 @@ class Lease:
         if self._endpoint is not None:
             self._endpoint.in_flight -= self._sequences
             self._endpoint = None
+            if self._stay is not None:
+                self._stay.leave()
 
     def __enter__(self) -> Self:
         return self

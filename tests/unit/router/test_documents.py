@@ -1,6 +1,7 @@
 """Routing documents, worker files, pods, settings."""
 
 import copy
+import math
 
 import orjson
 import pytest
@@ -22,6 +23,7 @@ DOCUMENT = {
     "policy": "ELDR",
     "tau": 0.2,
     "min_candidates": 2,
+    "max_load": 1.5,
     "max_in_flight": 8,
     "sample_rate": 0.5,
     "lease_seconds": 60,
@@ -34,7 +36,17 @@ DOCUMENT = {
 def test_a_routing_document():
     intent = parse(DOCUMENT)
     assert intent == Intent(
-        "m", 3, "ELDR", 0.2, 2, 8, 0.5, 60.0, SetRef("f", "sha256:0", 4, (("s", "00"),)), None
+        model="m",
+        epoch=3,
+        policy="ELDR",
+        tau=0.2,
+        min_candidates=2,
+        max_load=1.5,
+        max_in_flight=8,
+        sample_rate=0.5,
+        lease_seconds=60.0,
+        active=SetRef("f", "sha256:0", 4, (("s", "00"),)),
+        staged=None,
     )
     table = make_table(intent, epoch=0, active=None, centroids=None)
     assert table.policy_in_effect == "JSQ", "ELDR without centroids"
@@ -50,6 +62,9 @@ def test_a_routing_document():
         ({"tau": float("nan")}, "tau"),
         ({"min_candidates": 0}, "min_candidates"),
         ({"min_candidates": 1.5}, "min_candidates"),
+        ({"max_load": 0.5}, "max_load"),
+        ({"max_load": float("inf")}, "max_load"),
+        ({"prior": -1}, "prior"),
         ({"max_in_flight": "8"}, "max_in_flight"),
         ({"sample_rate": 1.1}, "sample_rate"),
         ({"lease_seconds": 1}, "lease_seconds"),
@@ -65,6 +80,12 @@ def test_a_routing_document():
 def test_documents_that_are_refused(change, names):
     with pytest.raises(RoutingError, match=names):
         parse({**DOCUMENT, **change})
+
+
+def test_no_bound_on_load():
+    assert parse({**DOCUMENT, "max_load": None}).max_load == math.inf
+    without = {key: value for key, value in DOCUMENT.items() if key != "max_load"}
+    assert parse(without).max_load == math.inf
 
 
 def test_not_an_object():

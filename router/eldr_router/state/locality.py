@@ -1,0 +1,143 @@
+"""What decode engines' batches are expected to use, and what a request would add; kept while the policy asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from eldr.centroids import CentroidSet
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.union import MOST_LAYERS, Outlook, Request, Shape, Stay, Unions, spread
+from eldr_router.plan.signature import Signature
+
+log = logging.getLogger(__name__)
+
+_ODD = 20
+"""So many signatures of another shape in a row, and the engines serve another model."""
+
+
+class Expected(NamedTuple):
+    """What is expected of a request on some engines.
+
+    Attributes
+    ----------
+    request : Request or None
+        None: nothing is known of it, it counts as one of the pool's mean.
+    reason : str
+        ``"union"``, or why nothing is known.
+    outlook : Outlook or None
+        None as long as nothing is known of any request.
+    laws : list of StepTime
+        Of the engines.
+    """
+
+    request: Request | None
+    reason: str
+    outlook: Outlook | None
+    laws: list[StepTime]
+
+
+class Locality:
+    """The expected unions of a router's decode engines.
+
+    Parameters
+    ----------
+    most_layers : int
+        Layers that stand for all.
+
+    Attributes
+    ----------
+    unions : Unions or None
+        None until the first signature tells the model's shape.
+    """
+
+    def __init__(self, most_layers: int = MOST_LAYERS) -> None:
+        self.unions: Unions | None = None
+        self._most_layers = most_layers
+        self._odd = 0
+
+    def expect(
+        self,
+        signature: Signature,
+        centroids: CentroidSet | None,
+        engines: Sequence[str],
+        totals: Sequence[int],
+        sequences: int,
+    ) -> Expected:
+        """Return what to expect of a request.
+
+        Parameters
+        ----------
+        signature : Signature
+        centroids : CentroidSet or None
+            The set in effect: the layers that it keeps are those looked at.
+        engines : sequence of str
+            Names of those that may take the request.
+        totals : sequence of int
+            Sequences in flight on each, over all routers.
+        sequences : int
+            How many the request runs.
+        """
+        request, reason = self._request(signature, centroids)
+        unions = self.unions
+        if unions is None:
+            return Expected(None, reason, None, [])
+        outlook = unions.outlook(request, engines, totals, sequences)
+        return Expected(request, reason, outlook, self.laws(engines))
+
+    def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
+        """Let a request join an engine's batch."""
+        if request is None or self.unions is None:
+            return None
+        return self.unions.join(engine, request, sequences)
+
+    def laws(self, engines: Sequence[str]) -> list[StepTime]:
+        """Return the engines' step-time laws."""
+        return [] if self.unions is None else [default_law(self.unions.shape.n_experts)] * len(engines)
+
+    def retain(self, engines: Collection[str]) -> None:
+        """Forget engines that are gone."""
+        if self.unions is not None:
+            self.unions.retain(engines)
+
+    def _request(self, signature: Signature, centroids: CentroidSet | None) -> tuple[Request | None, str]:
+        counts = signature.counts
+        if counts is None:
+            return None, signature.missing
+        if not counts.tokens:
+            return None, "zero_vector"
+        shape = _shape(*counts.shape, counts.top_k, centroids, self._most_layers)
+        if self.unions is None or not self._fits(self.unions.shape, shape):
+            if self.unions is not None and self._odd < _ODD:
+                return None, "wrong_shape"
+            log.info(
+                "placing by expected unions of %d layers x %d experts, of layers %s",
+                shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
+            )  # fmt: skip
+            # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
+            self.unions, self._odd = Unions(shape), 0
+        return self.unions.request(counts.counts, counts.tokens), "union"
+
+    def _fits(self, known: Shape, shape: Shape) -> bool:
+        if known == shape:
+            self._odd = 0
+            return True
+        same_model = known[:3] == shape[:3]
+        self._odd = _ODD if same_model else self._odd + 1
+        return False
+
+
+@lru_cache(maxsize=4)  # it holds on to centroid sets
+def _shape(layers: int, experts: int, top_k: int, centroids: CentroidSet | None, most: int) -> Shape:
+    """Return the shape to look at: the layers that signatures are made of, if they are of this model."""
+    fits = centroids is not None and (centroids.n_layers, centroids.n_experts) == (layers, experts)
+    kept = centroids.kept if fits and centroids is not None else range(layers)
+    return Shape(layers, experts, top_k, spread(kept, most))
+
+
+@lru_cache(maxsize=16)
+def default_law(n_experts: int) -> StepTime:
+    """Return the law of engines that have told nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
+    return QWEN3_30B_MI300X.for_experts(n_experts)

@@ -1,0 +1,151 @@
+"""MarginalUnion on a live router: requests that use the same experts meet, and nothing is forgotten or left behind."""
+
+import asyncio
+import contextlib
+
+import httpx
+import numpy as np
+import pytest
+
+from eldr.wire import ExpertCounts, encode_counts
+from tests.fakes.engines import answer, dies_after, reset, slow
+from tests.router.conftest import signature, until
+from tests.router.test_explain import ask
+
+KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
+POLICY = {"policy": "MarginalUnion"}
+
+
+def active(router, *engines):
+    """Expected active experts if nothing but what is known were in flight."""
+    unions = router.app.services.placer.locality.unions
+    return unions.outlook(None, engines or ("d0", "d1"), [0] * len(engines or "01")).active
+
+
+@contextlib.asynccontextmanager
+async def held(router, kinds):
+    """Hold a stream of each kind open, one after the other; yields the engines that they are on."""
+    release, engines = asyncio.Event(), []
+    async with contextlib.AsyncExitStack() as streams:
+        for kind in kinds:
+            for name in ("d0", "d1"):
+                router[name].script.append(slow(release))
+            router["p0"].eldr = KINDS.get(kind)
+            response = await streams.enter_async_context(router.stream())
+            engines.append(response.headers["x-eldr-decode"])
+            for name in ("d0", "d1"):
+                if router[name].script and name != engines[-1]:
+                    router[name].script.pop()
+        yield engines
+        release.set()
+
+
+async def test_requests_that_use_the_same_experts_meet(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        async with held(router, "abababba") as engines:
+            by_kind = {
+                kind: {e for k, e in zip("abababba", engines, strict=True) if k == kind} for kind in "ab"
+            }
+            assert len(by_kind["a"]) == len(by_kind["b"]) == 1
+            assert by_kind["a"] != by_kind["b"]
+            assert router.counter("placements", policy="MarginalUnion", reason="union") == 8
+            assert max(active(router)) < 3, "each engine's batch uses its own half of the experts"
+        await until(router.idle, "the streams to end")
+        assert active(router) == [0.0, 0.0]
+
+
+async def test_what_is_explained_is_what_happens(start):
+    async with start("p0", "d0", "d1", **POLICY) as router, held(router, "ab") as engines:
+        got = (await ask(router, {"eldr": KINDS["a"]})).json()
+        rows = {row["name"]: row for row in got["engines"]}
+        assert (got["policy"], got["reason"]) == ("MarginalUnion", "union")
+        assert got["choice"] == engines[0] == min(rows, key=lambda name: rows[name]["cost_seconds"])
+        assert rows[engines[0]]["growth"] < 0.5 < rows[engines[1]]["growth"]
+        assert rows[engines[0]]["active_experts"] == pytest.approx(2, abs=0.7)
+        again = (await ask(router, {"eldr": KINDS["a"]})).json()
+        assert again == got, "a dry run changes nothing"
+
+
+async def test_nothing_is_left_of_requests_that_failed(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        router["p0"].eldr = KINDS["a"]
+        for name in ("d0", "d1"):
+            router[name].release.set()
+            router[name].script += [reset, dies_after(1), answer(500, {}), answer(429, {})]
+        for stream in (True, False) * 4:
+            await router.post(stream=stream)
+        release = asyncio.Event()
+        for name in ("d0", "d1"):
+            router[name].script = type(router[name].script)([slow(release)])
+        async with router.stream() as response:
+            async for _ in response.aiter_raw():
+                break
+        await until(router.idle, "the stream that its client left to be over")
+        release.set()
+        assert active(router) == [0.0, 0.0]
+
+
+async def test_requests_without_a_signature_count_as_the_mean(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        assert (await router.post()).status_code == 200
+        assert router.counter("placements", policy="JSQ", reason="no_signature") == 1, "nothing is known yet"
+        async with held(router, "a-") as engines:
+            assert engines[0] != engines[1]
+            assert router.counter("placements", policy="MarginalUnion", reason="no_signature") == 1
+            totals = [1, 1]
+            unions = router.app.services.placer.locality.unions
+            assert unions.outlook(None, engines, totals).active[1] == pytest.approx(2, abs=0.1)
+        await router.post(n=2)
+        assert router.counter("placements", policy="MarginalUnion", reason="whole") == 1
+
+
+async def test_a_policy_may_be_changed_while_requests_run(start):
+    async with start("p0", "d0", "d1", policy="JSQ") as router:
+        async with held(router, "ab"):
+            assert router.app.services.placer.locality.unions is None, "what no policy asks for is not kept"
+            await router.configure(**POLICY)
+            assert (await router.state())["policy"] == "MarginalUnion"
+            async with held(router, "ab") as engines:
+                assert len(set(engines)) == 2, "those from before count as the mean: load still matters"
+                await router.configure(policy="JSQ")
+        await until(router.idle, "the streams to end")
+        assert active(router) == [0.0, 0.0]
+
+
+async def test_engines_that_serve_another_model_are_noticed(start):
+    other = encode_counts(ExpertCounts(np.full((3, 8), 2, np.uint16), top_k=4, tokens=4, exact=True))
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        async with held(router, "a"):
+            router["p0"].eldr = other
+            for _ in range(30):
+                await router.post()
+            assert router.counter("placements", reason="wrong_shape") == 19
+            assert router.app.services.placer.locality.unions.shape[:3] == (3, 8, 4)
+        await until(router.idle, "the stream of the model before to end")
+        assert active(router) == [0.0, 0.0]
+
+
+async def test_an_engine_that_goes_is_forgotten(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        router["p0"].eldr = KINDS["a"]
+        await router.post()
+        gone = router.engines.pop("d1")
+        await router.configure(**POLICY)
+        assert set(router.app.services.placer.locality.unions.table()) <= {"d0"}
+        await router.post()
+        router.engines["d1"] = gone
+
+
+async def test_settings_are_checked(start):
+    async with start("p0", "d0", **POLICY) as router:
+        for wrong, message in (
+            ({"max_load": 0.9}, "max_load: expected a number in 1..1e+06, got 0.9"),
+            ({"prior": "x"}, "prior: expected a number in 0..1, got 'x'"),
+        ):
+            with contextlib.suppress(AssertionError, httpx.HTTPError):
+                fields = {"model": "m", "decode": [], **POLICY, **wrong}
+                router.workers.write_text(str(fields))
+            await until(lambda m=message: m in (router.app.control.problem or ""), message)
+        await router.configure(**POLICY, max_load=1.25, prior=0)
+        policy = router.app.services.table.policy
+        assert (policy.max_load, policy.prior) == (1.25, 0)
