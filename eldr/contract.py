@@ -68,6 +68,11 @@ PATH_COUNTS: Final = "/eldr/v1/counts"
 """GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
 the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
 name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name. See ``docs/reference/admin-api.md``."""
+PATH_UNIONS: Final = "/eldr/v1/unions"
+"""GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
+``{"v": 1, "of": id, "version": n, "shape": [layers, experts, top_k, [layer, ...]] | null, "rows": {decode name:
+{"sequences": n, "logs": b64}}}``, of the rows that changed since ``since``, if ``of`` is still the id of its tables, else of all. ``logs``
+is base64 of little-endian float16: per cell the sum of ln(1 - p) over the sequences. See ``docs/reference/admin-api.md``."""
 PATH_EXPLAIN: Final = "/eldr/v1/explain"
 """POST, admin port, bearer token: a dry run of a placement. See ``docs/reference/admin-api.md``."""
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
@@ -236,6 +241,7 @@ STATE_VERSION: Final = 1
    "active": {"fit", "digest"} | null, "staged": {"fit", "digest"} | null,
    "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
    "samples": n,                                                log records retained
+   "locality": {"layers", "requests", "tables", "active_experts"} | null,   with MarginalUnion, see the admin API
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""

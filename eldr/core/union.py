@@ -111,6 +111,11 @@ class Unions:
     ----------
     shape : Shape
 
+    Attributes
+    ----------
+    version : int
+        Grows with every join and leave.
+
     Notes
     -----
     Inclusion probabilities come from the counts of the prompt: ``(c + a g) / (n + a)`` with ``a = 20`` tokens, shrunk
@@ -124,6 +129,7 @@ class Unions:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
+        self.version = 0
         self._layers = np.asarray(shape.layers, dtype=np.intp)
         self._mean = np.full(shape.cells, shape.top_k / shape.n_experts, dtype=np.float32)
         self._seen = 0
@@ -131,6 +137,7 @@ class Unions:
         self._logs = np.zeros((0, shape.cells), dtype=np.int32)
         self._survival = np.ones((0, shape.cells), dtype=np.float32)
         self._in_order: list[int] = []
+        self._changed: list[int] = []
         self._members: list[int] = []
         self._active: list[float] = []
         # of the survival as it stands: how many strangers are in it (-1: it is to be computed again), of which mean
@@ -142,6 +149,11 @@ class Unions:
     def requests(self) -> int:
         """Requests that the mean was made of."""
         return self._seen
+
+    @property
+    def tellers(self) -> int:
+        """Other routers whose sequences are known."""
+        return len(self._others)
 
     @property
     def mean(self) -> Floats:
@@ -235,14 +247,14 @@ class Unions:
         for worker, row in list(self._rows.items()):
             if worker not in workers and not self._members[row]:
                 del self._rows[worker]
-                self._strangers[row] = -1
+                self._strangers[row], self._changed[row] = -1, 0
 
-    def table(self) -> dict[str, tuple[int, Floats]]:
-        """Return this router's own sequences and their log survival, by worker that has any."""
+    def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
+        """Return the sequences that joined here and their log survival, of workers where they changed since a version."""
         return {
             worker: (self._members[row], self._logs[row].astype(np.float32) * _STEP)
             for worker, row in self._rows.items()
-            if self._members[row]
+            if self._changed[row] > since
         }
 
     def heard(self, router: str, table: Mapping[str, tuple[int, Floats]]) -> None:
@@ -269,6 +281,8 @@ class Unions:
             own += logs.astype(np.int32) * n
         self._members[row] += n
         self._strangers[row] = -1
+        self.version += 1
+        self._changed[row] = self.version
 
     def _row(self, worker: str) -> int:
         row = self._rows.get(worker)
@@ -282,6 +296,7 @@ class Unions:
             return min(free)
         self._logs = np.vstack([self._logs, np.zeros((1, self.shape.cells), dtype=np.int32)])
         self._survival = np.vstack([self._survival, np.ones((1, self.shape.cells), dtype=np.float32)])
+        self._changed.append(0)
         self._in_order.append(len(self._members))
         self._members.append(0)
         self._active.append(0.0)

@@ -16,7 +16,7 @@ from eldr_router.app import App
 from eldr_router.plan import shares as rules
 from eldr_router.settings import Settings
 from tests.fakes.engines import Exchange, FakeEngine, engines, prefill, slow, token_event
-from tests.router.conftest import DEADLINE, Router, until, write_workers
+from tests.router.conftest import DEADLINE, Router, signature, until, write_workers
 from tests.support.processes import free_port
 from tests.support.router import AUTH, TOKEN
 
@@ -266,3 +266,37 @@ async def test_a_router_restarts_at_its_address(tmp_path):
                     await until(lambda r=second: shares(r).bound("d0") == 2, "its share")
                     await until(lambda: shares(first).bound("d0") == 2, "the other share")
             await until(lambda: shares(first).bound("d0") == 4, "everything, alone")
+
+
+async def test_routers_place_by_each_others_experts(tmp_path):
+    kinds = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
+    async with (
+        engines("p0", "d0", "d1") as made,
+        peers(made, tmp_path, 2, policy="MarginalUnion", max_in_flight=64) as (one, two),
+        contextlib.AsyncExitStack() as streams,
+    ):
+        release = asyncio.Event()
+
+        async def place(router, kind):
+            for name in ("d0", "d1"):
+                router[name].script.clear()
+                router[name].script.append(slow(release))
+            router["p0"].eldr = kinds[kind]
+            response = await streams.enter_async_context(router.stream())
+            return response.headers["x-eldr-decode"]
+
+        def told(router, n):
+            unions = router.app.services.placer.locality.unions
+            return sum(sequences for table in unions._others.values() for sequences, _ in table.values()) == n
+
+        first = {kind: await place(one, kind) for kind in "ab"}
+        assert first["a"] != first["b"]
+        # the other router knows nothing until it has a signature of its own
+        first_two = await place(two, "a")
+        await until(lambda: told(two, 2), "the second router to be told")
+        assert [await place(two, kind) for kind in "baab"] == [first[kind] for kind in "baab"], first_two
+        await until(lambda: told(one, 5), "the first router to be told")
+        assert [await place(one, kind) for kind in "ab"] == [first[kind] for kind in "ab"]
+        state = await two.state()
+        assert state["locality"]["tables"] == 1
+        release.set()

@@ -15,6 +15,7 @@ from eldr.contract import (
     PATH_METRICS,
     PATH_SIGLOG,
     PATH_STATE,
+    PATH_UNIONS,
     ROLE_DECODE,
     ROLE_PREFILL,
     STATE_VERSION,
@@ -25,10 +26,12 @@ from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.explain import explain
 from eldr_router.ops.metrics import CONTENT_TYPE
+from eldr_router.plan import tables
 from eldr_router.plan.reports import read_question, write_report
 from eldr_router.plan.table import SetRef
 from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
+from eldr_router.state.locality import Locality
 
 
 class Admin:
@@ -76,6 +79,8 @@ class Admin:
             client.respond(200, [JSON], orjson.dumps(self.state()))
         elif request.path == PATH_COUNTS:
             client.respond(200, [JSON], orjson.dumps(self._counts(request.query)))
+        elif request.path == PATH_UNIONS:
+            client.respond(200, [JSON], orjson.dumps(self._unions(request.query)))
         elif request.path == PATH_EXPLAIN:
             client.respond(200, [JSON], orjson.dumps(explain(self._services, request.body)))
         elif request.path == PATH_SIGLOG:
@@ -94,6 +99,12 @@ class Admin:
         asker, turn = read_question(query)
         registry.shares.asked(asker, turn)
         return write_report(registry.report(asker))
+
+    def _unions(self, query: str) -> dict[str, Any]:
+        services, (of, since) = self._services, tables.read_question(query)
+        locality = services.placer.locality
+        name = f"{services.router}.{locality.generation}"
+        return tables.write_answer(name, locality.unions, since if of == name else 0)
 
     def state(self) -> dict[str, Any]:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
@@ -136,6 +147,9 @@ class Admin:
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],
+            "locality": _locality(
+                services.placer.locality, [e.name for e in decode], registry.totals(decode)
+            ),
             "share": {
                 "members": registry.shares.view.members,
                 "limit": registry.shares.view.limit,
@@ -165,6 +179,20 @@ class Admin:
             if not request.http10:
                 client.write(b"0\r\n\r\n")
         client.end()
+
+
+def _locality(locality: Locality, engines: list[str], totals: list[int]) -> dict[str, Any] | None:
+    if locality.unions is None:
+        return None
+    shape, outlook = locality.unions.shape, locality.unions.outlook(None, engines, totals)
+    return {
+        "layers": shape.layers,
+        "requests": locality.unions.requests,
+        "tables": locality.unions.tellers,
+        "active_experts": {
+            name: round(active, 3) for name, active in zip(engines, outlook.active, strict=True)
+        },
+    }
 
 
 def _ref(ref: SetRef | None) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
-from eldr.contract import ROLE_DECODE
+from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr_router.plan.backoff import Backoff
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
@@ -198,6 +198,8 @@ class Control:
         self._services.registry.shares.set_limit(intent.max_in_flight)
         self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
         self._services.metrics.epoch.set(epoch)
+        if intent.policy != POLICY_MARGINAL:
+            self._services.placer.locality.stop()
 
 
 def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:

@@ -57,6 +57,16 @@ class Locality:
         self.unions: Unions | None = None
         self._most_layers = most_layers
         self._odd = 0
+        self._begun = 0
+
+    @property
+    def generation(self) -> int:
+        """How often it began anew: what others were told of the unions before does not hold any longer."""
+        return self._begun
+
+    def stop(self) -> None:
+        """Forget everything: the policy does not ask for it."""
+        self.unions = None
 
     def expect(
         self,
@@ -118,6 +128,7 @@ class Locality:
             )  # fmt: skip
             # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
             self.unions, self._odd = Unions(shape), 0
+            self._begun += 1
         return self.unions.request(counts.counts, counts.tokens), "union"
 
     def _fits(self, known: Shape, shape: Shape) -> bool:

@@ -8,9 +8,11 @@ import logging
 from eldr_router.http.head import authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
+from eldr_router.plan import tables
 from eldr_router.plan.reports import question, read_report
 from eldr_router.plan.shares import Address
 from eldr_router.serve.services import Services
+from eldr_router.state.tables import Tables
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ class Peers:
     def __init__(self, services: Services, token: str) -> None:
         self._services = services
         self._shares = services.registry.shares
+        self._tables = Tables(services.placer.locality)
         self._authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
     async def run(self) -> None:
@@ -49,6 +52,8 @@ class Peers:
                 for address in self._shares.peers:
                     if address not in tasks or tasks[address].done():
                         tasks[address] = self._services.loop.create_task(self._follow(address))
+                self._tables.retain(set(self._shares.peers))
+                self._tables.expire(self._services.clock())
                 self._services.registry.give()
                 await asyncio.sleep(self._pause())
         finally:
@@ -97,6 +102,23 @@ class Peers:
             shares.silent(address, f"{what}; its share stays reserved")
         else:
             shares.heard(address, report, asked, self._services.clock())
+            await self._ask_tables(address)
+
+    async def _ask_tables(self, address: Address) -> None:
+        clock = self._services.clock
+        wanted = self._tables.question(address, clock(), len(self._shares.peers))
+        if wanted is None:
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                status, body = await self._fetch(address, tables.question(*wanted))
+            told = tables.read_answer(status, body)
+        except (ConnectError, BrokenError, TimeoutError, ValueError) as error:
+            if self._tables.failed(address, clock()):
+                text = "router at %s tells no unions, its requests count as the pool's mean: %s"
+                log.warning(text, authority(*address), str(error) or "no answer")
+        else:
+            self._tables.heard(address, told, clock())
 
     async def _fetch(self, address: Address, path: str) -> tuple[int, bytes]:
         """Get a path of another router's admin port."""

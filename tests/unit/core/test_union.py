@@ -152,9 +152,22 @@ def test_a_table_tells_others_all_there_is_to_know():
     here.join("d0", here.request(prompt(1), 40), 2)
     stay = here.join("d1", here.request(prompt(2), 40))
     stay.leave()
-    assert set(here.table()) == {"d0"}
+    assert {worker: row[0] for worker, row in here.table().items()} == {"d0": 2, "d1": 0}
     there.heard("r1", here.table())
     assert there.outlook(None, ["d0"], [2]).active == pytest.approx(here.outlook(None, ["d0"], [2]).active)
+
+
+def test_only_what_changed_is_told():
+    unions = Unions(SHAPE)
+    stay = unions.join("d0", unions.request(prompt(1), 40))
+    before = unions.version
+    assert unions.table(before) == {}
+    unions.join("d1", unions.request(prompt(2), 40))
+    assert set(unions.table(before)) == {"d1"}
+    stay.leave()
+    assert set(unions.table(before)) == {"d0", "d1"}
+    unions.retain(["d1"])
+    assert set(unions.table()) == {"d1"}
 
 
 def test_bad_counts_are_refused():

@@ -1,0 +1,110 @@
+"""What routers tell each other of their requests' experts, on the wire: sums per decode engine, changed ones only. Pure."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import numpy as np
+import orjson
+from pybase64 import b64decode, b64encode
+
+from eldr.contract import PATH_UNIONS
+from eldr.core.signature import Floats
+from eldr.core.union import Shape, Unions
+
+_LEAST = -20.0  # a survival of e^-20 is none, and float16 tells smaller logarithms well
+_FLOAT16 = np.dtype(np.float16).newbyteorder("<")
+
+Rows = Mapping[str, tuple[int, Floats]]
+"""By decode engine: sequences, and the sum of their log survivals, shape (cells,)."""
+
+
+class Told(NamedTuple):
+    """A router's answer.
+
+    Attributes
+    ----------
+    of : str
+        Whose tables these are; another name means that they began anew.
+    version : int
+        What to ask from the next time.
+    shape : Shape or None
+        Of the rows; None while the router has none.
+    rows : Rows
+        Those that changed; one without sequences is over.
+    """
+
+    of: str
+    version: int
+    shape: Shape | None
+    rows: Rows
+
+
+def question(of: str, since: int) -> str:
+    """Return the path that asks for what changed since a version of some tables."""
+    return f"{PATH_UNIONS}?of={of}&since={since}"
+
+
+def read_question(query: str) -> tuple[str, int]:
+    """Return whose tables are meant, and since when."""
+    fields = parse_qs(query)
+    of, since = fields.get("of", [""])[0], fields.get("since", ["0"])[0]
+    return of, int(since) if since.isdecimal() and len(since) < 19 else 0
+
+
+def write_answer(of: str, unions: Unions | None, since: int) -> dict[str, Any]:
+    """Return the object of :data:`eldr.contract.PATH_UNIONS`."""
+    answer: dict[str, Any] = {"v": 1, "of": of, "version": 0, "shape": None, "rows": {}}
+    if unions is not None:
+        answer["version"] = unions.version
+        answer["shape"] = list(unions.shape)
+        answer["rows"] = {worker: _pack(*row) for worker, row in unions.table(since).items()}
+    return answer
+
+
+def read_answer(status: int, body: bytes) -> Told:
+    """Read another router's answer.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if status != 200:
+        raise ValueError(f"answers {status}")
+    fields = orjson.loads(body)
+    if not isinstance(fields, dict) or fields.get("v") != 1:
+        raise ValueError("its answer is no unions object of version 1")
+    try:
+        given = fields["shape"]
+        shape = None if given is None else _shape(*given)
+        cells = 0 if shape is None else shape.cells
+        rows = {str(worker): _unpack(row, cells) for worker, row in fields["rows"].items()}
+        return Told(str(fields["of"]), int(fields["version"]), shape, rows)
+    except (KeyError, TypeError, AttributeError, binascii.Error) as error:
+        raise ValueError(f"its unions lack or have a wrong {error}") from None
+
+
+def _shape(n_layers: int, n_experts: int, top_k: int, layers: list[int]) -> Shape:
+    return Shape(int(n_layers), int(n_experts), int(top_k), tuple(int(layer) for layer in layers))
+
+
+def _pack(sequences: int, logs: Floats) -> dict[str, Any]:
+    if not sequences:
+        return {"sequences": 0}
+    packed = np.maximum(logs, _LEAST).astype(_FLOAT16).tobytes()
+    return {"sequences": sequences, "logs": b64encode(packed).decode("ascii")}
+
+
+def _unpack(row: dict[str, Any], cells: int) -> tuple[int, Floats]:
+    sequences = int(row["sequences"])
+    if not sequences:
+        return 0, np.zeros(0, dtype=np.float32)
+    logs = np.frombuffer(b64decode(row["logs"], validate=True), dtype=_FLOAT16).astype(np.float32)
+    # what is no logarithm of a probability would poison every cost
+    if logs.shape != (cells,) or not (logs <= 0).all() or sequences < 0:
+        raise ValueError(f"its unions hold a row of {sequences} sequences and {logs.size} cells that is none")
+    return sequences, np.maximum(logs, _LEAST)

@@ -1,0 +1,102 @@
+"""What other routers tell of their requests' experts: merged while it is fresh, forgotten when it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eldr.core.signature import Floats
+from eldr_router.plan.shares import Address
+from eldr_router.plan.tables import Told
+from eldr_router.state.locality import Locality
+
+PERIOD = 0.25
+_SPACING = 0.025
+_STALE_SECONDS = 2.0
+"""What was heard longer ago is forgotten: its sequences count as the pool's mean, and load decides more."""
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Teller:
+    """Another router."""
+
+    told: Told
+    rows: dict[str, tuple[int, Floats]]
+    heard: float
+
+
+class Tables:
+    """Other routers' tables.
+
+    Parameters
+    ----------
+    locality : Locality
+        Gets them as long as they are fresh and of its own shape.
+    """
+
+    def __init__(self, locality: Locality) -> None:
+        self._locality = locality
+        self._unions = locality.unions
+        self._tellers: dict[Address, _Teller] = {}
+        self._next: dict[Address, float] = {}
+        self._failing: set[Address] = set()
+
+    def question(self, address: Address, now: float, peers: int) -> tuple[str, int] | None:
+        """Return whom to ask from which version on, or None if it is not yet time, or the policy asks for nothing."""
+        if self._locality.unions is not self._unions:  # it began anew: everybody tells everything again
+            self._unions = self._locality.unions
+            self._tellers.clear()
+        if self._unions is None or self._next.get(address, 0.0) > now:
+            return None
+        self._next[address] = now + max(PERIOD, _SPACING * peers)
+        teller = self._tellers.get(address)
+        return (teller.told.of, teller.told.version) if teller is not None else ("", 0)
+
+    def heard(self, address: Address, told: Told, now: float) -> None:
+        """Take an answer."""
+        self._failing.discard(address)
+        unions, teller = self._unions, self._tellers.get(address)
+        if unions is None or unions is not self._locality.unions:
+            return
+        if told.shape != unions.shape:  # it follows another model, or another centroid set, for a moment
+            self._forget(address)
+            return
+        if teller is not None and teller.told.of != told.of:
+            self._forget(address)
+            teller = None
+        rows = {} if teller is None else teller.rows
+        for worker, row in told.rows.items():
+            if row[0]:
+                rows[worker] = row
+            else:
+                rows.pop(worker, None)
+        self._tellers[address] = _Teller(told, rows, now)
+        unions.heard(told.of, dict(rows))
+
+    def failed(self, address: Address, now: float) -> bool:
+        """Take note that a router gave no answer that can be used; tell whether that is new."""
+        self._next[address] = now + _RETRY_SECONDS  # it may be older, and know no tables
+        new = address not in self._failing
+        self._failing.add(address)
+        return new
+
+    def expire(self, now: float) -> None:
+        """Forget what is stale."""
+        for address, teller in list(self._tellers.items()):
+            if now - teller.heard > _STALE_SECONDS:
+                self._forget(address)
+
+    def retain(self, addresses: set[Address]) -> None:
+        """Forget routers that are not listed any longer."""
+        for address in self._tellers.keys() - addresses:
+            self._forget(address)
+
+    @property
+    def known(self) -> int:
+        """Routers whose tables count at the moment."""
+        return len(self._tellers)
+
+    def _forget(self, address: Address) -> None:
+        teller = self._tellers.pop(address, None)
+        if teller is not None and self._locality.unions is not None:
+            self._locality.unions.heard(teller.told.of, {})

@@ -1,0 +1,189 @@
+"""What routers tell each other of their requests' experts."""
+
+import base64
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eldr.core.union import Shape, Unions
+from eldr_router.plan.tables import Told, question, read_answer, read_question, write_answer
+from eldr_router.state.locality import Locality
+from eldr_router.state.tables import PERIOD, Tables
+
+SHAPE = Shape(2, 4, 2, (0, 1))
+HERE, THERE = ("a", 1), ("b", 2)
+
+
+def counts(*values):
+    return np.array(values, dtype=np.uint16).reshape(2, 4)
+
+
+KIND_A, KIND_B = counts(500, 500, 0, 0, 500, 500, 0, 0), counts(0, 0, 500, 500, 0, 0, 500, 500)
+
+
+def tell(unions, since=0, of="r.1"):
+    return read_answer(200, orjson.dumps(write_answer(of, unions, since)))
+
+
+def test_a_question_finds_its_way():
+    assert read_question(question("abc.3", 17).partition("?")[2]) == ("abc.3", 17)
+    assert read_question("of=&since=-4") == ("", 0)
+    assert read_question("since=" + "9" * 40) == ("", 0)
+
+
+def test_a_table_survives_the_wire():
+    unions = Unions(SHAPE)
+    for kind, n in ((KIND_A, 1), (KIND_B, 3)):
+        unions.join("d0", unions.request(kind, 500), n)
+    told = tell(unions)
+    sequences, logs = told.rows["d0"]
+    assert (told.of, told.version, told.shape, sequences) == ("r.1", 2, SHAPE, 4)
+    assert np.exp(logs) == pytest.approx(np.exp(unions.table()["d0"][1]), abs=2e-3)
+    assert tell(None) == Told("r.1", 0, None, {})
+
+
+def packed(*values):
+    return base64.b64encode(np.array(values, dtype="<f2").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2}, {"shape": [2, 4]}, {"shape": 7}, {"version": None}, {"rows": []}, {"rows": {"d0": 1}}, {"rows": {"d0": {}}},
+        {"rows": {"d0": {"sequences": 1}}}, {"rows": {"d0": {"sequences": 1, "logs": "!"}}},
+        {"rows": {"d0": {"sequences": 1, "logs": packed(-1, -1)}}}, {"rows": {"d0": {"sequences": -1, "logs": packed(*[0] * 8)}}},
+        {"rows": {"d0": {"sequences": 1, "logs": packed(*[1] * 8)}}},
+        {"rows": {"d0": {"sequences": 1, "logs": packed(*[float("nan")] * 8)}}},
+    ],
+)  # fmt: skip
+def test_answers_that_are_none(change):
+    good = {
+        "v": 1,
+        "of": "r.1",
+        "version": 1,
+        "shape": [2, 4, 2, [0, 1]],
+        "rows": {"d0": {"sequences": 1, "logs": packed(*[-1] * 8)}},
+    }
+    assert read_answer(200, orjson.dumps(good)).rows["d0"][0] == 1
+    with pytest.raises(ValueError, match=r"its (answer|unions)|not enough"):
+        read_answer(200, orjson.dumps(good | change))
+
+
+def test_other_answers_are_refused():
+    with pytest.raises(ValueError, match="answers 404"):
+        read_answer(404, b"{}")
+    with pytest.raises(ValueError, match=r"unexpected|JSON"):
+        read_answer(200, b"<html>")
+
+
+@pytest.fixture
+def locality():
+    locality = Locality()
+    locality.unions = Unions(SHAPE)
+    return locality
+
+
+def active(locality, totals=(0,)):
+    return locality.unions.outlook(None, ["d0"], totals).active[0]
+
+
+def test_what_is_told_counts_until_it_is_stale(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    there.join("d0", there.request(KIND_A, 500))
+    assert tables.question(THERE, 0.0, 1) == ("", 0)
+    assert tables.question(THERE, 0.9 * PERIOD, 1) is None
+    tables.heard(THERE, tell(there), 0.0)
+    assert tables.question(THERE, PERIOD, 1) == ("r.1", 1)
+    known = active(locality, [1])
+    there.join("d0", there.request(KIND_A, 500))
+    tables.heard(THERE, tell(there, since=1), 1.0)
+    assert active(locality, [2]) < known + 0.5, "the same experts again"
+    assert active(locality, [3]) > known + 0.5, "one more that nobody told of counts as the mean"
+    tables.expire(2.9)
+    assert tables.known == 1
+    tables.expire(3.1)
+    assert (tables.known, active(locality)) == (0, 0.0)
+    assert active(locality, [2]) > known + 0.5
+
+
+def test_rows_that_are_over_go(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    stay = there.join("d0", there.request(KIND_A, 500))
+    tables.heard(THERE, tell(there), 0.0)
+    stay.leave()
+    tables.heard(THERE, tell(there, since=1), 0.1)
+    assert active(locality) == 0.0
+
+
+def test_a_router_that_began_anew_tells_everything_again(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    there.join("d0", there.request(KIND_A, 500))
+    tables.heard(THERE, tell(there), 0.0)
+    tables.heard(THERE, tell(Unions(SHAPE), of="r.2"), 0.1)
+    assert active(locality) == 0.0
+
+
+def test_only_tables_of_the_same_shape_count(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    there.join("d0", there.request(KIND_A, 500))
+    tables.heard(THERE, tell(there), 0.0)
+    tables.heard(THERE, Told("r.1", 9, SHAPE._replace(layers=(1,)), {}), 0.1)
+    assert (tables.known, active(locality)) == (0, 0.0)
+    tables.heard(THERE, Told("r.1", 9, None, {}), 0.2)
+    assert tables.known == 0
+
+
+def test_own_beginning_asks_for_everything(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    there.join("d0", there.request(KIND_A, 500))
+    assert tables.question(THERE, 0.0, 1) == ("", 0)
+    tables.heard(THERE, tell(there), 0.0)
+    locality.unions = Unions(SHAPE)
+    tables.heard(THERE, tell(there, since=1), 0.1)
+    assert tables.question(THERE, 1.0, 1) == ("", 0)
+    tables.heard(THERE, tell(there), 1.0)
+    assert active(locality) > 1.5
+    locality.stop()
+    assert tables.question(THERE, 9.0, 1) is None
+    tables.heard(THERE, tell(there), 9.0)
+    tables.expire(99.0)
+    assert tables.known == 0
+
+
+def test_who_does_not_tell_is_asked_seldom_and_who_goes_is_forgotten(locality):
+    tables, there = Tables(locality), Unions(SHAPE)
+    assert tables.failed(THERE, 0.0)
+    assert not tables.failed(THERE, 1.0)
+    assert tables.question(THERE, 1.9, 1) is None
+    there.join("d0", there.request(KIND_A, 500))
+    tables.heard(THERE, tell(there), 2.0)
+    assert tables.failed(THERE, 2.1), "news again"
+    tables.retain({HERE})
+    assert (tables.known, active(locality)) == (0, 0.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=30))
+def test_partial_tables_add_up(events):
+    locality = Locality()
+    locality.unions = Unions(SHAPE)
+    tables, there, stays, now = Tables(locality), Unions(SHAPE), [], 0.0
+    for kind, worker, heard in events:
+        if stays and worker == 2:
+            stays.pop(0).leave()
+        else:
+            request = there.request(KIND_A if kind == "a" else KIND_B, 500)
+            stays.append(there.join(f"d{worker}", request))
+        now += PERIOD
+        asked = tables.question(THERE, now, 1)
+        if heard:
+            tables.heard(THERE, tell(there, since=asked[1]), now)
+    asked = tables.question(THERE, now + PERIOD, 1)
+    tables.heard(THERE, tell(there, since=asked[1]), now)
+    workers = ["d0", "d1", "d2"]
+    totals = [there.table().get(worker, (0,))[0] for worker in workers]
+    wanted = there.outlook(None, workers, totals).active
+    assert locality.unions.outlook(None, workers, totals).active == pytest.approx(wanted, abs=0.02)
