@@ -21,8 +21,10 @@ from eldr_router.net.pool import Pool
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
+from eldr_router.ops.locality import n_experts
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
+from eldr_router.ops.steps import Steps
 from eldr_router.plan.shares import Shares
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
@@ -76,6 +78,9 @@ class App:
         self.services = Services(
             settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
         )
+        self._steps = Steps(
+            registry, pool, placer.locality.laws, lambda: n_experts(placer.locality, self.services.table)
+        )
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
         admin = Admin(
@@ -122,6 +127,7 @@ class App:
             ("joiner", self.services.joiner.run),
             ("peers", peers.run),
             ("probes", self.services.probes.run),
+            ("steps", self._steps.run),
             ("sweep", self._sweep),
             ("ticks", self._ticks),
         ):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from eldr.contract import PATH_ACTIVATIONS
+from eldr.contract import PATH_ACTIVATIONS, PATH_METRICS
 
 TOKENS = [" one", " two", " three"]
 CLIENT_ERROR = {
@@ -182,6 +182,7 @@ class FakeEngine:
     port: int = 0
     host: str = "127.0.0.1"
     health: Behaviour | None = None
+    metrics: Behaviour | None = None
     release: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -248,6 +249,8 @@ class FakeEngine:
         path = urlsplit(exchange.seen.path)
         if path.path == PATH_ACTIVATIONS:
             await self._activations(exchange, parse_qs(path.query))
+        elif path.path == PATH_METRICS:
+            await (self.metrics or answer(404, {}))(exchange)
         elif path.path == "/health":
             await (self.health or answer(200, {}))(exchange)
         elif path.path == "/v1/models":

@@ -7,7 +7,10 @@ import httpx
 import numpy as np
 import pytest
 
+from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.core.step_time import StepTime
 from eldr.wire import ExpertCounts, encode_counts
+from eldr_router.plan.exposition import Sums
 from tests.fakes.engines import answer, dies_after, reset, slow
 from tests.router.conftest import signature, until
 from tests.router.test_explain import ask
@@ -149,3 +152,48 @@ async def test_settings_are_checked(start):
         await router.configure(**POLICY, max_load=1.25, prior=0)
         policy = router.app.services.table.policy
         assert (policy.max_load, policy.prior) == (1.25, 0)
+
+
+def told(law):
+    """Metrics of an engine whose steps follow a law, further on with every answer."""
+    rng, sums = np.random.default_rng(1), Sums()
+
+    async def metrics(exchange):
+        nonlocal sums
+        batch, active = rng.uniform(2, 20), rng.uniform(2, 8)
+        sums = Sums(
+            *(a + 100 * b for a, b in zip(sums, (1, law.seconds(batch, active), active, batch), strict=True))
+        )
+        names = (
+            f"{METRIC_STEP_SECONDS}_count",
+            *(f"{m}_sum" for m in (METRIC_STEP_SECONDS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE)),
+        )
+        text = (
+            "\n".join(f'{name}{{engine="0"}} {value}' for name, value in zip(names, sums, strict=True)) + "\n"
+        )
+        await exchange.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text.encode()))
+
+    return metrics
+
+
+async def test_laws_are_learned_from_the_engines_own_metrics(start):
+    slow_law, fast_law = (StepTime(factor * 4e-3, factor * 2e-3, factor * 1e-4, 4) for factor in (2, 1))
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        router["d0"].metrics, router["d1"].metrics = told(slow_law), told(fast_law)
+        router["p0"].eldr = KINDS["a"]
+        steps, state = router.app._steps, (await router.state())
+        assert state["law"] is None, "nothing is known yet"
+        await router.post()
+        for _ in range(40):
+            steps._due.clear()
+            steps._learn_at = 0.0
+            await steps.step()
+            steps._due = {endpoint: 1e18 * (endpoint.name == "d0") for endpoint in steps._due}
+            await steps.step()
+        law = (await router.state())["law"]
+        assert law["per_expert"] == pytest.approx(1.5 * 2e-3, rel=0.4), "of one between the two"
+        slow_one, fast_one = law["engines"]["d0"], law["engines"]["d1"]
+        assert slow_one["per_expert"] == pytest.approx(2 * fast_one["per_expert"], rel=0.1)
+        assert 0.3 < law["expert_share"] < 1
+        await router.post()
+        assert (await router.post()).headers["x-eldr-decode"] == "d1", "nothing runs: the fast one"

@@ -25,13 +25,13 @@ from eldr_router.http.head import JSON, authority
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.explain import explain
+from eldr_router.ops.locality import law_state, unions_state
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan import tables
 from eldr_router.plan.reports import read_question, write_report
 from eldr_router.plan.table import SetRef
 from eldr_router.serve.services import Services
 from eldr_router.state.control import Control
-from eldr_router.state.locality import Locality
 
 
 class Admin:
@@ -110,7 +110,7 @@ class Admin:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""
         services, control = self._services, self._control
         registry, table = services.registry, services.table
-        ages = registry.peer_ages()
+        ages, locality = registry.peer_ages(), services.placer.locality
         prefill, decode = registry.endpoints(ROLE_PREFILL), registry.endpoints(ROLE_DECODE)
         return {
             "v": STATE_VERSION,
@@ -147,9 +147,8 @@ class Admin:
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],
-            "locality": _locality(
-                services.placer.locality, [e.name for e in decode], registry.totals(decode)
-            ),
+            "locality": unions_state(locality, registry),
+            "law": law_state(locality, registry, table),
             "share": {
                 "members": registry.shares.view.members,
                 "limit": registry.shares.view.limit,
@@ -179,20 +178,6 @@ class Admin:
             if not request.http10:
                 client.write(b"0\r\n\r\n")
         client.end()
-
-
-def _locality(locality: Locality, engines: list[str], totals: list[int]) -> dict[str, Any] | None:
-    if locality.unions is None:
-        return None
-    shape, outlook = locality.unions.shape, locality.unions.outlook(None, engines, totals)
-    return {
-        "layers": shape.layers,
-        "requests": locality.unions.requests,
-        "tables": locality.unions.tellers,
-        "active_experts": {
-            name: round(active, 3) for name, active in zip(engines, outlook.active, strict=True)
-        },
-    }
 
 
 def _ref(ref: SetRef | None) -> dict[str, str] | None:

@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from eldr.centroids import CentroidSet
-from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.step_time import StepTime
 from eldr.core.union import MOST_LAYERS, Outlook, Request, Shape, Stay, Unions, spread
 from eldr_router.plan.signature import Signature
+from eldr_router.state.laws import Laws
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,13 @@ class Locality:
     ----------
     unions : Unions or None
         None until the first signature tells the model's shape.
+    laws : Laws
+        Of the engines; they are learned whatever the policy.
     """
 
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.unions: Unions | None = None
+        self.laws = Laws()
         self._most_layers = most_layers
         self._odd = 0
         self._begun = 0
@@ -95,17 +99,14 @@ class Locality:
         if unions is None:
             return Expected(None, reason, None, [])
         outlook = unions.outlook(request, engines, totals, sequences)
-        return Expected(request, reason, outlook, self.laws(engines))
+        laws = [self.laws.of(engine, unions.shape.n_experts) for engine in engines]
+        return Expected(request, reason, outlook, laws)
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""
         if request is None or self.unions is None:
             return None
         return self.unions.join(engine, request, sequences)
-
-    def laws(self, engines: Sequence[str]) -> list[StepTime]:
-        """Return the engines' step-time laws."""
-        return [] if self.unions is None else [default_law(self.unions.shape.n_experts)] * len(engines)
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""
@@ -146,9 +147,3 @@ def _shape(layers: int, experts: int, top_k: int, centroids: CentroidSet | None,
     fits = centroids is not None and (centroids.n_layers, centroids.n_experts) == (layers, experts)
     kept = centroids.kept if fits and centroids is not None else range(layers)
     return Shape(layers, experts, top_k, spread(kept, most))
-
-
-@lru_cache(maxsize=16)
-def default_law(n_experts: int) -> StepTime:
-    """Return the law of engines that have told nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
-    return QWEN3_30B_MI300X.for_experts(n_experts)

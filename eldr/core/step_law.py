@@ -1,0 +1,162 @@
+"""The step-time law of decode workers, learned from what they tell of their own steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.core.step_time import StepTime
+
+Array = npt.NDArray[np.float64]
+
+_ROUNDS = 5
+_HUBER = 1.5  # standard deviations beyond which an observation pulls no harder
+_LEAST_NOISE = 0.003  # of a step's time: telemetry is never better than that
+_SHORTEST = 1e-9  # seconds; no step takes nothing
+_LIMITS = 1e-3, 1e3  # of a worker's speed
+
+
+class Window(NamedTuple):
+    """Means over some consecutive steps of one worker.
+
+    Attributes
+    ----------
+    seconds : float
+        Duration of a step.
+    active : float
+        Distinct experts, mean over the layers.
+    batch : float
+        Requests.
+    steps : int
+    """
+
+    seconds: float
+    active: float
+    batch: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What was learned.
+
+    Attributes
+    ----------
+    laws : dict of str to StepTime
+        By worker; all have the pool's proportions, and a speed of their own.
+    pool : StepTime
+        The law of a worker of the pool's median speed.
+    expert_error : float
+        Standard error of ``pool.per_expert``, seconds; as large as the default itself while the data says nothing.
+    noise : float
+        Standard deviation of what the law leaves over, as a share of a step's time.
+    windows : int
+        Observations used.
+    """
+
+    laws: Mapping[str, StepTime]
+    pool: StepTime
+    expert_error: float
+    noise: float
+    windows: int
+
+
+def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned:
+    """Fit the law to observations of a pool.
+
+    Parameters
+    ----------
+    windows : mapping of str to sequence of Window
+        By worker; those without steps or with numbers that are none are left out.
+    default : StepTime
+        What is believed beforehand, each constant give or take itself; it decides what observations cannot tell apart.
+
+    Notes
+    -----
+    One law for all workers times a speed for each of them: what varies within a pool are accelerators and their neighbours,
+    not the model. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
+    below zero, by reweighted least squares; the median of the speeds is 1.
+    """
+    rows: list[Window] = []
+    owners: list[int] = []
+    names = list(windows)
+    for owner, name in enumerate(names):
+        good = [window for window in windows[name] if _is_good(window)]
+        rows += good
+        owners += [owner] * len(good)
+    if not rows:
+        return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
+    table = np.array([(1.0, window.active, window.batch) for window in rows])
+    seconds = np.array([window.seconds for window in rows])
+    whose = np.array(owners)
+    before = np.array([default.fixed, default.per_expert, default.per_request])
+    # the pool's own scale first: an accelerator twice as fast has all constants halved
+    scale = float(np.median(seconds / (table @ before)))
+    before = before * scale
+    law: Array = before
+    speeds = np.ones(len(names))
+    error, noise = before[1], math.inf
+    for _ in range(_ROUNDS):
+        expected: Array = np.maximum(table @ law, _SHORTEST)
+        speeds = _speeds(seconds / expected, whose, len(names))
+        own = speeds[whose]
+        left = seconds / own / expected - 1.0
+        noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(left))))
+        weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left) / noise, 1e-12))
+        law, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
+    pool = StepTime(float(law[0]), float(law[1]), float(law[2]), default.n_experts)
+    laws = {name: _times(pool, float(speed)) for name, speed in zip(names, speeds, strict=True)}
+    return Learned(laws, pool, error, noise, len(rows))
+
+
+def _is_good(window: Window) -> bool:
+    numbers = window.seconds, window.active, window.batch
+    return window.steps > 0 and all(math.isfinite(n) and n >= 0 for n in numbers) and window.seconds > 0
+
+
+def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
+    """Return each worker's speed: its median ratio, the median of them being 1; 1 for who has told nothing."""
+    speeds = np.ones(workers)
+    heard = np.unique(whose)
+    for worker in heard:
+        speeds[worker] = np.median(ratios[whose == worker])
+    speeds[heard] /= np.median(speeds[heard])
+    return np.clip(speeds, *_LIMITS)
+
+
+def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple[Array, float]:
+    """Return the constants, none below zero, and the standard error of the second one."""
+    spread = np.maximum(before, 1e-12)  # each one's own size is its uncertainty beforehand
+    free = np.ones(3, dtype=np.bool_)
+    law = np.zeros(3)
+    inverse: Array = np.zeros((3, 3))
+    scaled = table * spread  # in units of what was believed, so that the system is well conditioned
+    while free.any():
+        part = scaled[:, free]
+        system = (part.T * weights) @ part + np.eye(int(free.sum()))
+        inverse = np.asarray(np.linalg.inv(system), dtype=np.float64)
+        found = inverse @ ((part.T * weights) @ seconds + before[free] / spread[free])
+        law[:] = 0.0
+        law[free] = found * spread[free]
+        negative = law < 0
+        if not negative.any():
+            break
+        free &= ~negative
+        law[negative] = 0.0
+    at = int(free[:1].sum())
+    error = float(math.sqrt(inverse[at, at]) * spread[1]) if free[1] else 0.0
+    return law, error
+
+
+def _times(law: StepTime, factor: float) -> StepTime:
+    return replace(
+        law,
+        fixed=law.fixed * factor,
+        per_expert=law.per_expert * factor,
+        per_request=law.per_request * factor,
+    )

@@ -1,0 +1,56 @@
+"""What decode engines' metrics say of their steps. Pure.
+
+Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.core.step_law import Window
+
+_WANTED = {
+    f"{METRIC_STEP_SECONDS}_count": "steps",
+    f"{METRIC_STEP_SECONDS}_sum": "seconds",
+    f"{METRIC_ACTIVE_EXPERTS}_sum": "active",
+    f"{METRIC_BATCH_SIZE}_sum": "batch",
+}
+# a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp
+_LINE = re.compile(
+    rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, _WANTED)).encode(), re.MULTILINE
+)
+
+
+class Sums(NamedTuple):
+    """Totals since an engine's start, over all its ranks."""
+
+    steps: float = 0.0
+    seconds: float = 0.0
+    active: float = 0.0
+    batch: float = 0.0
+
+
+def read_sums(text: bytes) -> Sums | None:
+    """Return the totals in a text exposition, or None if it tells of no steps."""
+    totals: dict[str, float] = {}
+    for name, value in _LINE.findall(text):
+        try:
+            number = float(value)
+        except ValueError:
+            return None
+        key = _WANTED[name.decode()]
+        totals[key] = totals.get(key, 0.0) + number
+    if len(totals) < len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
+        return None
+    return Sums(**totals)
+
+
+def window(before: Sums, after: Sums, least: int) -> Window | None:
+    """Return the means of the steps between two totals, or None if they are fewer than ``least``."""
+    steps, seconds, active, batch = (b - a for a, b in zip(before, after, strict=True))
+    if steps < least or min(seconds, active, batch) < 0:
+        return None
+    return Window(seconds / steps, active / steps, batch / steps, int(steps))

@@ -1,0 +1,109 @@
+"""The law is found in noisy telemetry, and the default where telemetry cannot tell."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eldr.core.step_law import Window, learn
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+
+DEFAULT = QWEN3_30B_MI300X
+
+
+def pool(law, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6.0):
+    """Windows of a pool: batches that vary, and unions that follow them, give or take ``extra`` experts."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for worker, speed in speeds.items():
+        batch = rng.uniform(*spread, n)
+        active = 128 * (1 - (1 - 8 / 128) ** (0.6 * batch)) + rng.normal(0, extra, n)
+        active = active.clip(8, 128)
+        seconds = [law.seconds(b, a) * speed for b, a in zip(batch, active, strict=True)] * (
+            1 + noise * rng.normal(size=n)
+        )
+        found[worker] = [
+            Window(float(t), float(a), float(b), 100) for t, a, b in zip(seconds, active, batch, strict=True)
+        ]
+    return found
+
+
+FAST = StepTime(3e-3, 90e-6, 40e-6, 128)
+
+
+def test_a_law_far_from_the_default_is_found():
+    learned = learn(pool(FAST, dict.fromkeys("abcd", 1.0)), DEFAULT)
+    assert learned.pool.per_expert == pytest.approx(90e-6, abs=3 * learned.expert_error)
+    assert learned.pool.per_expert == pytest.approx(90e-6, rel=0.15)
+    assert learned.windows == 240
+    assert learned.noise == pytest.approx(0.01, rel=0.4)
+    for batch, active in ((8, 40), (30, 80)):
+        assert learned.laws["a"].seconds(batch, active) == pytest.approx(
+            FAST.seconds(batch, active), rel=0.02
+        )
+
+
+def test_workers_have_their_own_speed():
+    speeds = {"a": 1.0, "b": 1.0, "c": 2.0}
+    learned = learn(pool(FAST, speeds), DEFAULT)
+    for worker, speed in speeds.items():
+        assert learned.laws[worker].seconds(20, 60) == pytest.approx(speed * FAST.seconds(20, 60), rel=0.03)
+
+
+def test_experts_that_cost_nothing_are_found_out():
+    flat = StepTime(12e-3, 0.0, 60e-6, 128)
+    learned = learn(pool(flat, dict.fromkeys("abcd", 1.0), n=100), DEFAULT)
+    assert learned.pool.per_expert * 60 < 0.06 * flat.seconds(20, 60)
+    assert learned.pool.per_expert <= 3 * learned.expert_error + 1e-9
+
+
+def test_outliers_do_not_pull():
+    windows = pool(FAST, dict.fromkeys("ab", 1.0), n=80)
+    for at in range(0, 80, 9):
+        windows["a"][at] = windows["a"][at]._replace(seconds=1.5)
+    learned = learn(windows, DEFAULT)
+    assert learned.laws["a"].seconds(20, 60) == pytest.approx(FAST.seconds(20, 60), rel=0.03)
+
+
+def test_without_variation_the_default_decides_the_proportions():
+    same = [Window(2 * DEFAULT.seconds(16, 60), 60.0, 16.0, 100)] * 50
+    learned = learn({"a": same}, DEFAULT)
+    assert learned.laws["a"].seconds(16, 60) == pytest.approx(2 * DEFAULT.seconds(16, 60), rel=0.01)
+    assert learned.pool.per_expert == pytest.approx(2 * DEFAULT.per_expert, rel=0.02)
+    assert learned.expert_error > 0.5 * DEFAULT.per_expert, "and it is known that nothing is known"
+
+
+def test_nothing_heard_is_the_default():
+    nothing = learn(
+        {"a": [], "b": [Window(0.0, 1.0, 1.0, 5), Window(math.nan, 1.0, 1.0, 5), Window(1.0, 1.0, 1.0, 0)]},
+        DEFAULT,
+    )
+    assert nothing.laws == {"a": DEFAULT, "b": DEFAULT}
+    assert nothing.windows == 0
+
+
+def test_who_has_told_nothing_yet_is_taken_for_a_median_one():
+    learned = learn(pool(FAST, {"a": 1.0, "b": 1.0}) | {"new": []}, DEFAULT)
+    assert learned.laws["new"] == learned.pool
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.lists(
+            st.builds(
+                Window, st.floats(1e-6, 1e3), st.floats(0, 1e3), st.floats(0, 1e4), st.integers(0, 10**6)
+            ),
+            max_size=8,
+        ),
+    )
+)
+def test_whatever_is_told_gives_a_law(windows):
+    learned = learn(windows, DEFAULT)
+    for law in (learned.pool, *learned.laws.values()):
+        for constant in (law.fixed, law.per_expert, law.per_request):
+            assert math.isfinite(constant)
+            assert constant >= 0

@@ -1,0 +1,140 @@
+"""Telemetry of engines becomes laws."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.core.step_time import StepTime
+from eldr.sim.telemetry import EngineMetrics
+from eldr_router.plan.exposition import Sums, read_sums, window
+from eldr_router.state.laws import Laws, default_law
+
+TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
+
+
+def test_sums_of_the_engine_simulator_are_read():
+    metrics = EngineMetrics("m", 128)
+    for batch, active, seconds in ((3, 20.5, 0.01), (4, 22.0, 0.012)):
+        metrics.batch_size.observe(batch)
+        metrics.active_experts.observe(active)
+        metrics.step_seconds.observe(seconds)
+    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7))
+
+
+def test_ranks_add_up_whatever_their_labels_hold():
+    registry = CollectorRegistry()
+    for name in (METRIC_STEP_SECONDS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE):
+        histogram = Histogram(name, "x", ["engine", "model_name"], registry=registry)
+        for engine in ("0", "1"):
+            histogram.labels(engine, 'a"} 7 b\n{').observe(2.0)
+    assert read_sums(generate_latest(registry)) == Sums(2, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"# HELP x\n",
+        b"eldr_engine_step_seconds_sum 1\n",
+        b"<html>",
+        b"\xff\x00",
+        b"eldr_engine_step_seconds_sum{ 1",
+    ],
+)
+def test_what_tells_of_no_steps(text):
+    assert read_sums(text) is None
+
+
+@pytest.mark.parametrize("bad", ["NaN", "+Inf", "x", "1e999"])
+def test_numbers_that_are_none(bad):
+    lines = [f"{METRIC_STEP_SECONDS}_count 5", f"{METRIC_STEP_SECONDS}_sum {bad}"]
+    lines += [f"{METRIC_ACTIVE_EXPERTS}_sum 5", f"{METRIC_BATCH_SIZE}_sum 5"]
+    assert read_sums("\n".join(lines).encode()) is None
+
+
+def test_a_window_needs_steps():
+    before = Sums(10, 1, 100, 50)
+    assert window(before, Sums(15, 2, 200, 80), 10) is None
+    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20)
+    assert window(before, Sums(30, 0.5, 300, 150), 10) is None, "a sum that shrank"
+
+
+class Engine:
+    """An engine's counters."""
+
+    def __init__(self, laws, name, law, seed):
+        self.laws, self.name, self.law, self.sums = laws, name, law, Sums()
+        self.rng = np.random.default_rng(seed)
+
+    def runs(self, steps, batch=None):
+        batch = self.rng.uniform(4, 40) if batch is None else batch
+        active = min(128, max(8, 128 * (1 - 0.96**batch) + self.rng.normal(0, 6)))
+        seconds = self.law.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
+        self.sums = Sums(
+            *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch), strict=True))
+        )
+        self.laws.heard(self.name, self.sums)
+
+    def restarts(self, law):
+        self.law, self.sums = law, Sums()
+
+
+def scaled(factor):
+    return StepTime(TRUE.fixed * factor, TRUE.per_expert * factor, TRUE.per_request * factor, 128)
+
+
+def test_laws_are_learned_and_follow_a_restart():
+    laws = Laws()
+    engines = [Engine(laws, name, TRUE, seed) for seed, name in enumerate(("d0", "d1", "d2"))]
+    for _ in range(2):
+        for engine in engines:
+            engine.runs(300)
+    laws.learn(128)
+    assert laws.learned is None
+    assert laws.of("d0", 128) == default_law(128), "three windows are too few"
+    for _ in range(40):
+        for engine in engines:
+            engine.runs(300)
+    laws.learn(128)
+    assert laws.of("d0", 128).seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
+    share, error = laws.expert_share()
+    assert 0.2 < share < 0.9
+    assert error < 0.3 * share
+    engines[0].restarts(scaled(2))
+    for _ in range(40):
+        engines[0].runs(300)
+    laws.learn(128)
+    assert laws.of("d0", 128).seconds(20, 60) == pytest.approx(2 * TRUE.seconds(20, 60), rel=0.04)
+    assert laws.of("d1", 128).seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
+
+
+def test_few_steps_wait_for_more():
+    laws = Laws()
+    engine = Engine(laws, "d0", TRUE, 0)
+    for _ in range(100):
+        engine.runs(2)
+    laws.learn(128)
+    assert laws.learned.windows == 99 * 2 // 10
+
+
+def test_engines_that_are_gone_are_forgotten():
+    laws = Laws()
+    engine = Engine(laws, "d0", TRUE, 0)
+    for _ in range(20):
+        engine.runs(100)
+    laws.retain([])
+    laws.learn(128)
+    assert (laws.learned, laws.expert_share()) == (None, None)
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1e9)] * 4), max_size=30))
+def test_any_telemetry_is_survived(totals):
+    laws = Laws()
+    for total in totals:
+        laws.heard("d0", Sums(*total))
+    laws.learn(64)
+    assert laws.of("d0", 64).seconds(4, 10) >= 0
+    assert laws.of("new", 128) == default_law(128)
