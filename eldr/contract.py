@@ -242,6 +242,7 @@ STATE_VERSION: Final = 1
    "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
    "samples": n,                                                log records retained
    "locality": {"layers", "requests", "tables", "active_experts"} | null,   with MarginalUnion, see the admin API
+   "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""

@@ -33,6 +33,8 @@ class RouterView:
         Its id, new with every start; empty if nothing is known.
     signatures : mapping of str to int
         Prefill answers since its start, by one of :data:`eldr.contract.SIGNATURE_QUALITIES`.
+    expert_share, expert_share_error : float or None, float
+        Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
     """
 
     pod: RouterPod
@@ -45,10 +47,13 @@ class RouterView:
     samples: int = 0
     router: str = ""
     signatures: Mapping[str, int] = field(default_factory=dict)
+    expert_share: float | None = None
+    expert_share_error: float = 0.0
 
     @classmethod
     def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:
         """Read ``/eldr/v1/state``, see :data:`eldr.contract.STATE_VERSION`."""
+        law = state.get("law") or {}
         return cls(
             pod=pod,
             complaint=str(state.get("problem") or ""),
@@ -62,6 +67,8 @@ class RouterView:
                 quality: int(state["counters"].get(contract.signature_counter(quality), 0))
                 for quality in contract.SIGNATURE_QUALITIES
             },
+            expert_share=float(law["expert_share"]) if law else None,
+            expert_share_error=float(law["expert_share_error"]) if law else 0.0,
         )
 
     def holds(self, wanted: CentroidSet) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eldr_operator import clock, signatures
+from eldr_operator import clock, locality, signatures
 from eldr_operator.activation import Decision, Verdict
 from eldr_operator.conditions import Condition, merged
 from eldr_operator.desired import _meta
@@ -80,6 +80,7 @@ def status(cr: EldrDeployment, seen: Observed, now: datetime) -> Object:
         },
         "router": router,
         "centroids": _centroids(seen.decision),
+        "locality": locality.status(cr, seen.routers),
         "refit": seen.refit,
         "history": _history(cr, seen.decision),
     }

@@ -21,7 +21,7 @@ from eldr_router.net.pool import Pool
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
-from eldr_router.ops.locality import n_experts
+from eldr_router.ops.locality import LocalityMetrics, n_experts
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.ops.steps import Steps
@@ -78,9 +78,13 @@ class App:
         self.services = Services(
             settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
         )
-        self._steps = Steps(
-            registry, pool, placer.locality.laws, lambda: n_experts(placer.locality, self.services.table)
-        )
+        locality = placer.locality
+
+        def experts() -> int | None:
+            return n_experts(locality, self.services.table)
+
+        self._steps = Steps(registry, pool, locality.laws, experts)
+        metrics.add(LocalityMetrics(locality, registry, experts))
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
         admin = Admin(

@@ -197,3 +197,7 @@ async def test_laws_are_learned_from_the_engines_own_metrics(start):
         assert 0.3 < law["expert_share"] < 1
         await router.post()
         assert (await router.post()).headers["x-eldr-decode"] == "d1", "nothing runs: the fast one"
+        text = (await router.client.get(f"{router.admin}/metrics")).text
+        assert f"eldr_router_expert_share {law['expert_share']:.2f}"[:-1] in text
+        assert 'eldr_router_step_law_seconds{constant="per_expert",endpoint="d0"}' in text
+        assert 'eldr_router_expected_active_experts{endpoint="d1"} 0.0' in text

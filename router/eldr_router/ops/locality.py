@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from eldr.contract import ROLE_DECODE
 from eldr.core.step_time import StepTime
@@ -17,6 +22,49 @@ def n_experts(locality: Locality, table: Table) -> int | None:
     if unions is not None:
         return unions.shape.n_experts
     return None if centroids is None else centroids.n_experts
+
+
+class LocalityMetrics(Collector):
+    """Reads at the scrape what is known of the decode engines' steps.
+
+    Parameters
+    ----------
+    locality : Locality
+    registry : Registry
+    experts : callable
+        Experts per layer, or None while nothing tells.
+    """
+
+    def __init__(self, locality: Locality, registry: Registry, experts: Callable[[], int | None]) -> None:
+        self._locality = locality
+        self._registry = registry
+        self._experts = experts
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield the gauges."""
+        laws, experts = self._locality.laws, self._experts()
+        expected = GaugeMetricFamily(
+            "eldr_router_expected_active_experts", "Expected distinct experts of a step, mean over the layers.", labels=["endpoint"]
+        )  # fmt: skip
+        state = unions_state(self._locality, self._registry)
+        for name, active in state["active_experts"].items() if state else ():
+            expected.add_metric([name], active)
+        law = GaugeMetricFamily(
+            "eldr_router_step_law_seconds",
+            "Constants of an engine's step time.",
+            labels=["endpoint", "constant"],
+        )
+        if experts is not None and laws.learned is not None:
+            for endpoint in self._registry.endpoints(ROLE_DECODE):
+                for constant, value in _constants(laws.of(endpoint.name, experts)).items():
+                    law.add_metric([endpoint.name, constant], value)
+        share, error = laws.expert_share() or (math.nan, math.nan)
+        yield expected
+        yield law
+        yield GaugeMetricFamily(
+            "eldr_router_expert_share", "Share of a step that reading experts takes.", share
+        )
+        yield GaugeMetricFamily("eldr_router_expert_share_error", "Its standard error.", error)
 
 
 def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:

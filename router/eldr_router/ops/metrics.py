@@ -118,6 +118,10 @@ class Metrics:
         self.first_byte = self._spread("first_byte_seconds", "Arrival to first decoded byte.", _LATENCY)
         self.total = self._spread("request_seconds", "Arrival to the end of the response.", _LATENCY)
 
+    def add(self, collector: Collector) -> None:
+        """Add what reads its figures when it is scraped."""
+        self._registry.register(collector)
+
     def _count(self, name: str, text: str, *labels: str) -> Count:
         count = Count(f"eldr_router_{name}", text, labels)
         self._registry.register(count)

@@ -6,9 +6,11 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr_router.cli import command
+from eldr_router.ops.locality import LocalityMetrics
 from eldr_router.ops.metrics import Metrics
 from eldr_router.plan.placement import REASONS
 from eldr_router.plan.spec import EndpointSpec
+from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Registry
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -24,7 +26,9 @@ def test_options():
 def test_metrics():
     registry = Registry(time.monotonic)
     registry.replace("decode", [EndpointSpec("decode", "d", "h", 1, 0)])
-    families = text_string_to_metric_families(Metrics(registry).exposition().decode())
+    metrics = Metrics(registry)
+    metrics.add(LocalityMetrics(Locality(), registry, lambda: None))
+    families = text_string_to_metric_families(metrics.exposition().decode())
     text = (REFERENCE / "metrics.md").read_text()
     found = {
         family.name + ("_total" if family.type == "counter" else "")
