@@ -56,6 +56,7 @@ class Batch:
         self._layers = np.arange(traces.n_layers)[:, None]
         self._used = np.zeros((traces.n_layers, traces.n_experts), dtype=np.bool_)
         self.running: list[Sequence] = []
+        self._stepping: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence take part from the next step on."""
@@ -66,19 +67,22 @@ class Batch:
         if sequence in self.running:
             self.running.remove(sequence)
 
-    def active_experts(self) -> float:
-        """Return the distinct experts that the next step uses, mean over the layers."""
+    def begin(self) -> float:
+        """Begin a step of all that run now; return the distinct experts that it uses, mean over the layers."""
+        self._stepping = list(self.running)
         self._used[:] = False
-        for sequence in self.running:
+        for sequence in self._stepping:
             self._used[self._layers, self._traces.experts(sequence.record, sequence.generated)] = True
         return float(self._used.sum()) / self._traces.n_layers
 
-    def step(self) -> list[Sequence]:
-        """Generate one token for each sequence and return those that finished."""
-        for sequence in self.running:
+    def finish(self) -> list[Sequence]:
+        """End the step: a token for each sequence that began it and still runs; return those that finished."""
+        still = set(self.running)  # who was aborted meanwhile gets nothing, and who came meanwhile had no part in it
+        stepped, self._stepping = [s for s in self._stepping if s in still], []
+        for sequence in stepped:
             sequence.generated += 1
-        finished = [sequence for sequence in self.running if sequence.finished]
-        stepped, self.running = self.running, [sequence for sequence in self.running if not sequence.finished]
+        finished = [sequence for sequence in stepped if sequence.finished]
+        self.running = [sequence for sequence in self.running if not sequence.finished]
         for sequence in stepped:
             sequence.on_token(sequence.generated - 1)
         return finished

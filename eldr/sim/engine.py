@@ -122,13 +122,13 @@ class Engine:
                 self._work.clear()
                 await self._work.wait()
                 due = loop.time()
-            size, active = len(self._batch.running), self._batch.active_experts()
+            size, active = len(self._batch.running), self._batch.begin()
             seconds = self.law.seconds(size, active) * self.settings.speed
             due = max(due + seconds, loop.time())
             await asyncio.sleep(due - loop.time())
             if not self._batch.running:
                 continue
-            for sequence in self._batch.step():
+            for sequence in self._batch.finish():
                 self._finish(sequence)
             self.metrics.generation_tokens.inc(size)
             self.metrics.active_experts.observe(active)

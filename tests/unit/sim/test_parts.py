@@ -66,11 +66,33 @@ def test_batch_unions_are_those_of_a_brute_force(captured):
         expected = np.mean(
             [len({e for r in alive for e in captured.experts(r, step)[layer]}) for layer in range(4)]
         )
-        assert batch.active_experts() == pytest.approx(expected)
-        finished = batch.step()
+        assert batch.begin() == pytest.approx(expected)
+        finished = batch.finish()
         assert [s.request_id for s in finished] == {0: ["100"], 1: ["200"], 2: ["0"]}[step]
     assert batch.running == []
     assert sorted(emitted) == [("0", 0), ("0", 1), ("0", 2), ("100", 0), ("200", 0), ("200", 1)]
+
+
+def test_who_comes_in_a_step_waits_for_the_next_and_who_leaves_gets_nothing(captured):
+    batch, emitted = Batch(captured), []
+
+    def sequence(name):
+        return Sequence(name, 0, "kv", 2, lambda at: emitted.append((name, at)))
+
+    first, leaver, late = map(sequence, ("first", "leaver", "late"))
+    batch.add(first)
+    batch.add(leaver)
+    batch.begin()
+    batch.add(late)
+    batch.remove(leaver)
+    assert batch.finish() == []
+    assert emitted == [("first", 0)]
+    batch.begin()
+    assert batch.finish() == [first]
+    assert emitted == [("first", 0), ("first", 1), ("late", 0)]
+    batch.begin()
+    assert batch.finish() == [late]
+    assert batch.running == []
 
 
 def test_a_result_is_right_once_and_wrong_afterwards():
