@@ -77,7 +77,9 @@ class Batch:
 
     def finish(self) -> list[Sequence]:
         """End the step: a token for each sequence that began it and still runs; return those that finished."""
-        still = set(self.running)  # who was aborted meanwhile gets nothing, and who came meanwhile had no part in it
+        still = set(
+            self.running
+        )  # who was aborted meanwhile gets nothing, and who came meanwhile had no part in it
         stepped, self._stepping = [s for s in self._stepping if s in still], []
         for sequence in stepped:
             sequence.generated += 1

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from eldr_demo import objects, report
 from eldr_demo.engines import Engines
+from eldr_demo.picture import draw
 from eldr_demo.real import RealEngines
 from eldr_demo.run import Demo
 from eldr_demo.simulated import SimulatedEngines
@@ -37,7 +38,7 @@ from eldr_kube.cluster import Cluster
 @click.option("--in-flight", type=click.IntRange(1), default=40, help="Requests at a time, real engines.")
 def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: float, in_flight: int) -> None:
     """Run the whole loop on this machine and print what it did."""
-    console = Console(width=140)
+    console = Console(width=150)
     changes = {} if measure is None else {"measure": measure}
     engines: Engines = (
         RealEngines(in_flight=in_flight, **changes)
@@ -70,10 +71,10 @@ def summarise(demo: Demo, console: Console, out: Path, failure: str | None) -> b
     """Print the table, draw the picture, and tell whether everything happened without a failed request."""
     outcomes = demo.load.outcomes if hasattr(demo, "load") else []
     if demo.phases:
-        rows = [report.measure(phase, outcomes, demo.sampler) for phase in demo.phases]
+        rows = report.measure(demo.phases, outcomes, demo.sampler)
         console.print(report.table(rows, demo.engines.title))
         picture = out / "demo.png"
-        report.draw(picture, demo.phases, outcomes, demo.sampler, demo.activations)
+        draw(picture, demo.phases, outcomes, demo.sampler, demo.activations)
         console.print(f"picture: {picture}")
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     console.print(f"{len(outcomes)} requests, {len(failed)} failed", highlight=False)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from eldr_demo.arrivals import Arrivals
 from eldr_demo.load import Workload
+from eldr_demo.plan import Mix, Step
 from eldr_kube.agent.images import Image
-
-Mix = Literal["first", "second"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class Engines(Protocol):
 
     title: str
     settings: DemoSettings
+    plan: tuple[Step, ...]
 
     def manifest(self) -> dict[str, Any]:
         """Return the ``spec`` of the EldrDeployment."""

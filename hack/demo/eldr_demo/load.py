@@ -44,6 +44,8 @@ class Outcome:
     Attributes
     ----------
     phase : str
+    number : int
+        Counts the requests of the phase: the same number is the same request in every phase of a mix.
     started, first_token, ended : float
     tokens : int
     error : str or None
@@ -51,6 +53,7 @@ class Outcome:
     """
 
     phase: str
+    number: int
     started: float
     first_token: float
     ended: float
@@ -85,11 +88,14 @@ class Load:
     seed: int = 1
     outcomes: list[Outcome] = field(default_factory=list)
     _workload: Workload | None = None
+    _number: int = 0
+    _rng: np.random.Generator = field(init=False)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def switch(self, workload: Workload) -> None:
-        """Send other requests from now on, with arrivals as after every switch."""
-        self._workload = workload
+        """Send other requests from now on, with arrivals and draws as after every switch."""
+        self._workload, self._number = workload, 0
+        self._rng = np.random.default_rng(self.seed)
         self.arrivals.restart()
 
     @property
@@ -100,18 +106,18 @@ class Load:
     async def run(self, stop: asyncio.Event) -> None:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
-        rng = np.random.default_rng(self.seed)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(READ_TIMEOUT, connect=5.0)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
-            for number in itertools.count():
+            for unique in itertools.count():
                 if not await self.arrivals.next(stop):
                     break
                 workload = self._workload
                 if workload is None:
                     raise RuntimeError("no workload: call switch() before run()")
-                prompt = workload.draw(rng, number)
-                task = loop.create_task(self._request(client, workload, prompt, number))
+                prompt = workload.draw(self._rng, unique)
+                task = loop.create_task(self._request(client, workload, prompt, self._number))
+                self._number += 1
                 self._running.add(task)
                 task.add_done_callback(self._ended)
             await asyncio.gather(*self._running)
@@ -151,7 +157,7 @@ class Load:
             error = str(problem)
         except (httpx.HTTPError, NoEndpointError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        self.outcomes.append(Outcome(workload.name, started, first, loop.time(), tokens, error))
+        self.outcomes.append(Outcome(workload.name, number, started, first, loop.time(), tokens, error))
 
     def _stream(
         self, client: httpx.AsyncClient, body: bytes, headers: dict[str, str], number: int

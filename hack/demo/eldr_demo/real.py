@@ -12,8 +12,9 @@ import numpy as np
 
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, ClosedLoop
-from eldr_demo.engines import DemoSettings, Mix
+from eldr_demo.engines import DemoSettings
 from eldr_demo.load import Workload
+from eldr_demo.plan import SHORT, Mix
 from eldr_kube.agent.images import Image
 from eldr_kube.vllm import vllm_images
 from eldr_tiny_moe import corpus
@@ -55,6 +56,7 @@ class RealEngines:
     """
 
     title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, always as many requests in flight"
+    plan = SHORT
 
     def __init__(self, *, in_flight: int = 40, **changes: float) -> None:
         defaults = DemoSettings(

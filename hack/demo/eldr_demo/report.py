@@ -1,135 +1,133 @@
-"""The table and the picture of a run."""
+"""The figures of a run, and the table of them."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from rich.table import Table
 
+from eldr_demo.compare import Change, compare
 from eldr_demo.load import Outcome
+from eldr_demo.plan import BASE, Measure
 from eldr_demo.telemetry import Sampler
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of the demo; times in seconds on the loop's clock.
+    """One measured phase; times in seconds on the loop's clock.
 
     Attributes
     ----------
-    name : str
-    policy : str
-        In effect when the phase ended.
+    step : Measure
     measured_from, ended : float
         The span that figures are taken from: after the pool has settled.
     """
 
-    name: str
-    policy: str
+    step: Measure
     measured_from: float
     ended: float
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figures of one phase."""
+    """Figures of one phase.
+
+    Attributes
+    ----------
+    tpot : tuple of float
+        Mean, P50 and P99, seconds.
+    changes : dict of str to Change or None
+        Against the balancer's phase with the same requests; None for that phase itself.
+    """
 
     phase: Phase
     requests: int
     failures: int
     batch: float
-    active_experts: float
+    experts_per_token: float
     against_random: float
     tpot: tuple[float, float, float]
+    changes: Mapping[str, Change] | None
 
 
-def measure(phase: Phase, outcomes: Sequence[Outcome], sampler: Sampler) -> Row:
-    """Return the figures of a phase: TPOT of requests that ran inside the measured span, steps of that span."""
-    mine = [outcome for outcome in outcomes if outcome.phase == phase.name]
-    inside = [
-        o.tpot
-        for o in mine
-        if o.error is None and o.first_token >= phase.measured_from and o.ended <= phase.ended
-    ]
-    steps = sampler.between(phase.measured_from, phase.ended)
-    p50, p95, p99 = np.percentile(inside, [50, 95, 99]) if inside else (float("nan"),) * 3
-    return Row(
-        phase=phase,
-        requests=len(mine),
-        failures=sum(outcome.error is not None for outcome in mine),
-        batch=steps.batch,
-        active_experts=steps.active_experts,
-        against_random=steps.against_random,
-        tpot=(float(p50), float(p95), float(p99)),
-    )
+def measure(phases: Sequence[Phase], outcomes: Sequence[Outcome], sampler: Sampler) -> list[Row]:
+    """Return the figures: TPOT of requests that ran inside the measured spans, steps of those spans."""
+    inside = {phase: _inside(phase, outcomes) for phase in phases}
+    rows = []
+    for phase in phases:
+        base = next((p for p in phases if p.step.policy == BASE and p.step.mix == phase.step.mix), phase)
+        mine = [outcome for outcome in outcomes if outcome.phase == phase.step.name]
+        times = list(inside[phase].values())
+        p50, p99 = np.percentile(times, [50, 99]) if times else (float("nan"),) * 2
+        steps = sampler.between(phase.measured_from, phase.ended)
+        rows.append(
+            Row(
+                phase=phase,
+                requests=len(mine),
+                failures=sum(outcome.error is not None for outcome in mine),
+                batch=steps.batch,
+                experts_per_token=steps.experts_per_token,
+                against_random=steps.against_random,
+                tpot=(float(np.mean(times)) if times else float("nan"), float(p50), float(p99)),
+                changes=None if base is phase else compare(inside[base], inside[phase]),
+            )
+        )
+    return rows
+
+
+def _inside(phase: Phase, outcomes: Sequence[Outcome]) -> dict[int, float]:
+    return {
+        o.number: o.tpot
+        for o in outcomes
+        if o.phase == phase.step.name
+        and o.error is None
+        and o.first_token >= phase.measured_from
+        and o.ended <= phase.ended
+    }
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
     """Return the table that the demo prints."""
     result = Table(
         title=f"ELDR demo: {title}",
-        caption="* active experts against batches of the same size, drawn at random from the tokens of the phase",
+        caption=(
+            "experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
+            f"of the same sizes drawn at random; % against {BASE}: same requests, 95 % intervals by bootstrap"
+        ),
     )
-    for name in ("phase", "policy", "requests", "failed", "batch", "active experts", "vs random *"):
-        result.add_column(name, justify="left" if name in {"phase", "policy"} else "right")
-    for name in ("TPOT P50", "P95", "P99 (ms)"):
-        result.add_column(name, justify="right")
+    left = {"mix", "policy", "centroids"}
+    for name in ("mix", "policy", "centroids", "requests", "failed", "batch", "experts", "vs random"):
+        result.add_column(name, justify="left" if name in left else "right")
+    for name in ("TPOT mean, ms", "P50", "P99"):
+        result.add_column(name, justify="right", no_wrap=True)
+    before = None
     for row in rows:
+        step = row.phase.step
+        if before not in (None, step.mix):
+            result.add_section()
+        before = step.mix
         result.add_row(
-            row.phase.name,
-            row.phase.policy,
+            step.mix,
+            step.policy,
+            step.centroids,
             str(row.requests),
             str(row.failures),
             f"{row.batch:.1f}",
-            f"{row.active_experts:.2f}",
+            f"{row.experts_per_token:.2f}",
             f"{100 * row.against_random:+.1f} %",
-            *(f"{value * 1e3:.1f}" for value in row.tpot),
+            *(
+                _cell(value, None if row.changes is None else row.changes[name])
+                for name, value in zip(("mean", "P50", "P99"), row.tpot, strict=True)
+            ),
         )
     return result
 
 
-def draw(
-    path: Path,
-    phases: Sequence[Phase],
-    outcomes: Sequence[Outcome],
-    sampler: Sampler,
-    activations: dict[str, float],
-) -> None:
-    """Draw TPOT and active experts over time with the activations marked."""
-    origin = sampler.samples[0][0]
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    done = sorted((o.ended - origin, o.tpot * 1e3) for o in outcomes if o.error is None)
-    times, tpots = np.array(done).T
-    upper.plot(times, tpots, ".", markersize=2, alpha=0.3, color="tab:blue", label="requests")
-    grid = np.arange(times[0], times[-1], 1.0)
-    around = [tpots[np.abs(times - t) <= 4] for t in grid]
-    medians = [np.median(near) if near.size else np.nan for near in around]
-    upper.plot(grid, medians, color="tab:blue", label="median over 8 s")
-    upper.set(ylabel="TPOT (ms)", ylim=(0, float(np.percentile(tpots, 99.5)) * 1.2))
-    windows = [
-        (at - origin, steps.active_experts, steps.batch)
-        for (_, before), (at, after) in itertools.pairwise(sampler.samples[::4])
-        if (steps := after - before).steps
-    ]
-    at, experts, batch = zip(*windows, strict=True)
-    lower.plot(at, experts, color="tab:orange", label="active experts per step")
-    lower.plot(at, batch, color="tab:grey", linewidth=1, label="batch")
-    lower.set(xlabel="seconds", ylabel="per decode step", ylim=(0, None))
-    for phase in phases:
-        lower.text((phase.measured_from + phase.ended) / 2 - origin, 0.5, phase.name, ha="center", fontsize=8)
-        for axis in (upper, lower):
-            axis.axvspan(phase.measured_from - origin, phase.ended - origin, alpha=0.07, color="tab:green")
-    for name, moment in activations.items():
-        for axis in (upper, lower):
-            axis.axvline(moment - origin, color="tab:red", linestyle="--", linewidth=1)
-        upper.text(moment - origin, upper.get_ylim()[1], f" {name}", color="tab:red", fontsize=8, va="top")
-    for axis in (upper, lower):
-        axis.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, dpi=120)
+def _cell(seconds: float, change: Change | None) -> str:
+    text = f"{seconds * 1e3:.1f}"
+    if change is None:
+        return text
+    value, low, high = (100 * part for part in change)
+    return f"{text}\n{value:+.1f} % ({low:+.1f}, {high:+.1f})"

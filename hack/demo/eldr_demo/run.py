@@ -1,9 +1,10 @@
-"""The demo: JSQ, bootstrap fit, ELDR, a shift of the workload, a manual re-fit, all under the same traffic."""
+"""The demo: policies in turn, fits, a shift of the workload, all under the same traffic."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from rich.console import Console
 
 from eldr import contract
 from eldr_demo import objects
-from eldr_demo.engines import Engines, Mix
+from eldr_demo.engines import Engines
 from eldr_demo.load import Load
+from eldr_demo.plan import Fit, Measure
 from eldr_demo.report import Phase
 from eldr_demo.telemetry import Sampler
 
@@ -38,34 +40,24 @@ class Demo:
     activations: dict[str, float] = field(default_factory=dict)
     load: Load = field(init=False)
     sampler: Sampler = field(init=False)
+    _policy: str = ""
 
     async def run(self) -> None:
         """Run every step; raises where one does not happen."""
-        size = self.engines.settings
         await self._deploy()
         async with self._traffic():
-            await self._measure("JSQ", "first")
-            self._say("logging signatures; the bootstrap fit runs when there are enough")
-            self.load.switch(self.engines.workload("bootstrap", "first", logged=True))
-            await self._activated(f"{objects.NAME}-bootstrap", "bootstrap fit")
-            await self._measure("ELDR", "first")
-            await self._measure("shifted", "second")
-            self._say("logging signatures of the new mix, then a manual EldrFit")
-            self.load.switch(self.engines.workload("re-fit", "second", logged=True))
-            begun = asyncio.get_running_loop().time()
-            await objects.until(
-                self._served("re-fit", size.samples), "enough traffic for a re-fit", size.fit_seconds
-            )
-            # what was logged before is of the first mix; the shifted phase between was not logged
-            minutes = math.ceil((asyncio.get_running_loop().time() - begun) / 60)
-            manifest = objects.manual_fit(minutes)
-            created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=manifest)
-            await self._activated(created.strip().rsplit("/", 1)[1], "manual fit")
-            await self._measure("re-fitted", "second")
+            for step in self.engines.plan:
+                if isinstance(step, Measure):
+                    await self._measure(step)
+                else:
+                    await self._fit(step)
         await self._idle()
 
     async def _deploy(self) -> None:
-        manifest = objects.deployment(self.engines.manifest())
+        spec = self.engines.manifest()
+        self._policy = next(step.policy for step in self.engines.plan if isinstance(step, Measure))
+        spec["router"] = {**spec.get("router", {}), "policy": self._policy}
+        manifest = objects.deployment(spec)
         await self.view.kubectl("apply", "-f", "-", stdin=manifest)
         self._say(f"applied {contract.KIND_DEPLOYMENT} {objects.NAME}; waiting until it is Ready")
         ready = await objects.until(self._ready, "EldrDeployment Ready", self.engines.settings.start_seconds)
@@ -92,15 +84,46 @@ class Demo:
                 stop.set()
                 await asyncio.wait(tasks)
 
-    async def _measure(self, name: str, mix: Mix) -> None:
+    async def _measure(self, step: Measure) -> None:
         loop, size = asyncio.get_running_loop(), self.engines.settings
-        self.load.switch(self.engines.workload(name, mix, logged=False))
-        self._say(f"phase {name}: settling {size.settle:.0f} s, measuring {size.measure:.0f} s")
+        await self._patch(step.policy)
+        self.load.switch(self.engines.workload(step.name, step.mix, logged=False))
+        self._say(f"{step.name}: settling {size.settle:.0f} s, measuring {size.measure:.0f} s")
         await asyncio.sleep(size.settle)
         begun = loop.time()
         await asyncio.sleep(size.measure)
-        policy = (await self.view.get("eldr"))["status"]["router"]["policyInEffect"]
-        self.phases.append(Phase(name, policy, begun, loop.time()))
+        self.phases.append(Phase(step, begun, loop.time()))
+
+    async def _patch(self, policy: str) -> None:
+        """Change the policy as a user would, under the running traffic."""
+        if policy == self._policy:
+            return
+        patch = json.dumps({"spec": {"router": {"policy": policy}}})
+        await self.view.kubectl("patch", "eldr", objects.NAME, "--type=merge", "-p", patch)
+
+        async def in_effect() -> bool:
+            status = (await self.view.get("eldr"))["status"]
+            return bool(status.get("router", {}).get("policyInEffect") == policy)
+
+        await objects.until(in_effect, f"policy {policy} in effect", 60)
+        self._policy = policy
+        self._say(f"kubectl patch eldr {objects.NAME}: policy {policy} is in effect on every router")
+
+    async def _fit(self, step: Fit) -> None:
+        loop, size = asyncio.get_running_loop(), self.engines.settings
+        self._say(f"logging signatures of the {step.mix} mix, for a {step.label}")
+        self.load.switch(self.engines.workload(step.label, step.mix, logged=True))
+        if not step.manual:
+            await self._activated(f"{objects.NAME}-bootstrap", step.label)
+            return
+        begun = loop.time()
+        await objects.until(
+            self._served(step.label, size.samples), "enough traffic for a fit", size.fit_seconds
+        )
+        # what was logged before is of another mix; the measured phases between were not logged
+        manifest = objects.manual_fit(math.ceil((loop.time() - begun) / 60))
+        created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=manifest)
+        await self._activated(created.strip().rsplit("/", 1)[1], step.label)
 
     def _served(self, phase: str, requests: int) -> Callable[[], Awaitable[bool]]:
         async def enough() -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 from eldr.sim import text, traces
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, Poisson
-from eldr_demo.engines import DemoSettings, Mix
+from eldr_demo.engines import DemoSettings
 from eldr_demo.load import Workload
+from eldr_demo.plan import FULL, Mix
 from eldr_kube.agent.images import Image
 
 MIXES: dict[Mix, tuple[str, ...]] = {
@@ -34,13 +35,14 @@ class SimulatedEngines:
         Settings that differ from the defaults; None keeps a default.
     """
 
-    title = "simulated engines, real control plane, one arrival rate"
+    title = "simulated engines, real control plane, the same requests at the same times for every policy"
+    plan = FULL
 
     def __init__(self, *, rate: float = 11.0, speed: float = 3.0, **changes: float) -> None:
         defaults = DemoSettings(
             tokens=96,
-            settle=12.0,
-            measure=36.0,
+            settle=10.0,
+            measure=40.0,
             samples=280,
             prefill=2,
             decode=4,

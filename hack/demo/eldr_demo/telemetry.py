@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import httpx
@@ -37,6 +37,8 @@ class Totals:
         How often finished requests chose each expert.
     tokens : float
         Tokens that ``chosen`` counts.
+    seen : float
+        Distinct experts of a step, summed over the tokens it made: as each token sees it.
     """
 
     steps: float = 0.0
@@ -45,6 +47,7 @@ class Totals:
     batches: Floats = field(default_factory=lambda: np.zeros(len(contract.BATCH_BUCKETS)))
     chosen: Floats = field(default_factory=lambda: np.zeros((1, 1)))
     tokens: float = 0.0
+    seen: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
         return self._combine(other, operator.add)
@@ -59,6 +62,11 @@ class Totals:
     def active_experts(self) -> float:
         """Distinct experts per step."""
         return self.experts / self.steps if self.steps else float("nan")
+
+    @property
+    def experts_per_token(self) -> float:
+        """Distinct experts of the step that makes a token: unlike a mean over steps it does not praise small batches."""
+        return self.seen / self.requests if self.requests else float("nan")
 
     @property
     def batch(self) -> float:
@@ -118,13 +126,21 @@ class Reader:
     _cursor: int = 0
     _boot: str = ""
     _finished: Totals = field(default_factory=Totals)
+    _last: Totals = field(default_factory=Totals)
+    _seen: float = 0.0
 
     async def read(self, client: httpx.AsyncClient) -> Totals:
         """Return the engine's totals now."""
         metrics = await client.get(f"{self.url}/metrics")
         while await self._read_page(client):
             pass
-        return parse(metrics.text) + self._finished
+        steps = parse(metrics.text)
+        since = steps - self._last
+        if since.steps:
+            # within the second between two reads an engine's batch hardly changes
+            self._seen += since.active_experts * since.requests
+        self._last = steps
+        return replace(steps + self._finished, seen=self._seen)
 
     async def _read_page(self, client: httpx.AsyncClient) -> bool:
         query: dict[str, str | int] = {"after": self._cursor, "boot": self._boot, "limit": _PAGE}

@@ -1,10 +1,13 @@
 import asyncio
+import io
 import math
+import re
 
 import httpx
 import numpy as np
 import orjson
 import pytest
+from rich.console import Console
 
 from eldr.contract import BATCH_BUCKETS
 from eldr.sim import text
@@ -12,9 +15,12 @@ from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
+from eldr_demo.compare import STATISTICS, compare
 from eldr_demo.load import Outcome
+from eldr_demo.picture import draw
+from eldr_demo.plan import FULL, SHORT, Measure
 from eldr_demo.real import verify
-from eldr_demo.report import Phase, draw, measure
+from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
 
@@ -75,7 +81,7 @@ def test_totals_come_from_the_engines_own_metrics():
 @pytest.fixture
 def sampler():
     made = Sampler(list)
-    made.samples = [(float(t), Totals(10.0 * t, 300.0 * t, 160.0 * t)) for t in range(60)]
+    made.samples = [(float(t), Totals(10.0 * t, 300.0 * t, 160.0 * t, seen=3200.0 * t)) for t in range(60)]
     return made
 
 
@@ -121,32 +127,108 @@ async def test_every_activation_record_is_read_once():
             assert (totals.tokens, totals.chosen.tolist()) == (1800, [[900.0] * 4])
 
 
-def outcome(phase, start, tpot=0.05, error=None):
-    return Outcome(phase, start, start + 0.1, start + 0.1 + 10 * tpot, 11, error)
+JSQ, UNION = Measure("JSQ", "first"), Measure("MarginalUnion", "first", "fitted")
+
+
+def outcome(step, start, tpot=0.05, error=None, number=0):
+    return Outcome(step.name, number, start, start + 0.1, start + 0.1 + 10 * tpot, 11, error)
 
 
 def test_figures_of_a_phase_rest_on_the_measured_span_only(sampler):
-    phase = Phase("ELDR", "ELDR", 10.0, 20.0)
+    phase = Phase(UNION, 10.0, 20.0)
     outcomes = [
-        outcome("ELDR", 5.0, 9.9),
-        outcome("ELDR", 11.0),
-        outcome("ELDR", 12.0, 0.07),
-        outcome("JSQ", 12.0, 9.0),
+        outcome(UNION, 5.0, 9.9, number=0),
+        outcome(UNION, 11.0, number=1),
+        outcome(UNION, 12.0, 0.07, number=2),
+        outcome(JSQ, 12.0, 9.0, number=3),
     ]
-    outcomes.append(outcome("ELDR", 13.0, 9.0, error="HTTP 500"))
-    row = measure(phase, outcomes, sampler)
-    assert (row.requests, row.failures) == (4, 1)
+    outcomes.append(outcome(UNION, 13.0, 9.0, error="HTTP 500", number=4))
+    (row,) = measure([phase], outcomes, sampler)
+    assert (row.requests, row.failures, row.changes) == (4, 1, None)
     assert row.batch == pytest.approx(16)
-    assert row.active_experts == pytest.approx(30)
-    assert row.tpot[0] == pytest.approx(0.06)
+    assert row.experts_per_token == pytest.approx(20)
+    assert row.tpot[:2] == pytest.approx((0.06, 0.06))
     assert row.tpot[2] == pytest.approx(0.07, abs=1e-3)
+
+
+def test_policies_are_compared_request_by_request(sampler):
+    rng = np.random.default_rng(0)
+    phases = [Phase(JSQ, 0.0, 60.0), Phase(UNION, 60.0, 120.0), Phase(Measure("JSQ", "second"), 120.0, 180.0)]
+    outcomes = []
+    for number in range(300):
+        own = float(rng.lognormal(-3, 0.3))
+        outcomes.append(outcome(JSQ, number / 10, own, number=number))
+        outcomes.append(
+            outcome(
+                UNION,
+                60 + number / 10,
+                own * float(rng.normal(0.95, 0.01)),
+                number=number if number != 250 else 999,
+            )
+        )
+    none, union, other = measure(phases, outcomes, sampler)
+    assert none.changes is None
+    assert other.changes is None
+    for name in STATISTICS:
+        change, low, high = union.changes[name]
+        assert low < -0.05 < high
+        assert low <= change <= high < 0
+    low, high = union.changes["mean"][1:]
+    assert high - low < 0.01, "pairs tell what differs by 5 % among requests that differ by 30 %"
+    printed = io.StringIO()
+    Console(width=200, file=printed).print(table([none, union, other], "title"))
+    assert "MarginalUnion" in printed.getvalue()
+    assert re.search(r"-[45]\.\d % \(-[45]\.\d, -[45]\.\d\)", printed.getvalue())
+
+
+def test_too_few_requests_are_not_compared():
+    assert compare(dict.fromkeys(range(300), 1.0), dict.fromkeys(range(250, 600), 1.0)) is None
+    same = compare({n: 1.0 + n for n in range(300)}, {n: 1.0 + n for n in range(300)})
+    assert same["P50"] == (0, 0, 0)
 
 
 def test_the_picture_is_drawn(sampler, tmp_path):
     rng = np.random.default_rng(0)
-    outcomes = [outcome("ELDR", float(s), float(rng.uniform(0.04, 0.08))) for s in range(50)]
-    draw(tmp_path / "d.png", [Phase("ELDR", "ELDR", 10.0, 20.0)], outcomes, sampler, {"fit": 9.0})
+    outcomes = [outcome(UNION, float(s), float(rng.uniform(0.04, 0.08)), number=s) for s in range(50)]
+    draw(
+        tmp_path / "d.png",
+        [Phase(UNION, 10.0, 20.0), Phase(JSQ, 90.0, 99.0)],
+        outcomes,
+        sampler,
+        {"fit": 9.0},
+    )
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("plan", [FULL, SHORT])
+def test_a_plan_compares_every_phase_with_the_balancer(plan):
+    measured = [step for step in plan if isinstance(step, Measure)]
+    assert len({step.name for step in measured}) == len(measured)
+    assert {step.mix for step in measured if step.policy == "JSQ"} == {"first", "second"}
+
+
+async def test_experts_are_weighted_by_the_tokens_that_see_them():
+    pages = [(10, 100.0, 20.0), (20, 300.0, 120.0)]  # steps, experts, requests so far: 10 x 2, then 20 x 10
+
+    def answer(request):
+        if request.url.path != "/metrics":
+            return httpx.Response(200, json={"boot": "b", "next": 0, "records": []})
+        steps, experts, requests = pages.pop(0)
+        names = ("active_experts_count", "active_experts_sum", "batch_size_sum")
+        lines = [
+            "# TYPE eldr_engine_active_experts histogram",
+            f"eldr_engine_{names[0]} {steps}",
+            f"eldr_engine_{names[1]} {experts}",
+        ]
+        lines += ["# TYPE eldr_engine_batch_size histogram", f"eldr_engine_{names[2]} {requests}"]
+        return httpx.Response(200, text="\n".join(lines) + "\n")
+
+    reader = Reader("http://engine")
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        await reader.read(client)
+        totals = await reader.read(client)
+    assert totals.active_experts == 15
+    assert totals.experts_per_token == pytest.approx((10 * 20 + 20 * 100) / 120)
 
 
 async def test_a_closed_loop_keeps_as_many_in_flight_and_stops():

@@ -1,0 +1,75 @@
+"""Policies that are switched under traffic, on the real control plane."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from eldr import contract
+from eldr.sim import traces
+from eldr_demo.arrivals import Poisson
+from eldr_demo.load import Load, Workload
+from eldr_demo.simulated import replay
+from tests.e2e.conftest import NAME, System, kill
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+
+def patch(system: System, policy: str) -> None:
+    system.cluster.kubectl(
+        "patch", "eldr", NAME, "--type=merge", "-p", f'{{"spec":{{"router":{{"policy":"{policy}"}}}}}}'
+    )
+    wait_for(
+        lambda: system.get("eldr")["status"]["router"].get("policyInEffect") == policy,
+        f"policy {policy} in effect",
+        45,
+    )
+
+
+async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system: System):
+    """Routers tell each other of their experts, learn what a step costs, tell the user, and forget all in the end."""
+    routers = system.routers()
+    load = Load(lambda: routers, NAME, Poisson(15.0), tokens=60)
+    records, _ = traces.load().split()
+    load.switch(Workload("traffic", replay(records), logged=False))
+    stop = asyncio.Event()
+    running = asyncio.create_task(load.run(stop))
+    try:
+        await asyncio.to_thread(patch, system, "MarginalUnion")
+
+        def told() -> bool:
+            states = [state["locality"] for state in system.states()]
+            return len(states) == len(routers) and all(s and s["tables"] == len(routers) - 1 for s in states)
+
+        await asyncio.to_thread(wait_for, told, "routers to know each other's experts", 60)
+
+        def learned() -> bool:
+            return "expertSharePercent" in (system.get("eldr")["status"].get("locality") or {})
+
+        await asyncio.to_thread(wait_for, learned, "status.locality", 120)
+        failed = [outcome.error for outcome in load.outcomes if outcome.error]
+        assert failed == []
+        victim = system.addresses(contract.ROLE_DECODE)[0]
+        kill(victim, "decode")
+        after = len(load.outcomes)
+        while len(load.outcomes) < after + 60:
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(wait_for, system.ready, "EldrDeployment Ready again", 120.0)
+    finally:
+        stop.set()
+        await running
+    errors = [outcome.error for outcome in load.outcomes if outcome.error]
+    assert all(error.startswith("error event") for error in errors), errors
+    share = system.get("eldr")["status"]["locality"]["expertSharePercent"]
+    # the simulator's law at some 10 requests and 30 of 64 experts: 8 + 10 + 0 ms
+    assert 25 <= share <= 75
+    wait_for(system.idle, "in-flight counts back to zero", 60)
+
+    def forgotten() -> bool:
+        return all(not any(state["locality"]["active_experts"].values()) for state in system.states())
+
+    wait_for(forgotten, "no experts expected where nothing runs", 30)
+    patch(system, "ELDR")
+    assert all(state["locality"] is None for state in system.states())
