@@ -71,5 +71,5 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
         return all(not any(state["locality"]["active_experts"].values()) for state in system.states())
 
     wait_for(forgotten, "no experts expected where nothing runs", 30)
-    patch(system, "ELDR")
+    patch(system, "JSQ")
     assert all(state["locality"] is None for state in system.states())
