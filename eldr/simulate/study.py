@@ -7,75 +7,15 @@ from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from eldr.core.signature import Floats
-from eldr.core.step_time import StepTime
+from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender, groups_by_share
-from eldr.simulate.engine import Limits
-from eldr.simulate.laws import scaled
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
 from eldr.simulate.run import Pool, simulate
-from eldr.simulate.workload import Prefill, Window, make_workload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A pool and its load; all that policies are compared under.
-
-    Attributes
-    ----------
-    engines : int
-    rate, batch : float or None
-        Requests per second, or the mean batch of an engine that the rate should lead to: exactly one of them.
-    law : StepTime
-    speeds : tuple of float
-        Times as long as the law says, of engine after engine, repeated.
-    limits : Limits
-    window : Window
-    output_tokens : int or None
-        None: as long as each request's answer was.
-    sampled : bool
-    drift_at : float
-        Seconds; infinity for none.
-    prefill : Prefill or None
-    routers : int
-    lag : float
-        Seconds.
-    """
-
-    engines: int
-    rate: float | None
-    batch: float | None
-    law: StepTime
-    speeds: tuple[float, ...]
-    limits: Limits
-    window: Window
-    output_tokens: int | None
-    sampled: bool
-    drift_at: float
-    prefill: Prefill | None
-    routers: int
-    lag: float
-
-    @property
-    def laws(self) -> tuple[StepTime, ...]:
-        """One per engine."""
-        return tuple(scaled(self.law, self.speeds[at % len(self.speeds)]) for at in range(self.engines))
-
-    def arrival_rate(self, population: Population, seed: int) -> float:
-        """Return the rate, requests per second; by Little's law and randomly placed requests where a batch is wanted."""
-        if self.rate is not None:
-            return self.rate
-        assert self.batch is not None  # noqa: S101 - one of both
-        active = population.active(self.batch, np.random.default_rng([seed, 6]))
-        tokens = self.output_tokens
-        if tokens is None:
-            assert population.output_tokens is not None  # noqa: S101 - checked with the workload
-            tokens = population.output_tokens.mean()
-        return sum(self.batch / (law.seconds(self.batch, active) * float(tokens)) for law in self.laws)
+from eldr.simulate.setting import Setting
+from eldr.simulate.workload import make_workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +49,7 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
 
     Raises
     ------
-    eldr.fit.samples.FitError
+    ValueError
         If the requests for calibration cannot carry so many centroids.
     """
     traffic = source.traffic(seed)
@@ -118,7 +58,10 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
     for k in sorted(set(engines)):
         if kinds == {None}:
             break
-        balanced = centroids.fitted(traffic.calibration, k, seed)
+        try:
+            balanced = centroids.fitted(traffic.calibration, k, seed)
+        except FitError as error:  # does not travel between processes
+            raise ValueError(f"{error.reason}: {error}") from None
         counts = traffic.requests.prefill
         similarity[k, "balanced"] = centroids.similarities(balanced, counts)
         if "vanilla" in kinds:
@@ -137,11 +80,12 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
     measures : Measures
     """
     population, seed = prepared.population, prepared.seed
-    rate = setting.arrival_rate(population, seed)
+    point = setting.operating_point(population, seed)
+    window = setting.window(point.stay)
     workload = make_workload(
         population,
-        rate=rate,
-        window=setting.window,
+        rate=point.rate,
+        window=window,
         seed=seed,
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
@@ -152,13 +96,13 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
         Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag),
         population,
         workload,
-        setting.window,
+        window,
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
         similarity=None if kind is None else prepared.similarity[setting.engines, kind],
         unions=contender.unions,
         seed=seed,
     )
-    return rate, done.measures
+    return point.rate, done.measures
 
 
 @dataclass(frozen=True, slots=True)

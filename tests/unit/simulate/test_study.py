@@ -11,9 +11,9 @@ from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.pairs import change
-from eldr.simulate.study import Setting, Study, run_study
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
-from eldr.simulate.workload import Window
 
 TEXTS = ("JSQ", "ELDR", "MarginalUnion", "MarginalUnion:prior=0.23")
 DEMO = Setting(
@@ -23,7 +23,8 @@ DEMO = Setting(
     law=QWEN3_30B_MI300X.for_experts(64),
     speeds=(3.0,),
     limits=Limits(),
-    window=Window(15.0, 45.0, 8.0),
+    warmup=15.0,
+    seconds=30.0,
     output_tokens=96,
     sampled=True,
     drift_at=math.inf,
@@ -80,15 +81,18 @@ def test_runs_beside_each_other_give_the_same(demo, outcomes):
 def test_a_wanted_batch_is_met(captured):
     source = Captured(captured, captured.kinds)
     for engines, batch in ((2, 8.0), (4, 16.0)):
-        setting = replace(DEMO, engines=engines, rate=None, batch=batch, window=Window(20, 80, 8))
+        setting = replace(DEMO, engines=engines, rate=None, batch=batch, warmup=None, seconds=60.0)
         (one,) = run_study(Study(source, [setting], [parse_contender("JSQ")], [0]))
         assert one.measures.batch == pytest.approx(batch, rel=0.15)
-        assert one.rate == setting.arrival_rate(source.traffic(0).requests, 0)
+        point = setting.operating_point(source.traffic(0).requests, 0)
+        assert one.rate == point.rate
+        back = replace(setting, rate=point.rate, batch=None).operating_point(source.traffic(0).requests, 0)
+        assert back.batch == pytest.approx(batch, rel=0.1)
 
 
 def test_without_expert_costs_locality_brings_nothing_and_marginal_union_balances():
     free = replace(QWEN3_30B_MI300X, per_expert=0.0, per_request=1e-4)
-    setting = replace(DEMO, law=free, sampled=False, rate=200.0, speeds=(1.0,), window=Window(2.0, 8.0, 1.0))
+    setting = replace(DEMO, law=free, sampled=False, rate=200.0, speeds=(1.0,), warmup=2.0, seconds=6.0)
     source = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=2, calibration=100, requests=200)
     found = by_policy(
         run_study(Study(source, [setting], [parse_contender(text) for text in TEXTS], [0])), "tpot_p99"
