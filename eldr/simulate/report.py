@@ -99,10 +99,12 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             f"engines hold {held:.0f} requests together, and there are {distinct} different ones: the same ones meet, "
             "which saves experts that other traffic would not save"
         )
-    waited = max(one.measures.waited for one in outcomes)
-    if waited > 0.01:
+    worst = max(outcomes, key=lambda one: one.measures.waited)
+    if worst.measures.waited > 0.01:
+        setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
         found.append(
-            f"up to {waited:.0%} of the requests found no room in a batch: the load is too high for so many engines"
+            f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
+            f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
     if len(study.seeds) == 1:
         found.append("one seed gives no intervals")

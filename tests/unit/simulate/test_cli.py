@@ -58,6 +58,12 @@ def test_a_synthetic_workload_is_the_default():
     assert "one seed gives no intervals" in done.stdout
 
 
+def test_too_high_a_load_is_said():
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--max-num-seqs", "4")
+    assert done.exit_code == 0, done.output
+    assert "requests came to an engine without room (3 engines" in done.stdout.replace("\n", " ")
+
+
 def test_processes_give_the_same_report():
     arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
     alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
