@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from eldr.fit.samples import FitError
-from eldr.simulate import options, picture, report, sources
+from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.setting import Setting
@@ -223,16 +223,16 @@ def command(
     found = report.as_json(study, outcomes, about)
     if picture_file is not None:
         picture.draw(found, picture_file)
-    text = json.dumps(found, indent=2)
+    document = json.dumps(found, indent=2)
     if json_file is not None and str(json_file) != "-":
-        json_file.write_text(text + "\n")
+        json_file.write_text(document + "\n")
     if json_file is not None and str(json_file) == "-":
-        click.echo(text)
+        click.echo(document)
     else:
         console = Console()
         if not console.is_terminal:
             console = Console(width=_WIDTH)
-        report.print_text(found, console)
+        text.print_text(found, console)
 
 
 def _run(study: Study, jobs: int) -> list[Outcome]:

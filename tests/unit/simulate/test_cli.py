@@ -16,7 +16,21 @@ def run(*arguments):
 
 def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_path):
     log, out, picture = write_log(768, mixed=True), tmp_path / "out.json", tmp_path / "p.svg"
-    done = run("--log", log, *QUICK, "--seeds", 4, "--tau", "0.2", "--json", out, "--picture", picture)
+    done = run(
+        "--log",
+        log,
+        *QUICK,
+        "--seconds",
+        30,
+        "--seeds",
+        4,
+        "--tau",
+        "0.2",
+        "--json",
+        out,
+        "--picture",
+        picture,
+    )
     assert done.exit_code == 0, done.output
     assert "centroids from the older 384, simulated are the newer 384" in done.stdout
     assert "brings most: time per token -" in done.stdout.replace("\n", " ")
@@ -24,6 +38,8 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     report = json.loads(out.read_text())
     (setting,) = report["settings"]
     names = [policy["policy"] for policy in setting["policies"]]
+    assert setting["best"] in names[1:]
+    assert setting["best"] not in setting["level"]
     assert names[0] == "JSQ"
     assert names[-1] == "ELDR:tau=0.2"
     jsq = setting["policies"][0]
@@ -56,6 +72,13 @@ def test_a_synthetic_workload_is_the_default():
     assert "128 experts per layer, 4 per token" in done.stdout
     assert "3 engines, 5 requests/s" in done.stdout
     assert "one seed gives no intervals" in done.stdout
+
+
+def test_a_models_name_is_text(write_log):
+    done = run("--log", write_log(140, model="[/bold]x[red]"), *QUICK, "--policies", "JSQ", "--seeds", "1")
+    assert done.exit_code == 0, done.output
+    assert "'[/bold]x[red]'" in done.stdout
+    assert "No policy shortens" in done.stdout
 
 
 def test_too_high_a_load_is_said():
