@@ -86,7 +86,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Repetitions that intervals rest on.")
 @click.option("--seconds", type=click.FloatRange(1e-3), default=90.0, help="Measured time, simulated.")
 @click.option(
-    "--warmup", type=click.FloatRange(0), help="Time before, simulated [default: two stays of a request]"
+    "--warmup",
+    type=click.FloatRange(0),
+    help="Time before, simulated [default: two stays of a request, one of the longest]",
 )
 @click.option(
     "--output-tokens",

@@ -23,13 +23,13 @@ class OperatingPoint(NamedTuple):
         Requests per second.
     batch : float
         Mean batch of an engine.
-    stay : float
-        Time that a request spends at the slowest engine, seconds.
+    step : float
+        A step of the slowest engine, seconds.
     """
 
     rate: float
     batch: float
-    stay: float
+    step: float
 
 
 def at_batch(
@@ -49,7 +49,7 @@ def at_batch(
     """
     active = population.active(batch, rng, _DRAWS)
     steps = [law.seconds(batch, active) for law in laws]
-    return OperatingPoint(sum(batch / (step * tokens) for step in steps), batch, max(steps) * tokens)
+    return OperatingPoint(sum(batch / (step * tokens) for step in steps), batch, max(steps))
 
 
 def at_rate(

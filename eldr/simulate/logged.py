@@ -73,7 +73,12 @@ def read_logs(
     rng = np.random.default_rng([seed, 5])
     chosen, skipped = reservoir(_records(paths), limit, rng, model=model, since=0.0)
     samples = make_samples(chosen, skipped)
-    return Logged(model, _traffic(samples, rng, sampled=sampled), samples.skipped)
+    known = _traffic(samples, rng, sampled=sampled)
+    silent = len(samples) - len(samples) // 2 - len(known.requests)
+    left_out = samples.skipped | (
+        {"newer ones without activations of decode steps": silent} if silent else {}
+    )
+    return Logged(model, known, left_out)
 
 
 def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Traffic:

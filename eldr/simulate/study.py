@@ -81,7 +81,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
     """
     population, seed = prepared.population, prepared.seed
     point = setting.operating_point(population, seed)
-    window = setting.window(point.stay)
+    window = setting.window(population, point.step)
     workload = make_workload(
         population,
         rate=point.rate,

@@ -22,7 +22,7 @@ def words(setting: dict[str, Any]) -> str:
         f"{_percent(best['change']['tpot_p50'])} at P50, {_percent(best['change']['tpot_p99'])} at P99 against {name}."
     )
     if setting["level"]:
-        text += f" As good in the mean, as far as one can tell: {', '.join(setting['level'])}."
+        text += f" So few seeds do not tell it apart in the mean from {', '.join(setting['level'])}."
     calm = min(others, key=lambda policy: policy["tpot_p99"])
     if calm is not best and calm["tpot_p99"] < best["tpot_p99"] * 0.99:
         text += (

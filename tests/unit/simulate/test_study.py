@@ -4,6 +4,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
@@ -88,6 +89,17 @@ def test_a_wanted_batch_is_met(captured):
         assert one.rate == point.rate
         back = replace(setting, rate=point.rate, batch=None).operating_point(source.traffic(0).requests, 0)
         assert back.batch == pytest.approx(batch, rel=0.1)
+
+
+def test_warm_up_lasts_until_the_longest_requests_leave(captured):
+    requests = replace(
+        Captured(captured, captured.kinds).traffic(0).requests, output_tokens=np.array([10] * 383 + [900])
+    )
+    own = replace(DEMO, warmup=None, output_tokens=None)
+    assert own.window(requests, 0.02).warmup == pytest.approx(18.0)
+    assert replace(own, output_tokens=100).window(requests, 0.02).warmup == pytest.approx(4.0)
+    assert replace(own, warmup=1.0).window(requests, 0.02).warmup == 1.0
+    assert replace(own, warmup=1.0, drift_at=7.0).window(requests, 0.02).end == 37.0
 
 
 def test_without_expert_costs_locality_brings_nothing_and_marginal_union_balances():
