@@ -100,7 +100,9 @@ def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Tr
     logs = np.log1p(-inclusion).reshape(n, -1)
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     requests = Population(
-        prefill=newer.prefill,
+        prefill=newer.prefill.astype(
+            np.min_scalar_type(int(newer.prefill.max()))
+        ),  # travels to every process
         prompt_tokens=np.maximum(
             1, np.rint(newer.prefill.sum(axis=(1, 2)) / (shape[0] * samples.top_k))
         ).astype(np.int64),
