@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import FitError, Samples, make_samples, reservoir
-from eldr.fit.sources import from_directories
-from eldr.siglog import FrameReader, Record
+from eldr.siglog import FrameReader, Record, segments
 from eldr.simulate.population import Population, Traffic, draw_steps
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
 _DRAWN_STEPS = 24
 _CHUNK = 1 << 18
+_TOLERANCE = 0.5  # of tokens x experts per token, in each layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,11 +32,14 @@ class Logged:
     known : Traffic
     skipped : dict of str to int
         Records left out, by reason.
+    damaged : tuple of str
+        Files that could be read in part only, and why.
     """
 
     model: str
     known: Traffic
     skipped: dict[str, int]
+    damaged: tuple[str, ...] = ()
 
     def traffic(self, seed: int) -> Traffic:
         """Return the log's requests; the seed does not change them."""
@@ -65,30 +69,38 @@ def read_logs(
     FitError
         If a path is no log, or too little in it can be used; the message says what to do.
     """
+    files = [file for path in paths for file in _files(path)]
+    damaged: dict[Path, str] = {}
     if model is None:
-        names = Counter(record.model for record in _records(paths))
+        names = Counter(record.model for record in _records(files, damaged))
         if not names:
-            raise FitError("NoSamples", f"{_names(paths)}: holds no record yet; send traffic and try again")
+            where = ", ".join(str(path) for path in paths)
+            raise FitError("NoSamples", f"{where}: holds no record yet; send traffic and try again")
         model = names.most_common(1)[0][0]
     rng = np.random.default_rng([seed, 5])
-    chosen, skipped = reservoir(_records(paths), limit, rng, model=model, since=0.0)
-    samples = make_samples(chosen, skipped)
-    known = _traffic(samples, rng, sampled=sampled)
+    chosen, skipped = reservoir(_records(files, damaged), limit, rng, model=model, since=0.0)
+    told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
+    try:
+        samples = make_samples(chosen, skipped)
+        known = _traffic(samples, rng, sampled=sampled)
+    except FitError as error:
+        raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
     left_out = samples.skipped | (
-        {"newer ones without activations of decode steps": silent} if silent else {}
+        {"newer ones that do not tell what their decode steps used": silent} if silent else {}
     )
-    return Logged(model, known, left_out)
+    return Logged(model, known, left_out, told)
 
 
 def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Traffic:
+    shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
+    if not 1 <= samples.top_k <= shape[1]:
+        raise FitError("BadGeometry", f"records of {samples.top_k} of {shape[1]} experts per token")
     half = len(samples) // 2
     calibration = samples.take(np.arange(half))
     newer = samples.take(np.arange(half, len(samples)))
     newer = newer.take(newer.decoded)
-    # a layer without any expert: counts that an engine lost
-    least = np.minimum(newer.prefill.sum(axis=2), newer.decode.sum(axis=2)).min(axis=1)
-    newer = newer.take(np.flatnonzero(least > 0))
+    newer = newer.take(_credible(newer))
     n = len(newer)
     if n < MIN_REQUESTS:
         raise FitError(
@@ -98,7 +110,6 @@ def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Tr
         )
     inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
     logs = np.log1p(-inclusion).reshape(n, -1)
-    shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     requests = Population(
         prefill=newer.prefill.astype(
             np.min_scalar_type(int(newer.prefill.max()))
@@ -119,25 +130,36 @@ def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Tr
     return Traffic(calibration, requests)
 
 
-def _records(paths: Sequence[Path]) -> Iterator[Record]:
-    for path in paths:
-        if path.is_dir():
-            yield from from_directories([path])
-        else:
-            yield from _segment(path)
+def _credible(samples: Samples) -> npt.NDArray[np.intp]:
+    """Return the positions of samples each of whose layers chose about as many experts as its tokens do."""
+    told = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
+    fine = (abs(told - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
+    return np.flatnonzero(fine.all(axis=1))
 
 
-def _segment(path: Path) -> Iterator[Record]:
-    reader = FrameReader()
-    with path.open("rb") as file:
-        while data := file.read(_CHUNK):
-            yield from reader.feed(data)
-    if reader.damaged and not reader.valid_bytes:
-        raise FitError(
-            "NoLog",
-            f"{path}: is no signature log ({reader.damaged}); expected a router's --log-dir or a *.siglog file",
-        )
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if found := segments(path):
+        return found
+    raise FitError("NoLog", f"{path}: holds no signature log (*.siglog)")
 
 
-def _names(paths: Sequence[Path]) -> str:
-    return ", ".join(str(path) for path in paths)
+def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:
+    """Yield the records of segments up to each one's first damaged frame, which is told in ``damaged``."""
+    for path in files:
+        reader = FrameReader()
+        try:
+            with path.open("rb") as file:
+                while data := file.read(_CHUNK):
+                    yield from reader.feed(data)
+        except OSError as error:  # routers drop their oldest segments
+            damaged[path] = f"up to byte {reader.valid_bytes} ({error.strerror})"
+        if not reader.damaged:
+            continue
+        if not reader.valid_bytes and len(files) == 1:
+            raise FitError(
+                "NoLog",
+                f"{path}: is no signature log ({reader.damaged}); expected a router's --log-dir or a *.siglog file",
+            )
+        damaged[path] = f"up to byte {reader.valid_bytes} ({reader.damaged})"

@@ -58,6 +58,9 @@ def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | No
     """
     logged = read_logs(paths, model=model, limit=limit, seed=0, sampled=sampled)
     calibration, requests = logged.known.calibration, logged.known.requests
+    notes = logged.damaged
+    if law is None:
+        notes = (*notes, "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law")
     skipped = "".join(f", {count} left out ({reason})" for reason, count in logged.skipped.items())
     return Asked(
         logged,
@@ -67,9 +70,7 @@ def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | No
         None,
         sampled=sampled,
         distinct=len(requests),
-        notes=()
-        if law
-        else ("the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law",),
+        notes=notes,
     )
 
 

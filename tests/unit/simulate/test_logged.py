@@ -46,7 +46,7 @@ def test_steps_can_be_drawn_from_counts(write_log):
 def test_records_whose_engines_lost_counts_are_left_out(write_log):
     logged = read(write_log(140, empty=range(100, 105)))
     assert len(logged.known.requests) == 65
-    assert logged.skipped == {"newer ones without activations of decode steps": 5}
+    assert logged.skipped == {"newer ones that do not tell what their decode steps used": 5}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,9 @@ def test_records_whose_engines_lost_counts_are_left_out(write_log):
         ({"n": 0}, "holds no record yet"),
         ({"n": 60}, "30 records of the log's newer half tell"),
         ({"n": 200, "decode_exact": False}, "0 records of the log's newer half"),
+        ({"n": 200, "decode_tokens": 10**15}, "0 records of the log's newer half"),
+        ({"n": 200, "top_k": 0}, "records of 0 of 64 experts per token"),
+        ({"n": 200, "top_k": 65}, "records of 65 of 64 experts per token"),
         ({"n": 200, "exact": False}, "200 inexact counts"),
         ({"n": 200, "prefill": b"xy"}, "200 damaged counts"),
     ],
@@ -62,6 +65,30 @@ def test_records_whose_engines_lost_counts_are_left_out(write_log):
 def test_too_little_is_said_with_what_to_do(write_log, options, message):
     with pytest.raises(FitError, match=message):
         read(write_log(**options))
+
+
+def test_damage_is_told(write_log):
+    whole = write_log(300)
+    (segment,) = whole.glob("*.siglog")
+    data = bytearray(segment.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    segment.write_bytes(data)
+    logged = read(whole)
+    assert 90 < len(logged.known.requests) < 101
+    assert "could be read only up to byte" in logged.damaged[0]
+    data[len(data) // 4] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(FitError, match=r"at least 64 are needed.*could be read only up to byte"):
+        read(whole)
+
+
+def test_a_segment_that_is_gone_or_foreign_spoils_no_log(write_log):
+    log = write_log(140)
+    (log / "000000000007.siglog").symlink_to("nowhere")
+    (log / "000000000008.siglog").write_bytes(b"\xff" * 99)
+    logged = read(log)
+    assert len(logged.known.requests) == 70
+    assert [text.split(" could be read only ")[1][:12] for text in logged.damaged] == ["up to byte 0"] * 2
 
 
 def test_foreign_files_and_folders_are_told(tmp_path):
