@@ -12,6 +12,10 @@ COMMANDS = {
     "router": ("eldr_router.cli", "Route OpenAI requests: prefill, then the decode engine that fits best."),
     "operator": ("eldr_operator.cli", "Reconcile EldrDeployment and EldrFit in a cluster."),
     "fit": ("eldr.fit.cli", "Turn a signature log into a centroid set."),
+    "simulate": (
+        "eldr.simulate.cli",
+        "Say what each placement policy would bring, on your traffic or on a workload.",
+    ),
     "engine-plugin": ("eldr.engine.install", "Copy the vLLM plug-in to where an engine imports it."),
     "engine-sim": ("eldr.sim.cli", "Serve a simulated prefill or decode engine."),
 }

@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a pool of decode engines under the policies that the router runs."""

@@ -1,0 +1,72 @@
+"""Traffic from the captured activations of a small trained model: real routing, every step as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eldr.core.placement_sim import inclusion_probabilities
+from eldr.fit.samples import Samples
+from eldr.sim.traces import Traces
+from eldr.simulate.population import Population, Traffic
+
+_FITTED_TOKENS = 95
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Records of some kinds, half of each for calibration.
+
+    Attributes
+    ----------
+    traces : Traces
+    kinds : tuple of str
+        In equal shares.
+    later : tuple of str
+        Kinds after a drift, none of which is calibrated on; empty if the mix stays.
+    """
+
+    traces: Traces
+    kinds: tuple[str, ...]
+    later: tuple[str, ...] = ()
+
+    def traffic(self, seed: int) -> Traffic:
+        """Return the records; the seed does not change them."""
+        del seed
+        traces = self.traces
+        fitting = np.array(traces.split(self.kinds)[0])
+        names = (*self.kinds, *(name for name in self.later if name not in self.kinds))
+        records = np.array(traces.split(names)[1])
+        calibration = Samples(
+            prefill=traces.prefill_counts[fitting].astype(np.uint32),
+            decode=np.stack([traces.decode_counts(record, _FITTED_TOKENS) for record in fitting.tolist()]),
+            decode_tokens=np.full(len(fitting), _FITTED_TOKENS),
+            in_flight=np.full(len(fitting), 16),
+            top_k=traces.top_k,
+            skipped={},
+        )
+        n, n_steps = len(records), traces.decode_experts.shape[1]
+        first = np.arange(traces.n_layers) * traces.n_experts
+        cells = traces.decode_experts[records].astype(np.uint16) + first[:, None].astype(np.uint16)
+        used = np.zeros((n, traces.n_layers * traces.n_experts), dtype=np.int64)
+        np.add.at(used, (np.arange(n)[:, None], cells.reshape(n, -1)), 1)
+        inclusion = inclusion_probabilities(used[:, None], np.full(n, n_steps))[:, 0]
+        numbers = [names.index(traces.kinds[kind]) for kind in traces.kind[records]]
+        requests = Population(
+            prefill=traces.prefill_counts[records],
+            prompt_tokens=traces.prompt_tokens[records].astype(np.int64),
+            logs=np.log1p(-inclusion),
+            steps=cells.reshape(n, n_steps, -1),
+            label=np.array(numbers, dtype=np.int64),
+            labels=names,
+            shares=_equal(names, self.kinds),
+            later=_equal(names, self.later) if self.later else None,
+            output_tokens=None,
+            top_k=traces.top_k,
+        )
+        return Traffic(calibration, requests)
+
+
+def _equal(names: tuple[str, ...], present: tuple[str, ...]) -> tuple[float, ...]:
+    return tuple(1 / len(present) if name in present else 0.0 for name in names)

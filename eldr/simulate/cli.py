@@ -1,0 +1,256 @@
+"""The command ``eldr simulate``."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eldr.fit.samples import FitError
+from eldr.simulate import options, picture, report, sources, text
+from eldr.simulate.contenders import Contender, parse_contender
+from eldr.simulate.engine import Limits
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import Outcome, Study, run_study
+from eldr.simulate.synthetic import GEOMETRIES
+from eldr.simulate.workload import Prefill
+
+_POLICIES = "JSQ,ELDR,ELDR:max_load=1.25,MarginalUnion,MarginalUnion:prior=0.23"
+_BATCH = (32.0,)
+_WIDTH = 120  # of a table that goes to a file
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("simulate", context_settings={"auto_envvar_prefix": "ELDR_SIMULATE", "show_default": True})
+@click.option(
+    "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
+    help="Signature log of your own traffic: a router's log directory or one segment; repeatable.",
+)  # fmt: skip
+@click.option("--model", help="Served model whose records are used; by default the one with the most.")
+@click.option(
+    "--max-samples", type=click.IntRange(2), default=4000, help="Records kept of logs, chosen uniformly."
+)
+@click.option(
+    "--workload", type=click.Choice(["task", "language", "captured"]),
+    help="Requests instead of a log: synthetic kinds of tasks or languages, or captured activations.",
+)  # fmt: skip
+@click.option(
+    "--geometry",
+    type=click.Choice(list(GEOMETRIES)),
+    default="qwen3-30b",
+    help="Model of a synthetic workload.",
+)
+@click.option(
+    "--engines",
+    callback=options.numbers(int, 1, 1024),
+    default="16",
+    help="Decode engines, several separated by commas.",
+)
+@click.option(
+    "--rate", "rates", callback=options.numbers(float, 1e-6), help="Requests per second, separated by commas."
+)
+@click.option(
+    "--batch",
+    "batches",
+    callback=options.numbers(float, 1),
+    help="Mean batch per engine instead of a rate [default: 32]",
+)
+@click.option(
+    "--law", help="Step time: qwen3-30b-mi300x, gpt-oss-120b-mi300x or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US."
+)
+@click.option(
+    "--speeds",
+    callback=options.numbers(float, 1e-3),
+    default="1",
+    help="Times as long as the law, engine after engine, repeated.",
+)
+@click.option(
+    "--policies",
+    "contenders",
+    callback=options.policies,
+    default=_POLICIES,
+    help="NAME[:option=value]..., separated by commas.",
+)
+@click.option(
+    "--tau", "taus", callback=options.numbers(float, 0, 2), help="Adds ELDR with these widths of the band."
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Repetitions that intervals rest on.")
+@click.option("--seconds", type=click.FloatRange(1e-3), default=90.0, help="Measured time, simulated.")
+@click.option(
+    "--warmup",
+    type=click.FloatRange(0),
+    help="Time before, simulated [default: two stays of a request, one of the longest]",
+)
+@click.option(
+    "--output-tokens",
+    type=click.IntRange(2),
+    help="Length of answers [default: as logged; captured 96, synthetic 512]",
+)
+@click.option(
+    "--unions",
+    type=click.Choice(["expected", "sampled"]),
+    help="Active experts of steps [default: expected; captured sampled]",
+)
+@click.option("--max-num-seqs", type=click.IntRange(1), default=256, help="Largest batch.")
+@click.option("--kv-tokens", type=click.IntRange(1), help="KV cache per engine, tokens; without it no limit.")
+@click.option(
+    "--prefill",
+    callback=options.prefill,
+    help="ENGINES,FIXED_MS,PER_TOKEN_US; without it prompts take no time.",
+)
+@click.option(
+    "--drift-at",
+    type=click.FloatRange(0),
+    help="When the mix of kinds changes, seconds; measured is after it.",
+)
+@click.option("--routers", type=click.IntRange(1, 64), default=1, help="Routers that share the requests.")
+@click.option(
+    "--lag", type=click.FloatRange(1e-3), default=0.25, help="How often routers tell each other, seconds."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="processors",
+    help="Processes.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), callback=options.writable,
+              help="Write the report as JSON; - for standard output.")  # fmt: skip
+@click.option(
+    "--picture", "picture_file", type=_FILE, callback=options.picture, help="Draw the report as PNG or SVG."
+)
+def command(
+    *,
+    logs: tuple[Path, ...],
+    model: str | None,
+    max_samples: int,
+    workload: str | None,
+    geometry: str,
+    engines: tuple[int, ...],
+    rates: tuple[float, ...] | None,
+    batches: tuple[float, ...] | None,
+    law: str | None,
+    speeds: tuple[float, ...],
+    contenders: tuple[Contender, ...],
+    taus: tuple[float, ...] | None,
+    seeds: int,
+    seconds: float,
+    warmup: float | None,
+    output_tokens: int | None,
+    unions: str | None,
+    max_num_seqs: int,
+    kv_tokens: int | None,
+    prefill: Prefill | None,
+    drift_at: float | None,
+    routers: int,
+    lag: float,
+    jobs: int,
+    json_file: Path | None,
+    picture_file: Path | None,
+) -> None:
+    """Say what each placement policy would bring, before any engine is touched.
+
+    Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log) or on
+    one of three workloads, and compares each with JSQ on the same requests.
+    """
+    if logs and workload:
+        raise click.UsageError("--log and --workload: choose one")
+    if rates and batches:
+        raise click.UsageError("--rate and --batch: choose one")
+    if logs and drift_at is not None:
+        raise click.UsageError(
+            "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
+        )
+    chosen = tuple(
+        dict.fromkeys((*contenders, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ())))
+    )
+    if logs and any(contender.name == "Domain" for contender in chosen):
+        raise click.UsageError("--policies: Domain needs labels, which a log does not hold; use --workload")
+    try:
+        if logs:
+            asked = sources.from_logs(
+                list(logs), model=model, limit=max_samples, law=law, sampled=unions == "sampled"
+            )
+        elif workload == "captured":
+            asked = sources.from_captured(drifts=drift_at is not None, law=law, sampled=unions != "expected")
+        else:
+            asked = sources.synthetic(workload or "task", geometry, law=law, sampled=unions == "sampled")
+    except FitError as error:
+        raise click.ClickException(f"{error.reason}: {error}") from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    settings = [
+        Setting(
+            engines=n,
+            rate=load if rates else None,
+            batch=None if rates else load,
+            law=asked.law,
+            speeds=speeds,
+            limits=Limits(max_num_seqs, kv_tokens),
+            warmup=warmup,
+            seconds=seconds,
+            output_tokens=output_tokens or asked.output_tokens,
+            sampled=asked.sampled,
+            drift_at=math.inf if drift_at is None else drift_at,
+            prefill=prefill,
+            routers=routers,
+            lag=lag,
+        )
+        for n in engines
+        for load in rates or batches or _BATCH
+    ]
+    study = Study(asked.source, settings, chosen, range(seeds))
+    try:
+        outcomes = _run(study, jobs)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    except BrokenProcessPool as error:
+        raise click.ClickException(
+            "a process ended, most likely for want of memory: try fewer --jobs or --max-samples"
+        ) from error
+    about = {
+        "requests": asked.words,
+        "law": asdict(asked.law),
+        "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
+    }
+    found = report.as_json(study, outcomes, about)
+    if picture_file is not None:
+        picture.draw(found, picture_file)
+    document = json.dumps(found, indent=2)
+    if json_file is not None and str(json_file) != "-":
+        json_file.write_text(document + "\n")
+    if json_file is not None and str(json_file) == "-":
+        click.echo(document)
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_WIDTH)
+        text.print_text(found, console)
+
+
+def _run(study: Study, jobs: int) -> list[Outcome]:
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=study.runs)
+
+        def told(done: int) -> None:
+            progress.update(task, completed=done)
+
+        if jobs == 1 or study.runs == 1:
+            return run_study(study, progress=told)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes below: one core each
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(min(jobs, study.runs), mp_context=context)
+        try:
+            return run_study(study, executor=executor, progress=told)
+        finally:
+            executor.shutdown(cancel_futures=True)

@@ -1,0 +1,132 @@
+"""The policies of a comparison, by name and settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eldr.core.policies import make_policy
+from eldr.core.policy import Policy
+
+VANILLA = "ELDR-vanilla"
+"""ELDR with centroids of a K-means that does not balance its clusters: a baseline of the paper."""
+_OPTIONS = {"ELDR": ("tau", "min_candidates", "max_load"), "MarginalUnion": ("prior", "max_load")}
+_OPTIONS[VANILLA] = _OPTIONS["ELDR"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One policy of a comparison.
+
+    Attributes
+    ----------
+    text : str
+        As it is shown: ``NAME`` or ``NAME:option=value:...``.
+    name : str
+    options : tuple of (str, float)
+    """
+
+    text: str
+    name: str
+    options: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def centroids(self) -> str | None:
+        """Which centroids it looks at: ``balanced``, ``vanilla`` or none."""
+        if self.name == VANILLA:
+            return "vanilla"
+        prior = dict(self.options).get("prior", 0.0)
+        return "balanced" if self.name == "ELDR" or prior > 0 else None
+
+    @property
+    def unions(self) -> bool:
+        """Whether it looks at expected unions."""
+        return self.name == "MarginalUnion"
+
+    def policy(self, groups: Mapping[str, frozenset[int]]) -> Policy:
+        """Return the policy.
+
+        Parameters
+        ----------
+        groups : mapping of str to frozenset of int
+            Engines of each label, for ``Domain``.
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown or an option out of range.
+        """
+        options = dict(self.options)
+        return make_policy(
+            "ELDR" if self.name == VANILLA else self.name,
+            tau=options.get("tau", 0.1),
+            min_candidates=int(options.get("min_candidates", 1)),
+            max_load=options.get("max_load", math.inf),
+            prior=options.get("prior", 0.0),
+            groups=groups,
+        )
+
+
+def parse_contender(text: str) -> Contender:
+    """Return a contender from ``NAME[:option=value]...``.
+
+    Raises
+    ------
+    ValueError
+        If the name or an option is unknown, or a value out of range; the message says what is known.
+
+    Examples
+    --------
+    >>> parse_contender("ELDR:max_load=1.25").options
+    (('max_load', 1.25),)
+    """
+    name, *rest = text.split(":")
+    known = _OPTIONS.get(name, ())
+    options: list[tuple[str, float]] = []
+    for part in rest:
+        option, _, value = part.partition("=")
+        if option not in known:
+            raise ValueError(
+                f"{text!r}: {name} has no option {option!r}; it has {', '.join(known) or 'none'}"
+            )
+        try:
+            options.append((option, float(value)))
+        except ValueError:
+            raise ValueError(f"{text!r}: expected a number for {option}, got {value!r}") from None
+    contender = Contender(text, name, tuple(options))
+    try:
+        contender.policy({})
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r}: {error}; {VANILLA} is ELDR with unbalanced clusters") from None
+    return contender
+
+
+def groups_by_share(
+    labels: Sequence[str], shares: Sequence[float], n_engines: int
+) -> dict[str, frozenset[int]]:
+    """Divide engines among labels by their shares: largest remainders, at least one each where there are enough.
+
+    Labels beyond the number of engines have no group and may go anywhere.
+
+    Examples
+    --------
+    >>> groups_by_share(["a", "b"], [0.7, 0.3], 4)
+    {'a': frozenset({0, 1, 2}), 'b': frozenset({3})}
+    """
+    present = sorted((at for at, share in enumerate(shares) if share > 0), key=lambda at: -shares[at])[
+        :n_engines
+    ]
+    total = sum(shares[at] for at in present)
+    exact = {at: shares[at] * n_engines / total for at in present}
+    sizes = {at: max(1, math.floor(exact[at])) for at in present}
+    while sum(sizes.values()) < n_engines:
+        sizes[max(present, key=lambda at: exact[at] - sizes[at])] += 1
+    while sum(sizes.values()) > n_engines:
+        sizes[max((at for at in present if sizes[at] > 1), key=lambda at: sizes[at] - exact[at])] -= 1
+    groups: dict[str, frozenset[int]] = {}
+    first = 0
+    for at in present:
+        groups[labels[at]] = frozenset(range(first, first + sizes[at]))
+        first += sizes[at]
+    return groups

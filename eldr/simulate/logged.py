@@ -1,0 +1,165 @@
+"""Traffic from signature logs: one's own requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.core.placement_sim import inclusion_probabilities
+from eldr.fit.samples import FitError, Samples, make_samples, reservoir
+from eldr.siglog import FrameReader, Record, segments
+from eldr.simulate.population import Population, Traffic, draw_steps
+
+MIN_REQUESTS = 64
+"""Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
+_DRAWN_STEPS = 24
+_CHUNK = 1 << 18
+_TOLERANCE = 0.5  # of tokens x experts per token, in each layer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logged:
+    """The requests of a log: the older half for calibration, the newer half to simulate.
+
+    Attributes
+    ----------
+    model : str
+    known : Traffic
+    skipped : dict of str to int
+        Records left out, by reason.
+    damaged : tuple of str
+        Files that could be read in part only, and why.
+    """
+
+    model: str
+    known: Traffic
+    skipped: dict[str, int]
+    damaged: tuple[str, ...] = ()
+
+    def traffic(self, seed: int) -> Traffic:
+        """Return the log's requests; the seed does not change them."""
+        del seed
+        return self.known
+
+
+def read_logs(
+    paths: Sequence[Path], *, model: str | None, limit: int, seed: int, sampled: bool = False
+) -> Logged:
+    """Read logs.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Log directories, or single segments.
+    model : str, optional
+        Served name; None: the one with the most records.
+    limit : int
+        Records kept, chosen uniformly.
+    seed : int
+    sampled : bool
+        Whether to draw the experts of single decode steps as well.
+
+    Raises
+    ------
+    FitError
+        If a path is no log, or too little in it can be used; the message says what to do.
+    """
+    files = [file for path in paths for file in _files(path)]
+    damaged: dict[Path, str] = {}
+    if model is None:
+        names = Counter(record.model for record in _records(files, damaged))
+        if not names:
+            where = ", ".join(str(path) for path in paths)
+            raise FitError("NoSamples", f"{where}: holds no record yet; send traffic and try again")
+        model = names.most_common(1)[0][0]
+    rng = np.random.default_rng([seed, 5])
+    chosen, skipped = reservoir(_records(files, damaged), limit, rng, model=model, since=0.0)
+    told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
+    try:
+        samples = make_samples(chosen, skipped)
+        known = _traffic(samples, rng, sampled=sampled)
+    except FitError as error:
+        raise FitError(error.reason, "; ".join((str(error), *told))) from None
+    silent = len(samples) - len(samples) // 2 - len(known.requests)
+    left_out = samples.skipped | (
+        {"newer ones that do not tell what their decode steps used": silent} if silent else {}
+    )
+    return Logged(model, known, left_out, told)
+
+
+def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Traffic:
+    shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
+    if not 1 <= samples.top_k <= shape[1]:
+        raise FitError("BadGeometry", f"records of {samples.top_k} of {shape[1]} experts per token")
+    half = len(samples) // 2
+    calibration = samples.take(np.arange(half))
+    newer = samples.take(np.arange(half, len(samples)))
+    newer = newer.take(newer.decoded)
+    newer = newer.take(_credible(newer))
+    n = len(newer)
+    if n < MIN_REQUESTS:
+        raise FitError(
+            "NotEnoughSamples",
+            f"{n} records of the log's newer half tell what their decode steps used, at least {MIN_REQUESTS} are needed; "
+            "let routers log longer, with decode engines that report activations",
+        )
+    inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
+    logs = np.log1p(-inclusion).reshape(n, -1)
+    requests = Population(
+        prefill=newer.prefill.astype(
+            np.min_scalar_type(int(newer.prefill.max()))
+        ),  # travels to every process
+        prompt_tokens=np.maximum(
+            1, np.rint(newer.prefill.sum(axis=(1, 2)) / (shape[0] * samples.top_k))
+        ).astype(np.int64),
+        logs=logs,
+        steps=draw_steps(logs, shape, _DRAWN_STEPS, rng) if sampled else None,
+        label=np.zeros(n, dtype=np.int64),
+        labels=("all",),
+        shares=(1.0,),
+        later=None,
+        # the first step computes the prompt's last token again and is not counted
+        output_tokens=newer.decode_tokens.astype(np.int64) + 1,
+        top_k=samples.top_k,
+    )
+    return Traffic(calibration, requests)
+
+
+def _credible(samples: Samples) -> npt.NDArray[np.intp]:
+    """Return the positions of samples each of whose layers chose about as many experts as its tokens do."""
+    told = samples.decode.sum(axis=2) / (samples.decode_tokens[:, None] * float(samples.top_k))
+    fine = (abs(told - 1.0) < _TOLERANCE) & (samples.prefill.sum(axis=2) > 0)
+    return np.flatnonzero(fine.all(axis=1))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if found := segments(path):
+        return found
+    raise FitError("NoLog", f"{path}: holds no signature log (*.siglog)")
+
+
+def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:
+    """Yield the records of segments up to each one's first damaged frame, which is told in ``damaged``."""
+    for path in files:
+        reader = FrameReader()
+        try:
+            with path.open("rb") as file:
+                while data := file.read(_CHUNK):
+                    yield from reader.feed(data)
+        except OSError as error:  # routers drop their oldest segments
+            damaged[path] = f"up to byte {reader.valid_bytes} ({error.strerror})"
+        if not reader.damaged:
+            continue
+        if not reader.valid_bytes and len(files) == 1:
+            raise FitError(
+                "NoLog",
+                f"{path}: is no signature log ({reader.damaged}); expected a router's --log-dir or a *.siglog file",
+            )
+        damaged[path] = f"up to byte {reader.valid_bytes} ({reader.damaged})"

@@ -1,0 +1,78 @@
+"""Values of the command's options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from eldr.simulate.contenders import Contender, parse_contender
+from eldr.simulate.workload import Prefill
+
+Value = TypeVar("Value", int, float)
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) -> Callback:
+    """Return a callback that reads numbers separated by commas, all of them above ``least`` or equal to it."""
+
+    def read(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Value, ...] | None:
+        if text is None:
+            return None
+        try:
+            values = tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r}: expected numbers separated by commas", param=parameter
+            ) from None
+        for value in values:
+            if not (math.isfinite(value) and least <= value <= most):
+                limit = "" if most == math.inf else f" and at most {most:g}"
+                raise click.BadParameter(f"{value}: expected at least {least:g}{limit}", param=parameter)
+        return tuple(dict.fromkeys(values))
+
+    return read
+
+
+def policies(_: click.Context, parameter: click.Parameter, text: str) -> tuple[Contender, ...]:
+    """Read policies separated by commas; JSQ, which all are compared with, comes first whether named or not."""
+    try:
+        return tuple(dict.fromkeys(parse_contender(part.strip()) for part in f"JSQ,{text}".split(",")))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+
+
+def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> Prefill | None:
+    """Read ``ENGINES,FIXED_MS,PER_TOKEN_US``."""
+    if text is None:
+        return None
+    try:
+        engines, fixed, per_token = text.split(",")
+        found = Prefill(int(engines), float(fixed) * 1e-3, float(per_token) * 1e-6)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: expected ENGINES,FIXED_MS,PER_TOKEN_US", param=parameter
+        ) from None
+    times = (found.fixed, found.per_token)
+    if found.engines < 1 or not all(math.isfinite(time) and time >= 0 for time in times):
+        raise click.BadParameter(
+            f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
+        )
+    return found
+
+
+def writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that could not be written, before the runs rather than after them."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise click.BadParameter(f"the folder {path.resolve().parent} does not exist", param=parameter)
+    return path
+
+
+def picture(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a picture in a format that is not known."""
+    if path is not None and path.suffix not in {".png", ".svg"}:
+        raise click.BadParameter(f"{path.name}: expected a name that ends in .png or .svg", param=parameter)
+    return writable(context, parameter, path)

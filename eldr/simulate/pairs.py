@@ -1,0 +1,37 @@
+"""Comparison of policies seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+
+class Change(NamedTuple):
+    """A relative difference: mean over the seeds, and half the width of its 95 % interval (NaN with one seed)."""
+
+    mean: float
+    half_width: float
+
+
+def change(values: Sequence[float], baseline: Sequence[float]) -> Change:
+    """Compare seed by seed.
+
+    Parameters
+    ----------
+    values, baseline : sequence of float
+        One per seed, in the same order.
+
+    Notes
+    -----
+    Student's t on the relative differences.
+    """
+    relative = np.asarray(values) / np.asarray(baseline) - 1.0
+    n = len(relative)
+    if n < 2:
+        return Change(float(relative.mean()), math.nan)
+    half = float(t.ppf(0.975, n - 1)) * float(relative.std(ddof=1)) / math.sqrt(n)
+    return Change(float(relative.mean()), half)

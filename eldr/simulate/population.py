@@ -1,0 +1,131 @@
+"""The requests that a simulated pool may be sent: what their prompts say, what their decode steps do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.core.signature import Floats
+from eldr.fit.samples import Samples
+
+Ints = npt.NDArray[np.int64]
+Cells = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Population:
+    """Requests to draw from.
+
+    Attributes
+    ----------
+    prefill : ndarray of unsigned int, shape (n, n_layers, n_experts)
+        Tokens of the prompt that chose each expert: what a router sees.
+    prompt_tokens : ndarray of int, shape (n,)
+    logs : ndarray of float32, shape (n, n_layers * n_experts)
+        Logarithm of the probability that a decode step leaves an expert alone: what engines do.
+    steps : ndarray of uint16, shape (n, n_steps, n_layers * top_k), optional
+        Cells ``layer * n_experts + expert`` that each decode step uses, repeated after the last one.
+    label : ndarray of int, shape (n,)
+        Kind of request, an index into ``labels``; requests of each label exist.
+    labels : tuple of str
+    shares : tuple of float
+        Of the traffic, how much each label makes; they sum to 1.
+    later : tuple of float, optional
+        The same after the mix has drifted.
+    output_tokens : ndarray of int, shape (n,), optional
+        Length of each answer where it is known.
+    top_k : int
+    """
+
+    prefill: npt.NDArray[np.unsignedinteger[Any]]
+    prompt_tokens: Ints
+    logs: Floats
+    steps: Cells | None
+    label: Ints
+    labels: tuple[str, ...]
+    shares: tuple[float, ...]
+    later: tuple[float, ...] | None
+    output_tokens: Ints | None
+    top_k: int
+
+    def __len__(self) -> int:
+        return len(self.prefill)
+
+    @property
+    def n_layers(self) -> int:
+        """Mixture-of-experts layers."""
+        return int(self.prefill.shape[1])
+
+    @property
+    def n_experts(self) -> int:
+        """Experts per layer."""
+        return int(self.prefill.shape[2])
+
+    def active(self, batch: float, rng: np.random.Generator, draws: int = 64) -> float:
+        """Return the expected distinct experts per layer of a batch of randomly placed requests.
+
+        Parameters
+        ----------
+        batch : float
+            Requests, rounded, at least 1.
+        rng : numpy.random.Generator
+        draws : int
+            Batches that the mean is taken over.
+        """
+        weights = np.array(self.shares)[self.label] / np.bincount(self.label)[self.label]
+        size = max(1, round(batch))
+        chosen = rng.choice(len(self), (draws, size), p=weights / weights.sum())
+        survivals = [float(np.exp(self.logs[some].sum(axis=0)).sum()) for some in chosen]
+        return self.n_experts - float(np.mean(survivals)) / self.n_layers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Requests to fit centroids on, and others to simulate.
+
+    Attributes
+    ----------
+    calibration : Samples
+    requests : Population
+        None of them is in ``calibration``.
+    """
+
+    calibration: Samples
+    requests: Population
+
+
+class Source(Protocol):
+    """Where traffic comes from."""
+
+    def traffic(self, seed: int) -> Traffic:
+        """Return the traffic of one seed."""
+
+
+def draw_steps(logs: Floats, shape: tuple[int, int, int], n_steps: int, rng: np.random.Generator) -> Cells:
+    """Draw the experts of decode steps: ``top_k`` of each layer without replacement.
+
+    Parameters
+    ----------
+    logs : ndarray of float32, shape (n, n_layers * n_experts)
+        As in a :class:`Population`; ``-log(1 - p)`` is an expert's weight in successive sampling.
+    shape : (n_layers, n_experts, top_k)
+    n_steps : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of uint16, shape (n, n_steps, n_layers * top_k)
+    """
+    layers, experts, top_k = shape
+    first = (np.arange(layers) * experts)[:, None]
+    steps = np.empty((len(logs), n_steps, layers * top_k), dtype=np.uint16)
+    for request, row in enumerate(logs):
+        weight = np.maximum(-row.reshape(layers, experts), np.float32(1e-12))
+        # the smallest of exponential clocks with these rates, one clock per expert: Gumbel's top k without logarithms
+        clocks = rng.standard_exponential((n_steps, layers, experts), dtype=np.float32) / weight
+        chosen = np.argpartition(clocks, top_k - 1, axis=-1)[..., :top_k]
+        steps[request] = (chosen + first).reshape(n_steps, -1)
+    return steps

@@ -1,0 +1,125 @@
+"""What a study found, for machines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from eldr.simulate.measures import Measures
+from eldr.simulate.pairs import change
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import Outcome, Study
+
+VERSION = 1
+COMPARED = (
+    "tpot_mean",
+    "tpot_p50",
+    "tpot_p95",
+    "tpot_p99",
+    "ttft_p50",
+    "active_per_token",
+    "active_per_step",
+)
+
+
+def as_json(study: Study, outcomes: Sequence[Outcome], about: dict[str, Any]) -> dict[str, Any]:
+    """Return the report object.
+
+    Parameters
+    ----------
+    study : Study
+        Its first contender is what the others are compared with.
+    outcomes : sequence of Outcome
+    about : dict
+        What the requests are, ``notes`` for the reader.
+
+    Notes
+    -----
+    Times are in seconds. ``change`` holds relative differences to the first policy, ``[mean, half width]`` of a 95 % interval
+    over the seeds; the half width is null with one seed. ``best`` is the policy with the least mean TPOT, ``level`` are those
+    whose difference to it may be chance.
+    """
+    return {
+        "version": VERSION,
+        **about,
+        "seeds": list(study.seeds),
+        "settings": [
+            _setting(study, setting, [one for one in outcomes if one.setting == at])
+            for at, setting in enumerate(study.settings)
+        ],
+    }
+
+
+def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[str, Any]:
+    runs = [
+        [one.measures for one in outcomes if one.contender == which] for which in range(len(study.contenders))
+    ]
+    best, level = _best(study, runs)
+    return {
+        "engines": setting.engines,
+        "rate": float(np.mean([one.rate for one in outcomes])),
+        "batch": setting.batch,
+        "speeds": list(setting.speeds),
+        "unions": "sampled" if setting.sampled else "expected",
+        "output_tokens": setting.output_tokens,
+        "drift_at": setting.drift_at if setting.drift_at < math.inf else None,
+        "routers": setting.routers,
+        "best": best,
+        "level": level,
+        "policies": [
+            {"policy": contender.text, **_means(some), "change": _changes(some, runs[0])}
+            for contender, some in zip(study.contenders, runs, strict=True)
+        ],
+    }
+
+
+def _best(study: Study, runs: list[list[Measures]]) -> tuple[str, list[str]]:
+    """Return the policy with the least mean TPOT, and those of which nobody can say that they are worse."""
+    means = [[run.tpot_mean for run in some] for some in runs]
+    best = min(range(len(means)), key=lambda which: float(np.mean(means[which])))
+    level = []
+    for which, contender in enumerate(study.contenders):
+        worse = change(means[which], means[best])
+        if which != best and worse.mean - worse.half_width <= 0:
+            level.append(contender.text)
+    return study.contenders[best].text, level
+
+
+def _means(runs: list[Measures]) -> dict[str, float]:
+    rows = [asdict(run) for run in runs]
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _changes(runs: list[Measures], baseline: list[Measures]) -> dict[str, list[float | None]]:
+    changes: dict[str, list[float | None]] = {}
+    for name in COMPARED:
+        found = change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
+        changes[name] = [found.mean, None if math.isnan(found.half_width) else found.half_width]
+    return changes
+
+
+def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]:
+    """Return what a reader should know before believing the figures."""
+    found = []
+    held = max(
+        study.settings[one.setting].engines * one.measures.batch for one in outcomes if one.contender == 0
+    )
+    if held > distinct:
+        found.append(
+            f"engines hold {held:.0f} requests together, and there are {distinct} different ones: the same ones meet, "
+            "which saves experts that other traffic would not save"
+        )
+    worst = max(outcomes, key=lambda one: one.measures.waited)
+    if worst.measures.waited > 0.01:
+        setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
+        found.append(
+            f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
+            f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
+        )
+    if len(study.seeds) == 1:
+        found.append("one seed gives no intervals")
+    return found

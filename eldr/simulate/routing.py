@@ -1,0 +1,125 @@
+"""Routers of the simulated pool: the router's own policies, with what a router knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.core.policy import Policy, Situation
+from eldr.core.signature import Floats
+from eldr.core.step_time import StepTime
+from eldr.core.union import Shape, Stay, Unions, spread
+from eldr.simulate.population import Population
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """What every router of a pool knows from the start.
+
+    Attributes
+    ----------
+    population : Population
+        Prompts and labels; nothing that only engines know is looked at.
+    laws : sequence of StepTime, length n_engines
+    similarity : ndarray of float32, shape (n_records, n_engines), optional
+        Cosine of each request's signature to each engine's centroid.
+    unions : bool
+        Whether the policy looks at expected unions.
+    """
+
+    population: Population
+    laws: Sequence[StepTime]
+    similarity: Floats | None
+    unions: bool
+
+
+class Placement(NamedTuple):
+    """Where a request went, among how many candidates, and its part in the router's union of that engine."""
+
+    worker: int
+    candidates: int
+    stay: Stay | None
+
+
+class Router:
+    """One router; it counts what it placed itself, and believes what others tell of theirs.
+
+    Parameters
+    ----------
+    name : str
+    policy : Policy
+    knowledge : Knowledge
+    seed : int
+    """
+
+    def __init__(self, name: str, policy: Policy, knowledge: Knowledge, seed: int) -> None:
+        self.name = name
+        self._policy = policy
+        self._knowledge = knowledge
+        population = knowledge.population
+        n = len(knowledge.laws)
+        self._workers = [f"d{number}" for number in range(n)]
+        self._own = [0] * n
+        self._told = [0] * n
+        self._turn = 0
+        self._rng = np.random.default_rng([seed, 3])
+        self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
+        self._labels = [population.labels[label] for label in population.label.tolist()]
+        self._tokens = population.prompt_tokens.tolist()
+        self._unions = None
+        if knowledge.unions:
+            layers = spread(range(population.n_layers))
+            self._unions = Unions(Shape(population.n_layers, population.n_experts, population.top_k, layers))
+
+    @property
+    def in_flight(self) -> Sequence[int]:
+        """Requests in flight at each engine that this router placed."""
+        return self._own
+
+    def place(self, record: int) -> Placement:
+        """Choose an engine for a request, and count it there."""
+        loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
+        unions, request, outlook = self._unions, None, None
+        if unions is not None:
+            request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
+            outlook = unions.outlook(request, self._workers, loads)
+        situation = Situation(
+            loads,
+            self._turn,
+            None if self._scores is None else self._scores[record],
+            slots=range(len(loads)),
+            label=self._labels[record],
+            outlook=outlook,
+            laws=self._knowledge.laws,
+        )
+        worker, candidates = self._policy.choose(situation, self._rng)
+        self._turn += 1
+        self._own[worker] += 1
+        stay = None if unions is None or request is None else unions.join(self._workers[worker], request)
+        return Placement(worker, candidates, stay)
+
+    def ended(self, placement: Placement) -> None:
+        """Count a request no longer."""
+        self._own[placement.worker] -= 1
+        if placement.stay is not None:
+            placement.stay.leave()
+
+    def hear(self, others: Sequence[Router]) -> None:
+        """Take what all other routers say of their own requests now."""
+        self._told = [sum(column) for column in zip(*(other.in_flight for other in others), strict=True)]
+        if self._unions is not None:
+            for other in others:
+                self._unions.heard(other.name, other.table())
+
+    def table(self) -> dict[str, tuple[int, Floats]]:
+        """Return what this router tells others of the experts of its requests."""
+        return {} if self._unions is None else self._unions.table()
+
+
+def exchange(routers: Sequence[Router]) -> None:
+    """Let routers tell each other what each of them placed."""
+    for router in routers:
+        router.hear([other for other in routers if other is not router])

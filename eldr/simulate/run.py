@@ -1,0 +1,208 @@
+"""One run: a workload, a policy, a pool."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eldr.core.policy import Policy
+from eldr.core.signature import Floats
+from eldr.core.step_time import StepTime
+from eldr.simulate.active import active_experts
+from eldr.simulate.engine import Engine, Limits, Member
+from eldr.simulate.measures import Measures, Tally
+from eldr.simulate.population import Ints, Population
+from eldr.simulate.routing import Knowledge, Placement, Router, exchange
+from eldr.simulate.workload import Times, Window, Workload
+
+_ROUTERS_TALK = -1  # in place of an engine's number
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Decode engines and the routers in front of them.
+
+    Attributes
+    ----------
+    laws : tuple of StepTime
+        One per engine.
+    limits : Limits
+        Of each engine.
+    sampled : bool
+        Whether the active experts are those of single steps, or expected ones.
+    routers : int
+        Requests go to them in turn.
+    lag : float
+        How often routers tell each other what they placed, seconds; with more than one router.
+    """
+
+    laws: tuple[StepTime, ...]
+    limits: Limits
+    sampled: bool
+    routers: int = 1
+    lag: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What happened.
+
+    Attributes
+    ----------
+    measures : Measures
+    worker : ndarray of int, shape (n,)
+        Engine of each request of the workload.
+    joined, first, end : ndarray of float, shape (n,)
+        When each joined a batch, and when its first and last token came, seconds; NaN after the last measured one ended.
+    left : list of int
+        In flight per engine when it was over, as routers count.
+    """
+
+    measures: Measures
+    worker: Ints
+    joined: Times
+    first: Times
+    end: Times
+    left: list[int]
+
+
+def simulate(
+    pool: Pool,
+    population: Population,
+    workload: Workload,
+    window: Window,
+    policy: Policy,
+    *,
+    similarity: Floats | None = None,
+    unions: bool = False,
+    seed: int = 0,
+) -> Run:
+    """Simulate until every measured request has ended.
+
+    Parameters
+    ----------
+    pool : Pool
+    population : Population
+    workload : Workload
+    window : Window
+    policy : Policy
+    similarity : ndarray of float32, shape (n_records, n_engines), optional
+        For policies that look at centroids.
+    unions : bool
+        Whether the policy looks at expected unions.
+    seed : int
+        Of the policy's own choices.
+
+    Raises
+    ------
+    ValueError
+        If a request could never fit an engine.
+    """
+    knowledge = Knowledge(population, pool.laws, similarity, unions)
+    routers = [Router(f"r{number}", policy, knowledge, seed + number) for number in range(pool.routers)]
+    _check_room(pool.limits, population, workload)
+    return _Simulation(pool, population, workload, window, routers).run()
+
+
+def _check_room(limits: Limits, population: Population, workload: Workload) -> None:
+    largest = int((population.prompt_tokens[workload.record] + workload.tokens).max(initial=0))
+    if limits.kv_tokens is not None and largest > limits.kv_tokens:
+        raise ValueError(
+            f"kv_tokens: {limits.kv_tokens} do not hold the longest request, {largest} tokens with its answer"
+        )
+
+
+class _Simulation:
+    """The event loop."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        population: Population,
+        workload: Workload,
+        window: Window,
+        routers: Sequence[Router],
+    ) -> None:
+        n = len(workload)
+        self._pool, self._routers, self._workload = pool, routers, workload
+        self._engines = [
+            Engine(law, pool.limits, active_experts(population, sampled=pool.sampled)) for law in pool.laws
+        ]
+        self._in_flight = [0] * len(self._engines)
+        self._tally = Tally(window)
+        self._placements: dict[int, Placement] = {}
+        self._worker = np.full(n, -1, dtype=np.int64)
+        self._joined, self._first, self._end = (np.full(n, math.nan) for _ in range(3))
+        # (time, engine, number of the plan): a plan that was changed meanwhile has another number
+        self._due: list[tuple[float, int, int]] = []
+        self._plans = [0] * len(self._engines)
+        self._kv = (population.prompt_tokens[workload.record] + workload.tokens).tolist()
+        self._records, self._tokens = workload.record.tolist(), workload.tokens.tolist()
+        self._measured = workload.measured.tolist()
+        self._left = int(workload.measured.sum())
+
+    def run(self) -> Run:
+        """Run it."""
+        ready = [*self._workload.ready.tolist(), math.inf]
+        if len(self._routers) > 1:
+            heapq.heappush(self._due, (self._pool.lag, _ROUTERS_TALK, 0))
+        number = 0
+        while self._left:
+            if ready[number] <= (self._due[0][0] if self._due else math.inf):
+                self._place(number, ready[number])
+                number += 1
+                continue
+            now, engine, plan = heapq.heappop(self._due)
+            if engine == _ROUTERS_TALK:
+                exchange(self._routers)
+                heapq.heappush(self._due, (now + self._pool.lag, _ROUTERS_TALK, 0))
+            elif plan == self._plans[engine]:
+                self._advance(engine, now)
+        return Run(
+            self._tally.measures(self._workload, self._first, self._end),
+            self._worker,
+            self._joined,
+            self._first,
+            self._end,
+            [sum(column) for column in zip(*(router.in_flight for router in self._routers), strict=True)],
+        )
+
+    def _place(self, number: int, now: float) -> None:
+        record = self._records[number]
+        placement = self._routers[number % len(self._routers)].place(record)
+        worker = placement.worker
+        engine = self._engines[worker]
+        waits = not engine.has_room
+        self._placements[number] = placement
+        self._worker[number] = worker
+        self._in_flight[worker] += 1
+        if self._measured[number]:
+            self._tally.placed(self._in_flight, placement.candidates, waits=waits)
+        due = engine.add(Member(number, record, self._tokens[number], self._kv[number]), now)
+        if due is not None:
+            self._plan(worker, due)
+
+    def _advance(self, worker: int, now: float) -> None:
+        engine = self._engines[worker]
+        ended, joined, ran = engine.advance(now)
+        if ran is not None:
+            self._tally.steps(ran)
+        for member in ended:
+            number = member.number
+            self._end[number] = now
+            self._in_flight[worker] -= 1
+            self._routers[number % len(self._routers)].ended(self._placements.pop(number))
+            self._left -= self._measured[number]
+        for member in joined:
+            self._joined[member.number] = now
+            self._first[member.number] = engine.first_end
+        if engine.due is not None:
+            self._plan(worker, engine.due)
+
+    def _plan(self, worker: int, due: float) -> None:
+        self._plans[worker] += 1
+        heapq.heappush(self._due, (due, worker, self._plans[worker]))

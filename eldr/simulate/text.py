@@ -1,0 +1,87 @@
+"""What a study found, for people: a table and a sentence for each setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_WORTH_A_WORD = 1e-3  # of TPOT
+
+
+def words(setting: dict[str, Any]) -> str:
+    """Return what one setting's figures say, in a sentence or two."""
+    baseline, *others = setting["policies"]
+    name = baseline["policy"]
+    best = next(policy for policy in setting["policies"] if policy["policy"] == setting["best"])
+    if best["change"]["tpot_mean"][0] > -_WORTH_A_WORD or name in setting["level"]:
+        return f"No policy shortens the mean time per token against {name} by more than chance would."
+    text = (
+        f"{best['policy']} brings most: time per token {_percent(best['change']['tpot_mean'])} in the mean, "
+        f"{_percent(best['change']['tpot_p50'])} at P50, {_percent(best['change']['tpot_p99'])} at P99 against {name}."
+    )
+    if setting["level"]:
+        text += f" So few seeds do not tell it apart in the mean from {', '.join(setting['level'])}."
+    calm = min(others, key=lambda policy: policy["tpot_p99"])
+    if calm is not best and calm["tpot_p99"] < best["tpot_p99"] * 0.99:
+        text += (
+            f" The shortest tail has {calm['policy']}: {_percent(calm['change']['tpot_p99'])} at P99, "
+            f"{_percent(calm['change']['tpot_mean'])} in the mean."
+        )
+    return text
+
+
+def _percent(found: list[float | None], unit: str = " %") -> str:
+    mean, half_width = found
+    text = f"{100 * (mean or 0.0):+.1f}"
+    return text + unit if half_width is None else f"{text} ±{100 * half_width:.1f}{unit}"
+
+
+def print_text(report: dict[str, Any], console: Console) -> None:
+    """Write what was found as tables with a sentence below each."""
+    law = report["law"]
+    console.print(report["requests"], highlight=False, markup=False)
+    console.print(
+        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert "
+        f"and {1e6 * law['per_request']:.0f} us for each request of the batch.",
+        highlight=False,
+        markup=False,
+    )
+    for setting in report["settings"]:
+        console.print(_table(setting))
+        console.print(words(setting), highlight=False, markup=False)
+    for note in report["notes"]:
+        console.print(f"Note: {note}", highlight=False, markup=False)
+
+
+def _table(setting: dict[str, Any]) -> Table:
+    baseline, *others = setting["policies"]
+    name = baseline["policy"]
+    title = f"{setting['engines']} engines, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
+    if setting["drift_at"] is not None:
+        title += f", after the mix has changed at {setting['drift_at']:.0f} s"
+    caption = f"TPOT: time per output token; experts: active per generated token. Below {name}: % of change."
+    table = Table(
+        title=title, caption=caption, title_justify="left", caption_justify="left", box=None, pad_edge=False
+    )
+    table.add_column("policy", no_wrap=True)
+    for column in ("TPOT mean", "P50", "P95", "P99", "experts", "TTFT P50", "largest load"):
+        table.add_column(column, justify="right", no_wrap=True)
+    times = [_time(baseline[name]) for name in ("tpot_mean", "tpot_p50", "tpot_p95", "tpot_p99")]
+    table.add_row(
+        name,
+        *times,
+        f"{baseline['active_per_token']:.1f}",
+        _time(baseline["ttft_p50"]),
+        f"{baseline['imbalance']:.2f}",
+    )
+    names = ("tpot_mean", "tpot_p50", "tpot_p95", "tpot_p99", "active_per_token", "ttft_p50")
+    for policy in others:
+        cells = [_percent(policy["change"][name], "") for name in names]
+        table.add_row(policy["policy"], *cells, f"{policy['imbalance']:.2f}")
+    return table
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"

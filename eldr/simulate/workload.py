@@ -1,0 +1,160 @@
+"""When requests arrive, which ones, and how much they ask for."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.simulate.population import Ints, Population
+
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is measured: requests that arrive in ``[warmup, end)``.
+
+    Attributes
+    ----------
+    warmup, end : float
+        Seconds.
+    cooldown : float
+        Requests go on arriving for so long, so that the last measured ones meet the same load as the others; seconds.
+    """
+
+    warmup: float
+    end: float
+    cooldown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Engines that compute prompts, one at a time, first come first served.
+
+    Attributes
+    ----------
+    engines : int
+    fixed, per_token : float
+        Seconds of a prompt, and of each of its tokens.
+    """
+
+    engines: int
+    fixed: float
+    per_token: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """Requests in the order in which routers place them.
+
+    Attributes
+    ----------
+    arrival : ndarray of float, shape (n,)
+        When each arrives, seconds.
+    ready : ndarray of float, shape (n,)
+        When its prompt is computed and it is placed, ascending, seconds.
+    record : ndarray of int, shape (n,)
+        Which request of the population it is.
+    tokens : ndarray of int, shape (n,)
+        Decode steps that it needs, at least 1.
+    measured : ndarray of bool, shape (n,)
+    """
+
+    arrival: Times
+    ready: Times
+    record: Ints
+    tokens: Ints
+    measured: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+def make_workload(
+    population: Population,
+    *,
+    rate: float,
+    window: Window,
+    seed: int,
+    output_tokens: int | None,
+    drift_at: float = math.inf,
+    prefill: Prefill | None = None,
+) -> Workload:
+    """Draw Poisson arrivals.
+
+    Parameters
+    ----------
+    population : Population
+    rate : float
+        Requests per second.
+    window : Window
+    seed : int
+        The same for every policy that is compared.
+    output_tokens : int, optional
+        Length of all answers; None: as long as each request's was.
+    drift_at : float
+        When the mix of labels changes, seconds.
+    prefill : Prefill, optional
+        Without, prompts take no time.
+
+    Raises
+    ------
+    ValueError
+        If the mix should change and the population knows no other, or lengths are not known.
+    """
+    if rate <= 0:
+        raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
+    if output_tokens is None and population.output_tokens is None:
+        raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
+    rng = np.random.default_rng([seed, 1])
+    last = window.end + window.cooldown
+    expected = int(last * rate * 1.2) + 100
+    arrival = np.cumsum(rng.exponential(1 / rate, expected))
+    while arrival[-1] < last:
+        arrival = np.concatenate([arrival, arrival[-1] + np.cumsum(rng.exponential(1 / rate, expected))])
+    arrival = arrival[: np.searchsorted(arrival, last)]
+    record = _records(population, arrival, drift_at, np.random.default_rng([seed, 2]))
+    if output_tokens is not None:
+        tokens = np.full(len(arrival), output_tokens)
+    else:
+        assert population.output_tokens is not None  # noqa: S101 - checked above
+        tokens = population.output_tokens[record]
+    ready = arrival if prefill is None else _prefilled(prefill, arrival, population.prompt_tokens[record])
+    order = np.argsort(ready, kind="stable")
+    arrival, record, tokens = arrival[order], record[order], tokens[order]
+    measured = (arrival >= window.warmup) & (arrival < window.end)
+    return Workload(arrival, ready[order], record, tokens, measured)
+
+
+def _records(population: Population, arrival: Times, drift_at: float, rng: np.random.Generator) -> Ints:
+    """Choose labels by share, and of each label's requests every one before any comes again."""
+    labels = range(len(population.labels))
+    label = rng.choice(labels, len(arrival), p=population.shares)
+    if drift_at < math.inf:
+        if population.later is None:
+            raise ValueError("drift: these requests have no labels whose mix could change")
+        label = np.where(arrival < drift_at, label, rng.choice(labels, len(arrival), p=population.later))
+    record = np.empty(len(arrival), dtype=np.int64)
+    for number in labels:
+        members = np.flatnonzero(population.label == number)
+        places = np.flatnonzero(label == number)
+        if len(places):
+            passes = [rng.permutation(members) for _ in range(-(-len(places) // len(members)))]
+            record[places] = np.fromiter(itertools.chain.from_iterable(passes), np.int64)[: len(places)]
+    return record
+
+
+def _prefilled(prefill: Prefill, arrival: Times, tokens: Ints) -> Times:
+    free = [0.0] * prefill.engines
+    ready = np.empty(len(arrival))
+    for at, (time, seconds) in enumerate(
+        zip(arrival.tolist(), (prefill.fixed + prefill.per_token * tokens).tolist(), strict=True)
+    ):
+        ready[at] = max(time, heapq.heappop(free)) + seconds
+        heapq.heappush(free, float(ready[at]))
+    return ready

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.siglog import Record, SignatureLog, pack_counts
+from eldr.sim import traces
+from eldr.simulate.population import draw_steps
+from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+
+
+@pytest.fixture(scope="session")
+def captured():
+    return traces.load()
+
+
+@pytest.fixture(scope="session")
+def law():
+    return QWEN3_30B_MI300X.for_experts(32)
+
+
+@pytest.fixture(scope="session")
+def small():
+    """Traffic of few, small layers."""
+    source = Synthetic(
+        WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=200, sampled=True
+    )
+    return source.traffic(0)
+
+
+@pytest.fixture(scope="session")
+def population(small):
+    return small.requests
+
+
+@pytest.fixture(scope="session")
+def drawn(population):
+    return draw_steps(population.logs[:5], (3, 32, 4), 400, np.random.default_rng(1))
+
+
+@pytest.fixture
+def write_log(tmp_path_factory, captured):
+    """Write a log of captured records: kind after kind, or mixed."""
+
+    def write(n, *, tokens=100, empty=(), mixed=False, **fields):
+        path = tmp_path_factory.mktemp("log")
+        writer = SignatureLog(path, max_bytes=1 << 26, max_age=1e12, now=0.0)
+        order = np.random.default_rng(0).permutation(len(captured)) if mixed else range(n)
+        for at, number in enumerate(order[:n]):
+            decode = captured.decode_counts(int(number), tokens)
+            if at in empty:
+                decode[1] = 0
+            values = {
+                "request_id": f"eldr-{number:x}",
+                "time": 1000.0 + at,
+                "model": "m",
+                "n_layers": 4,
+                "n_experts": 64,
+                "top_k": 4,
+                "prompt_tokens": int(captured.prompt_tokens[number]),
+                "exact": True,
+                "prefill": pack_counts(captured.prefill_counts[number]),
+                "worker": "d0",
+                "slot": 0,
+                "policy": "JSQ",
+                "in_flight": 9,
+                "decode": pack_counts(decode),
+                "decode_tokens": tokens,
+                "decode_exact": True,
+            }
+            writer.append(Record(**values | fields), now=0.0)
+        writer.close()
+        return path
+
+    return write

@@ -1,0 +1,141 @@
+"""The command, end to end."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from eldr.cli import main
+
+QUICK = ["--engines", "3", "--batch", "6", "--seconds", "6", "--warmup", "3", "--seeds", "2", "--jobs", "1"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+
+
+def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_path):
+    log, out, picture = write_log(768, mixed=True), tmp_path / "out.json", tmp_path / "p.svg"
+    done = run(
+        "--log",
+        log,
+        *QUICK,
+        "--seconds",
+        30,
+        "--seeds",
+        4,
+        "--tau",
+        "0.2",
+        "--json",
+        out,
+        "--picture",
+        picture,
+    )
+    assert done.exit_code == 0, done.output
+    assert "centroids from the older 384, simulated are the newer 384" in done.stdout
+    assert "brings most: time per token -" in done.stdout.replace("\n", " ")
+    assert "give your accelerator's with --law" in done.stdout.replace("\n", " ")
+    report = json.loads(out.read_text())
+    (setting,) = report["settings"]
+    names = [policy["policy"] for policy in setting["policies"]]
+    assert setting["best"] in names[1:]
+    assert setting["best"] not in setting["level"]
+    assert names[0] == "JSQ"
+    assert names[-1] == "ELDR:tau=0.2"
+    jsq = setting["policies"][0]
+    assert jsq["batch"] == pytest.approx(6, rel=0.25)
+    assert jsq["change"]["tpot_mean"] == [0.0, 0.0]
+    assert all(policy["change"]["active_per_token"][0] < 0 for policy in setting["policies"][1:])
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--workload", "captured", "--law", "5,100,20", "--speeds", "1,1.58"),
+        ("--workload", "captured", "--drift-at", "4", "--unions", "expected"),
+        ("--workload", "captured", "--prefill", "2,20,100", "--routers", "2", "--max-num-seqs", "4"),
+    ],
+)
+def test_workloads_without_a_log(arguments):
+    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23"
+    done = run(*arguments, *QUICK, "--policies", policies, "--json", "-")
+    assert done.exit_code == 0, done.output
+    (setting,) = json.loads(done.stdout)["settings"]
+    assert [policy["policy"] for policy in setting["policies"]] == ["JSQ", *policies.split(",")]
+
+
+def test_a_synthetic_workload_is_the_default():
+    done = run("--geometry", "gpt-oss-120b", "--policies", "MarginalUnion", "--rate", "5", "--engines", "2,3", "--seconds", "5",
+               "--warmup", "0", "--seeds", "1", "--output-tokens", "20", "--jobs", "1")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "128 experts per layer, 4 per token" in done.stdout
+    assert "3 engines, 5 requests/s" in done.stdout
+    assert "one seed gives no intervals" in done.stdout
+
+
+def test_a_models_name_is_text(write_log):
+    done = run("--log", write_log(140, model="[/bold]x[red]"), *QUICK, "--policies", "JSQ", "--seeds", "1")
+    assert done.exit_code == 0, done.output
+    assert "'[/bold]x[red]'" in done.stdout
+    assert "No policy shortens" in done.stdout
+
+
+def test_too_high_a_load_is_said():
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--max-num-seqs", "4")
+    assert done.exit_code == 0, done.output
+    assert "requests came to an engine without room (3 engines" in done.stdout.replace("\n", " ")
+
+
+def test_processes_give_the_same_report():
+    arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
+    alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
+    assert alone.exit_code == beside.exit_code == 0, beside.output
+    assert json.loads(alone.stdout) == json.loads(beside.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--log", "/nosuch"], 2, "does not exist"),
+        (["--workload", "poems"], 2, "'poems' is not one of"),
+        (["--rate", "1", "--batch", "1"], 2, "choose one"),
+        (["--rate", "x"], 2, "expected numbers separated by commas"),
+        (["--rate", "nan"], 2, "expected at least"),
+        (["--engines", "0"], 2, "expected at least 1"),
+        (["--engines", ""], 2, "expected numbers"),
+        (["--law", "h100"], 2, "FIXED_MS"),
+        (["--geometry", "gemma-4-26b"], 2, "give one with --law"),
+        (["--policies", "ELDR,best"], 2, "known are ELDR"),
+        (["--tau", "3"], 2, "at most 2"),
+        (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
+        (["--prefill", "0,2,2"], 2, "at least one engine"),
+        (["--picture", "x.xyz"], 2, "ends in .png or .svg"),
+        (["--json", "/nosuch/x.json"], 2, "the folder /nosuch does not exist"),
+        (["--workload", "captured", "--kv-tokens", "5", "--jobs", "1"], 1, "kv_tokens: 5 do not hold"),
+        (["--workload", "captured", "--engines", "900", "--jobs", "1"], 1, "cannot fill 900 clusters"),
+        (["--workload", "captured", "--seconds", "0.001", "--rate", "1", "--jobs", "1"], 1, "simulate longer"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_a_clear_error(arguments, status, message):
+    done = run(*arguments)
+    assert done.exit_code == status, done.output
+    assert message in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
+
+
+def test_bad_logs_are_clear_errors(write_log, tmp_path):
+    small, good = write_log(40), write_log(140)
+    (tmp_path / "noise.siglog").write_bytes(b"\xff" * 999)
+    for arguments, status, message in (
+        (["--log", small], 1, "NotEnoughSamples: 20 records"),
+        (["--log", tmp_path], 1, "NoLog"),
+        (["--log", tmp_path / "noise.siglog"], 1, "is no signature log"),
+        (["--log", good, "--model", "x"], 1, "140 other model"),
+        (["--log", good, "--workload", "task"], 2, "choose one"),
+        (["--log", good, "--drift-at", "3"], 2, "no kinds whose mix could change"),
+        (["--log", good, "--policies", "Domain"], 2, "Domain needs labels"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == status, done.output
+        assert message in done.output.replace("\n", " ")

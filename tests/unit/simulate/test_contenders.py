@@ -1,0 +1,80 @@
+"""Policies by name and settings; laws; groups."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.core.band import BandJSQ
+from eldr.core.marginal import MarginalUnion
+from eldr.simulate.contenders import VANILLA, groups_by_share, parse_contender
+from eldr.simulate.laws import GPT_OSS_120B_MI300X, LAWS, parse_law, scaled
+
+
+def test_options_reach_the_policy():
+    contender = parse_contender("ELDR:tau=0.2:min_candidates=2:max_load=1.25")
+    assert contender.policy({}) == BandJSQ(tau=0.2, min_candidates=2, max_load=1.25)
+    assert contender.centroids == "balanced"
+    assert parse_contender("MarginalUnion:prior=0.23").policy({}) == MarginalUnion(prior=0.23)
+
+
+@pytest.mark.parametrize(
+    ("text", "centroids", "unions"),
+    [
+        ("JSQ", None, False),
+        ("ELDR", "balanced", False),
+        (VANILLA, "vanilla", False),
+        ("MarginalUnion", None, True),
+        ("MarginalUnion:prior=0.5", "balanced", True),
+    ],
+)
+def test_what_a_policy_looks_at(text, centroids, unions):
+    contender = parse_contender(text)
+    assert (contender.centroids, contender.unions) == (centroids, unions)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eldr", "known are ELDR"),
+        ("ELDR:tau", "expected a number for tau"),
+        ("ELDR:tau=3", "expected 0..2"),
+        ("ELDR:tau=nan", "expected 0..2"),
+        ("ELDR:min_candidates=inf", "cannot convert"),
+        ("JSQ:tau=1", "JSQ has no option 'tau'; it has none"),
+        ("MarginalUnion:tau=1", "it has prior, max_load"),
+        ("MarginalUnion:max_load=0.5", "at least 1"),
+        ("", "unknown name"),
+    ],
+)
+def test_bad_policies_say_what_is_known(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_contender(text)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(sum), st.integers(1, 20))
+def test_groups_divide_the_engines(shares, n):
+    groups = groups_by_share([f"l{at}" for at in range(len(shares))], shares, n)
+    members = sorted(engine for group in groups.values() for engine in group)
+    assert members == list(range(n))
+    assert all(groups.values())
+
+
+def test_the_law_of_gpt_oss_reproduces_its_calibration_points():
+    # published round-robin decode times at 20 and 100 requests a second
+    assert GPT_OSS_120B_MI300X.seconds(15.3, 41) == pytest.approx(24.1e-3, rel=0.03)
+    assert GPT_OSS_120B_MI300X.seconds(172, 111) == pytest.approx(53.9e-3, rel=0.03)
+
+
+def test_laws_by_name_and_by_constants():
+    assert parse_law("qwen3-30b-mi300x", 128) == LAWS["qwen3-30b-mi300x"]
+    half = parse_law("qwen3-30b-mi300x", 64)
+    assert half.seconds(8, 32) == pytest.approx(LAWS["qwen3-30b-mi300x"].seconds(8, 64))
+    own = parse_law("5,100,20", 32)
+    assert own.seconds(10, 20) == pytest.approx(5e-3 + 2e-3 + 0.2e-3)
+    assert scaled(own, 2).seconds(10, 20) == pytest.approx(2 * own.seconds(10, 20))
+
+
+@pytest.mark.parametrize("text", ["h100", "1,2", "1,2,x", "-1,2,3", "nan,1,1", "0,0,0", ""])
+def test_bad_laws(text):
+    with pytest.raises(ValueError, match="expected"):
+        parse_law(text, 32)

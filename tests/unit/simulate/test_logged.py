@@ -1,0 +1,102 @@
+"""Requests of signature logs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eldr.fit.samples import FitError
+from eldr.simulate.logged import read_logs
+
+
+def read(*paths, **options):
+    return read_logs([Path(path) for path in paths], **{"model": None, "limit": 4000, "seed": 0} | options)
+
+
+def test_the_newer_half_is_simulated_and_the_older_calibrates(write_log, captured):
+    logged = read(write_log(200))
+    calibration, requests = logged.known.calibration, logged.known.requests
+    assert (logged.model, len(calibration), len(requests)) == ("m", 100, 100)
+    assert np.array_equal(requests.prefill[0], captured.prefill_counts[100])
+    assert np.array_equal(requests.prompt_tokens, captured.prompt_tokens[100:200])
+    assert (requests.output_tokens == 101).all()
+    used = captured.decode_counts(100, 100) / 100
+    assert -np.expm1(requests.logs[0]) == pytest.approx(np.minimum(used.ravel(), 0.999), abs=1e-5)
+
+
+def test_the_model_with_most_records_is_taken_unless_named(write_log):
+    several = [write_log(150), write_log(180, model="other")]
+    assert read(*several).model == "other"
+    assert len(read(*several, model="m").known.calibration) == 75
+    with pytest.raises(FitError, match="330 other model"):
+        read(*several, model="third")
+
+
+def test_a_single_segment_can_be_read(write_log):
+    (segment,) = write_log(140).glob("*.siglog")
+    assert len(read(segment).known.requests) == 70
+
+
+def test_steps_can_be_drawn_from_counts(write_log):
+    requests = read(write_log(140), sampled=True).known.requests
+    step = requests.steps[3, 5].reshape(4, 4)
+    assert (step // 64 == np.arange(4)[:, None]).all()
+
+
+def test_records_whose_engines_lost_counts_are_left_out(write_log):
+    logged = read(write_log(140, empty=range(100, 105)))
+    assert len(logged.known.requests) == 65
+    assert logged.skipped == {"newer ones that do not tell what their decode steps used": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "holds no record yet"),
+        ({"n": 60}, "30 records of the log's newer half tell"),
+        ({"n": 200, "decode_exact": False}, "0 records of the log's newer half"),
+        ({"n": 200, "decode_tokens": 10**15}, "0 records of the log's newer half"),
+        ({"n": 200, "top_k": 0}, "records of 0 of 64 experts per token"),
+        ({"n": 200, "top_k": 65}, "records of 65 of 64 experts per token"),
+        ({"n": 200, "exact": False}, "200 inexact counts"),
+        ({"n": 200, "prefill": b"xy"}, "200 damaged counts"),
+    ],
+)
+def test_too_little_is_said_with_what_to_do(write_log, options, message):
+    with pytest.raises(FitError, match=message):
+        read(write_log(**options))
+
+
+def test_damage_is_told(write_log):
+    whole = write_log(300)
+    (segment,) = whole.glob("*.siglog")
+    data = bytearray(segment.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    segment.write_bytes(data)
+    logged = read(whole)
+    assert 90 < len(logged.known.requests) < 101
+    assert "could be read only up to byte" in logged.damaged[0]
+    data[len(data) // 4] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(FitError, match=r"at least 64 are needed.*could be read only up to byte"):
+        read(whole)
+
+
+def test_a_segment_that_is_gone_or_foreign_spoils_no_log(write_log):
+    log = write_log(140)
+    (log / "000000000007.siglog").symlink_to("nowhere")
+    (log / "000000000008.siglog").write_bytes(b"\xff" * 99)
+    logged = read(log)
+    assert len(logged.known.requests) == 70
+    assert [text.split(" could be read only ")[1][:12] for text in logged.damaged] == ["up to byte 0"] * 2
+
+
+def test_foreign_files_and_folders_are_told(tmp_path):
+    foreign = tmp_path / "x.siglog"
+    foreign.write_bytes(b"\x00" * 4000)
+    with pytest.raises(FitError, match="is no signature log"):
+        read(foreign)
+    with pytest.raises(FitError, match="holds no signature log"):
+        read(
+            tmp_path / "..",
+        )

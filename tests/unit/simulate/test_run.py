@@ -1,0 +1,154 @@
+"""Invariants of whole runs."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from eldr.simulate.centroids import fitted, similarities
+from eldr.simulate.contenders import groups_by_share, parse_contender
+from eldr.simulate.engine import Limits
+from eldr.simulate.run import Pool, simulate
+from eldr.simulate.workload import Window, make_workload
+
+WINDOW = Window(0.0, 20.0, 0.0)  # all requests are measured: runs go on until the last has ended
+TEXTS = [
+    "JSQ", "RoundRobin", "Random", "PowerOfTwo", "Domain", "ELDR", "ELDR:min_candidates=2:max_load=1.25",
+    "MarginalUnion", "MarginalUnion:prior=0.23",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scores(small):
+    return similarities(fitted(small.calibration, 4, 1), small.requests.prefill)
+
+
+@pytest.fixture(scope="module")
+def run(population, scores, law):
+    def run(text, *, window=WINDOW, rate=15.0, pool=None, tokens=60, seed=0):
+        contender = parse_contender(text)
+        workload = make_workload(population, rate=rate, window=window, seed=seed, output_tokens=tokens)
+        done = simulate(
+            pool or Pool((law,) * 4, Limits(), sampled=False),
+            population,
+            workload,
+            window,
+            contender.policy(groups_by_share(population.labels, population.shares, 4)),
+            similarity=scores if contender.centroids else None,
+            unions=contender.unions,
+            seed=seed,
+        )
+        return workload, done
+
+    return run
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_every_request_ends_once_and_counts_return_to_zero(run, law, text, sampled):
+    workload, done = run(text, pool=Pool((law,) * 4, Limits(), sampled=sampled))
+    assert done.measures.requests == len(workload)
+    assert done.left == [0, 0, 0, 0]
+    assert ((done.worker >= 0) & (done.worker < 4)).all()
+    assert (done.joined >= workload.ready - 1e-9).all()
+    assert (done.first > done.joined).all()
+    assert (done.end > done.first).all()
+    shortest = law.seconds(1, 4.0)
+    assert ((done.end - done.joined) >= 60 * shortest * 0.999).all()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_same_seed_gives_the_same_run(run, text):
+    one, same = run(text)[1], run(text)[1]
+    assert one.measures == same.measures
+    assert np.array_equal(one.worker, same.worker)
+    assert np.array_equal(one.end, same.end)
+    assert run(text, seed=1)[1].measures != one.measures
+
+
+def test_a_lone_request_sees_the_laws_step_time(run, population, law):
+    workload, done = run("JSQ", rate=0.05, window=Window(0.0, 90.0, 0.0))
+    lone = workload.record[0]
+    active = (96 - np.exp(population.logs[lone].astype(np.float64)).sum()) / 3
+    tpot = (done.end[0] - done.first[0]) / 59
+    assert tpot == pytest.approx(law.seconds(1, active), rel=1e-9)
+    assert done.end[0] - done.joined[0] == pytest.approx(60 * law.seconds(1, active), rel=1e-9)
+    assert done.joined[0] == workload.arrival[0]
+
+
+def test_taking_steps_together_changes_nothing(run, population, law, monkeypatch):
+    _, together = run("JSQ")
+    monkeypatch.setattr("eldr.simulate.active.ExpectedUnion.steady", False)
+    _, single = run("JSQ")
+    assert together.end == pytest.approx(single.end, rel=1e-9)
+    assert np.array_equal(together.worker, single.worker)
+    assert together.measures.active_per_token == pytest.approx(single.measures.active_per_token, rel=1e-3)
+
+
+def test_jsq_is_as_good_as_round_robin_under_even_load(run):
+    jsq, turn = (run(text)[1].measures for text in ("JSQ", "RoundRobin"))
+    assert jsq.tpot_mean == pytest.approx(turn.tpot_mean, rel=0.02)
+    assert jsq.imbalance < 1.2
+    assert jsq.candidates == 4.0
+
+
+@pytest.mark.parametrize("text", ["ELDR", "Domain", "MarginalUnion", "MarginalUnion:prior=0.23"])
+def test_locality_saves_experts(run, text):
+    jsq, local = run("JSQ")[1].measures, run(text)[1].measures
+    assert local.active_per_token < 0.97 * jsq.active_per_token
+    assert local.tpot_mean < jsq.tpot_mean
+
+
+def test_domains_stay_in_their_groups(run, population):
+    workload, done = run("Domain")
+    groups = groups_by_share(population.labels, population.shares, 4)
+    for record, worker in zip(workload.record, done.worker, strict=True):
+        assert worker in groups[population.labels[population.label[record]]]
+
+
+def test_capacity_is_respected_and_waiting_told(run, law):
+    pool = Pool((law,) * 4, Limits(max_num_seqs=2), sampled=False)
+    _, done = run("JSQ", pool=pool)
+    assert done.measures.waited > 0.2
+    assert done.measures.batch <= 2
+    changes = [(time, +1, worker) for time, worker in zip(done.joined, done.worker, strict=True)]
+    changes += [(time, -1, worker) for time, worker in zip(done.end, done.worker, strict=True)]
+    held = Counter()
+    for _, change, worker in sorted(changes):
+        held[worker] += change
+        assert held[worker] <= 2
+    assert run("JSQ")[1].measures.waited == 0
+
+
+def test_a_request_that_never_fits_is_refused(run, law):
+    with pytest.raises(ValueError, match="kv_tokens: 60 do not hold the longest request"):
+        run("JSQ", pool=Pool((law,) * 4, Limits(kv_tokens=60), sampled=False))
+
+
+def test_no_measured_request_is_an_error(run):
+    with pytest.raises(ValueError, match="simulate longer"):
+        run("JSQ", window=Window(0.0, 1e-6, 5.0))
+
+
+def test_routers_that_talk_seldom_balance_worse(run, law):
+    def imbalance(routers, lag):
+        pool = Pool((law,) * 4, Limits(), sampled=False, routers=routers, lag=lag)
+        _, done = run("MarginalUnion", pool=pool, rate=30.0)
+        assert done.left == [0] * 4
+        return done.measures.imbalance
+
+    one, often, seldom = imbalance(1, 1.0), imbalance(3, 0.01), imbalance(3, 5.0)
+    assert one == pytest.approx(often, rel=0.06)
+    assert seldom > often
+
+
+def test_slow_engines_get_less_of_a_policy_that_knows_their_law(run, law):
+    from eldr.simulate.laws import scaled
+
+    laws = (law, law, scaled(law, 2.0), scaled(law, 2.0))
+    shares = {}
+    for text in ("RoundRobin", "MarginalUnion"):
+        _, done = run(text, pool=Pool(laws, Limits(), sampled=False))
+        shares[text] = np.mean(done.worker >= 2)
+    assert shares["RoundRobin"] == pytest.approx(0.5, abs=0.01)
+    assert shares["MarginalUnion"] < 0.4
