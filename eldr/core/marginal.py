@@ -47,21 +47,24 @@ class MarginalUnion:
         outlook, n = situation.outlook, situation.sequences
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
+        once, twice = n * n, 2 * n
         costs = [
-            # (B + n) T(B + n, A + dA) - B T(B, A), with what cancels left out
-            n * (law.fixed + law.per_expert * (active + growth) + law.per_request * (batch + n))
-            + batch * (law.per_expert * growth + law.per_request * n)
+            # (B + n) T(B + n, A + dA) - B T(B, A), multiplied out: this runs for every engine with every request
+            n * law.fixed
+            + law.per_expert * (n * active + growth * (n + batch))
+            + law.per_request * (once + twice * batch)
             for batch, active, growth, law in zip(
                 situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True
             )
         ]
-        if self.prior and situation.similarity is not None:
-            scores = situation.similarity
+        scores = situation.similarity
+        if self.prior and scores is not None:
             middle, weight = _mean(scores), self.prior * n
-            for at, law in enumerate(situation.laws):
-                bonus = weight * law.n_experts * law.per_expert * (scores[at] - middle)
-                if bonus == bonus:  # noqa: PLR0124 - NaN for a worker without a centroid
-                    costs[at] -= bonus
+            costs = [
+                # NaN for a worker without a centroid, which is like all others
+                cost - weight * law.n_experts * law.per_expert * (score - middle) if score == score else cost  # noqa: PLR0124
+                for cost, law, score in zip(costs, situation.laws, scores, strict=True)
+            ]
         return costs
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
@@ -69,10 +72,17 @@ class MarginalUnion:
         if situation.outlook is None:
             return _JSQ.choose(situation, rng)
         costs = self.costs(situation)
-        below = within(situation, self.max_load) if self.max_load < math.inf else range(len(costs))
-        least = min(costs[at] for at in below)
-        limit = least + _SAME * abs(least)
-        return least_loaded_of([at for at in below if costs[at] <= limit], situation)
+        if self.max_load < math.inf:
+            below = within(situation, self.max_load)
+            limit = _limit(min(costs[at] for at in below))
+            return least_loaded_of([at for at in below if costs[at] <= limit], situation)
+        limit = _limit(min(costs))
+        return least_loaded_of([at for at, cost in enumerate(costs) if cost <= limit], situation)
+
+
+def _limit(least: float) -> float:
+    """Return up to where costs are the same as the least."""
+    return least + _SAME * abs(least)
 
 
 def _mean(scores: Sequence[float]) -> float:

@@ -55,9 +55,10 @@ class LocalityMetrics(Collector):
             labels=["endpoint", "constant"],
         )
         if experts is not None and laws.learned is not None:
-            for endpoint in self._registry.endpoints(ROLE_DECODE):
-                for constant, value in _constants(laws.of(endpoint.name, experts)).items():
-                    law.add_metric([endpoint.name, constant], value)
+            names = [endpoint.name for endpoint in self._registry.endpoints(ROLE_DECODE)]
+            for name, one in zip(names, laws.of(names, experts), strict=True):
+                for constant, value in _constants(one).items():
+                    law.add_metric([name, constant], value)
         share, error = laws.expert_share() or (math.nan, math.nan)
         yield expected
         yield law
@@ -91,16 +92,14 @@ def law_state(locality: Locality, registry: Registry, table: Table) -> dict[str,
     learned, share = laws.learned, laws.expert_share()
     if learned is None or experts is None or share is None:
         return None
+    names = [endpoint.name for endpoint in registry.endpoints(ROLE_DECODE)]
     return {
         **_constants(learned.pool),
         "windows": learned.windows,
         "noise": round(learned.noise, 4),
         "expert_share": round(share[0], 4),
         "expert_share_error": round(share[1], 4),
-        "engines": {
-            endpoint.name: _constants(laws.of(endpoint.name, experts))
-            for endpoint in registry.endpoints(ROLE_DECODE)
-        },
+        "engines": {name: _constants(one) for name, one in zip(names, laws.of(names, experts), strict=True)},
     }
 
 

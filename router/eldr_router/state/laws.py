@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from eldr.core.step_law import Learned, Window, learn
@@ -54,12 +54,13 @@ class Laws:
         enough = sum(map(len, self._windows.values())) >= _LEAST_WINDOWS
         self._learned = learn(self._windows, default_law(n_experts)) if enough else None
 
-    def of(self, engine: str, n_experts: int) -> StepTime:
-        """Return an engine's law: learned, or the default."""
+    def of(self, engines: Sequence[str], n_experts: int) -> list[StepTime]:
+        """Return engines' laws: learned, or the default."""
         learned = self._learned
         if learned is None or n_experts != self._n_experts:
-            return default_law(n_experts)
-        return learned.laws.get(engine, learned.pool)
+            return [default_law(n_experts)] * len(engines)
+        laws, pool = learned.laws, learned.pool
+        return [laws.get(engine, pool) for engine in engines]
 
     @property
     def learned(self) -> Learned | None:

@@ -99,8 +99,7 @@ class Locality:
         if unions is None:
             return Expected(None, reason, None, [])
         outlook = unions.outlook(request, engines, totals, sequences)
-        laws = [self.laws.of(engine, unions.shape.n_experts) for engine in engines]
-        return Expected(request, reason, outlook, laws)
+        return Expected(request, reason, outlook, self.laws.of(engines, unions.shape.n_experts))
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""

@@ -94,12 +94,12 @@ def test_laws_are_learned_and_follow_a_restart():
             engine.runs(300)
     laws.learn(128)
     assert laws.learned is None
-    assert laws.of("d0", 128) == default_law(128), "three windows are too few"
+    assert laws.of(["d0"], 128)[0] == default_law(128), "three windows are too few"
     for _ in range(40):
         for engine in engines:
             engine.runs(300)
     laws.learn(128)
-    assert laws.of("d0", 128).seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
+    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
     share, error = laws.expert_share()
     assert 0.2 < share < 0.9
     assert error < 0.3 * share
@@ -107,8 +107,8 @@ def test_laws_are_learned_and_follow_a_restart():
     for _ in range(40):
         engines[0].runs(300)
     laws.learn(128)
-    assert laws.of("d0", 128).seconds(20, 60) == pytest.approx(2 * TRUE.seconds(20, 60), rel=0.04)
-    assert laws.of("d1", 128).seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
+    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(2 * TRUE.seconds(20, 60), rel=0.04)
+    assert laws.of(["d1"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
 
 
 def test_few_steps_wait_for_more():
@@ -136,5 +136,5 @@ def test_any_telemetry_is_survived(totals):
     for total in totals:
         laws.heard("d0", Sums(*total))
     laws.learn(64)
-    assert laws.of("d0", 64).seconds(4, 10) >= 0
-    assert laws.of("new", 128) == default_law(128)
+    assert laws.of(["d0"], 64)[0].seconds(4, 10) >= 0
+    assert laws.of(["new"], 128)[0] == default_law(128)
