@@ -74,7 +74,8 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     windows : mapping of str to sequence of Window
         By worker; those without steps or with numbers that are none are left out.
     default : StepTime
-        What is believed beforehand, each constant give or take itself; it decides what observations cannot tell apart.
+        What is believed beforehand, but for its scale: each constant give or take as much as would explain a whole step. It
+        decides what observations cannot tell apart.
 
     Notes
     -----
@@ -131,7 +132,7 @@ def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
 
 def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple[Array, float]:
     """Return the constants, none below zero, and the standard error of the second one."""
-    spread = np.maximum(before, 1e-12)  # each one's own size is its uncertainty beforehand
+    spread = np.average(seconds) / np.maximum(np.average(table, axis=0), _SHORTEST)
     free = np.ones(3, dtype=np.bool_)
     law = np.zeros(3)
     inverse: Array = np.zeros((3, 3))

@@ -18,6 +18,8 @@ from eldr.wire import decode_counts
 
 Floats = npt.NDArray[np.float64]
 _PAGE = 256
+_MOST_FAILURES = 10
+"""In a row; they come a second apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +171,19 @@ class Sampler:
     async def run(self, stop: asyncio.Event) -> None:
         """Sample once a second until told to stop."""
         readers = [Reader(url) for url in self.engines()]
+        failures = 0
         async with httpx.AsyncClient(timeout=30.0) as client:
             while not stop.is_set():
-                totals = await asyncio.gather(*(reader.read(client) for reader in readers))
-                self.samples.append((asyncio.get_running_loop().time(), sum(totals, Totals())))
+                try:
+                    totals = await asyncio.gather(*(reader.read(client) for reader in readers))
+                except httpx.TransportError:
+                    # a server that closes a kept connection just as it is used again is no failure of the run
+                    failures += 1
+                    if failures > _MOST_FAILURES:
+                        raise
+                else:
+                    failures = 0
+                    self.samples.append((asyncio.get_running_loop().time(), sum(totals, Totals())))
                 await asyncio.sleep(1.0)
 
     def between(self, start: float, end: float) -> Totals:

@@ -207,6 +207,25 @@ def test_a_plan_compares_every_phase_with_the_balancer(plan):
     assert {step.mix for step in measured if step.policy == "JSQ"} == {"first", "second"}
 
 
+async def test_a_kept_connection_that_its_server_closes_spoils_nothing(monkeypatch):
+    metrics, asked, stop = EngineMetrics("m", 4).render(), [], asyncio.Event()
+
+    def answer(request):
+        asked.append(request.url.path)
+        if len(asked) == 1:
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+        if request.url.path == "/metrics":
+            return httpx.Response(200, content=metrics)
+        stop.set()
+        return httpx.Response(200, json={"boot": "b", "next": 0, "records": []})
+
+    client = httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client(transport=httpx.MockTransport(answer)))
+    sampler = Sampler(lambda: ["http://engine"])
+    await asyncio.wait_for(sampler.run(stop), 30)
+    assert len(sampler.samples) == 1
+
+
 async def test_experts_are_weighted_by_the_tokens_that_see_them():
     pages = [(10, 100.0, 20.0), (20, 300.0, 120.0)]  # steps, experts, requests so far: 10 x 2, then 20 x 10
 
