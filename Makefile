@@ -1,4 +1,4 @@
-.PHONY: help venv check test e2e-vllm demo bench bench-engine correlation soak kube-up
+.PHONY: help venv check test e2e-vllm demo bench bench-engine bench-steps correlation soak kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -18,6 +18,8 @@ bench: venv ## measure, and write docs/benchmarks/README.md
 bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md
 	@.venv/bin/python hack/bench/engine.py
 	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py
+bench-steps: venv ## how decode steps of a real engine follow their active experts: writes docs/benchmarks/steps.md
+	@.venv/bin/python hack/bench/steps.py
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py
 soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again
