@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -134,10 +135,14 @@ def evaluate(
         )
 
     similarity = _similarities(samples, known, centroids, k)
+    before = None if active is None else _similarities(samples, known, active, k)
+    with ThreadPoolExecutor(2) as pool:  # NumPy lets go of the interpreter for the exponentials
+        jsq, new = pool.submit(run, JSQ(), None), pool.submit(run, band, similarity)
+        old = None if before is None else pool.submit(run, band, before)
     return Evaluation(
-        jsq=run(JSQ(), None),
-        new=run(band, similarity),
-        active=None if active is None else run(band, _similarities(samples, known, active, k)),
+        jsq=jsq.result(),
+        new=new.result(),
+        active=None if old is None else old.result(),
         held_out=len(known),
         band=measure_band(similarity, tau, band.min_candidates),
     )
