@@ -91,7 +91,7 @@ def choose_layers(
     Notes
     -----
     O(n_layers^2 n_pairs log n_pairs): each candidate costs one ranking, from running sums of dot products and norms.
-    Every candidate is ranked on every pair: of 4,000 pairs the best four hold the best of all in half to four fifths of the
+    Every candidate is ranked on every pair: of 4,000 pairs the best four hold the best of all in two to four fifths of the
     steps only, because layers added late differ by less than a sample tells.
     """
     check_counts(counts)
