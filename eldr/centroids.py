@@ -175,22 +175,13 @@ def load(data: bytes) -> CentroidSet:
     """
     if not data.startswith(MAGIC):
         raise CentroidsError("not a centroid file: the first bytes are foreign")
+    # First of all: nothing that a disk or a network has changed reaches a parser.
+    if len(data) < len(MAGIC) + _DIGEST or hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise CentroidsError("truncated or damaged: the digest does not match the contents")
     end = data.find(b"\n", len(MAGIC), len(MAGIC) + _MAX_HEADER)
     if end < 0:
-        raise CentroidsError("truncated inside the header")
-    try:
-        header = json.loads(data[len(MAGIC) : end])
-    except ValueError:
-        raise CentroidsError("damaged header: not JSON") from None
-    if not isinstance(header, dict):
-        raise CentroidsError("damaged header: not an object")
-    version = header.get("version")
-    if version != FORMAT:
-        newer = isinstance(version, int) and version > FORMAT
-        raise CentroidsError(
-            f"format version {version!r}, this program reads {FORMAT}"
-            + ("; upgrade the router before the fit" if newer else "")
-        )
+        raise CentroidsError("damaged header: no end")
+    header = _parsed(data[len(MAGIC) : end])
     fields = _checked(header)
     cells = len(fields["kept"]) * fields["experts"]
     want = end + 1 + cells * 4 + fields["k"] * cells * 2 + _DIGEST
@@ -198,8 +189,6 @@ def load(data: bytes) -> CentroidSet:
         raise CentroidsError(
             f"{'truncated' if len(data) < want else 'damaged'}: {len(data)} bytes, expected {want}"
         )
-    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
-        raise CentroidsError("damaged: the digest does not match the contents")
     weights = np.frombuffer(data, "<f4", cells, end + 1).astype(np.float32)
     centers = np.frombuffer(data, "<f2", fields["k"] * cells, end + 1 + cells * 4).astype(np.float32)
     return CentroidSet(
@@ -213,8 +202,26 @@ def load(data: bytes) -> CentroidSet:
         centers=centers.reshape(fields["k"], cells),
         samples=fields["samples"],
         created=fields["created"],
-        rho=fields["rho"],
+        rho=fields.get("rho"),
     )
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return a header of this version."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise CentroidsError("damaged header: not JSON") from None
+    if not isinstance(header, dict):
+        raise CentroidsError("damaged header: not an object")
+    version = header.get("version")
+    if type(version) is not int or version != FORMAT:
+        newer = type(version) is int and version > FORMAT
+        raise CentroidsError(
+            f"format version {version!r}, this program reads {FORMAT}"
+            + ("; upgrade the router before the fit" if newer else "")
+        )
+    return header
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
@@ -235,8 +242,12 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
         value = header.get(name)
         if name == "rho" and value is None:
             continue
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
             raise CentroidsError(f"header field {name}: expected a number, got {value!r}")
+        try:
+            header[name] = float(value)
+        except OverflowError:
+            raise CentroidsError(f"header field {name}: no float holds it") from None
     return header
 
 

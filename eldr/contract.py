@@ -227,10 +227,21 @@ REPORT_KEY: Final = "report.json"
 
 ``{"version": 1, "verdict": "Accepted" | "Rejected" | "Failed", "reason": CamelCase, "message": str,
    "set": SET | null, "samples": n, "layers_kept": [l, ...], "layers": L, "experts": E, "rho": float | null,
-   "weighting": "counts" | "counts_idf", "imbalance": float, "cluster_sizes": [n, ...],
+   "weighting": "counts" | "counts_idf",
+   "imbalance": float,                    largest cluster over the mean
+   "cluster_sizes": [n, ...],
    "reduction": float | null,             predicted share of active experts saved against JSQ, held-out records
    "baseline_reduction": float | null,    the same for the set that was active
-   "seconds": float}``"""
+   "seconds": float}``
+
+What a run that made a set adds (null where placement could not be predicted):
+
+``{"layers_basis": "correlation" | "uninformative" | "no_decode",   what the kept layers rest on; all are kept but for the first
+   "skipped": {reason: n},                records left out
+   "placement_imbalance": float | null,   predicted load of the fullest worker over the mean, held-out records
+   "tau": float | null,                   the band that was assumed
+   "single_candidate": float | null,      share of decisions with one candidate in it
+   "suggested_tau": float | null}``       the band with which that share would be one half"""
 REPORT_VERSION: Final = 1
 
 STATE_VERSION: Final = 1

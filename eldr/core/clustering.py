@@ -13,9 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
 
-from eldr.core.assignment import Labels, assign_balanced
+from eldr.core.assignment import Assignment, assign_balanced
+from eldr.core.moves import Labels
 from eldr.core.signature import TINY, Floats
+
+_CHUNK = 4096  # points at a time, so that no second copy of them all is made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +74,8 @@ def balanced_kmeans(
     centre for its members. Centres of duplicate points may coincide; they then share the load of those requests.
     """
     _check_points(points, n_clusters)
-    runs = (_run(points, _seed(points, n_clusters, rng), max_iter) for _ in range(max(1, restarts)))
+    seeds = _seeds(points, n_clusters, rng, max(1, restarts))
+    runs = (_run(points, points[chosen], max_iter) for chosen in seeds)
     return min(runs, key=lambda run: run.inertia)
 
 
@@ -81,7 +86,7 @@ def _check_points(points: Floats, n_clusters: int) -> None:
         raise ValueError(f"n_clusters: expected at least 1, got {n_clusters}")
     if len(points) < n_clusters:
         raise ValueError(f"{len(points)} points cannot fill {n_clusters} clusters; collect more samples")
-    norms = np.linalg.norm(points, axis=1)
+    norms = np.sqrt(np.vecdot(points, points))
     if not np.isfinite(norms).all() or np.abs(norms - 1.0).max() > 1e-3:
         bad = int(np.argmax(~(np.abs(norms - 1.0) <= 1e-3)))
         raise ValueError(
@@ -89,48 +94,69 @@ def _check_points(points: Floats, n_clusters: int) -> None:
         )
 
 
-def _seed(points: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Choose initial centres by k-means++ (squared Euclidean distance of unit vectors is twice 1 - cosine)."""
-    chosen = [int(rng.integers(len(points)))]
-    distance = np.full(len(points), np.inf)
-    for _ in range(n_clusters - 1):
-        distance = np.minimum(distance, np.maximum(0.0, 1.0 - points @ points[chosen[-1]]))
-        total = float(distance.sum())
-        # All remaining points coincide with a centre: any point is as good as another.
-        chosen.append(
-            int(rng.choice(len(points), p=distance / total)) if total > 0 else int(rng.integers(len(points)))
-        )
-    return points[chosen].copy()
+def _seeds(points: Floats, n_clusters: int, rng: np.random.Generator, restarts: int) -> npt.NDArray[np.intp]:
+    """Choose initial centres by k-means++ (squared Euclidean distance of unit vectors is twice 1 - cosine).
+
+    Returns
+    -------
+    ndarray of int, shape (restarts, n_clusters)
+        Points. All restarts are chosen side by side, so that the points are read once per centre and not once for each.
+    """
+    n = len(points)
+    chosen = np.empty((restarts, n_clusters), dtype=np.intp)
+    draws = np.empty((restarts, n_clusters - 1))
+    for run in range(restarts):  # one restart's numbers after the other's
+        chosen[run, 0] = rng.integers(n)
+        draws[run] = rng.random(n_clusters - 1)
+    distance = np.full((restarts, n), np.inf)
+    for nth in range(1, n_clusters):
+        cosine = points[chosen[:, nth - 1]] @ points.T
+        np.minimum(distance, np.maximum(0.0, 1.0 - cosine), out=distance)
+        for run in range(restarts):
+            total = float(distance[run].sum())
+            # All remaining points coincide with a centre: any point is as good as another.
+            odds = distance[run] / total if total > 0 else np.full(n, 1.0 / n)
+            reached = odds.cumsum()
+            chosen[run, nth] = (reached / reached[-1]).searchsorted(draws[run, nth - 1], side="right")
+    return chosen
 
 
 def _run(points: Floats, centers: Floats, max_iter: int) -> Clustering:
     k = len(centers)
     capacity = -(-len(points) // k)
-    labels: Labels | None = None
+    assigned: Assignment | None = None
     n_iter = 0
     while n_iter < max(1, max_iter):
         n_iter += 1
-        similarity = points @ centers.T
-        assigned = assign_balanced(1.0 - similarity, capacity, labels)
-        if labels is not None and np.array_equal(assigned, labels):
+        before = assigned
+        assigned = assign_balanced(1.0 - points @ centers.T, capacity, before)
+        if before is not None and np.array_equal(assigned.labels, before.labels):
             break
-        labels = assigned
-        centers = _update(points, labels, centers)
-    assert labels is not None  # noqa: S101 - max_iter >= 1
-    inertia = float((1.0 - np.einsum("nd,nd->n", points, centers[labels])).sum())
-    return Clustering(centers=centers, labels=labels, inertia=inertia, n_iter=n_iter)
+        centers = _update(points, assigned.labels, centers)
+    assert assigned is not None  # noqa: S101 - max_iter >= 1
+    labels = assigned.labels
+    cosines = np.empty(len(points), dtype=np.float32)
+    for at in range(0, len(points), _CHUNK):
+        part = slice(at, at + _CHUNK)
+        cosines[part] = np.einsum("nd,nd->n", points[part], centers[labels[part]])
+    return Clustering(centers=centers, labels=labels, inertia=float((1.0 - cosines).sum()), n_iter=n_iter)
 
 
 def _update(points: Floats, labels: Labels, old: Floats) -> Floats:
+    """Return the normalised means of the members."""
+    sizes = np.bincount(labels, minlength=len(old))
+    # Members are summed where they lie: gathering them would copy all points in every iteration.
+    members = np.argsort(labels, kind="stable")
+    ones = np.ones(len(points), dtype=np.float32)
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    sums = csr_array((ones, members, ends), shape=(len(old), len(points))) @ points
     centers = old.copy()
-    for cluster in range(len(old)):
-        members = points[labels == cluster]
-        if len(members):
-            mean = members.mean(axis=0)
-            norm = np.linalg.norm(mean)
-            # Opposite members cancel out; an empty cluster has none. Both keep the old centre.
-            if norm > TINY:
-                centers[cluster] = mean / norm
+    for cluster in np.flatnonzero(sizes):
+        mean = sums[cluster] / np.float32(sizes[cluster])
+        norm = np.linalg.norm(mean)
+        # Opposite members cancel out; an empty cluster has none. Both keep the old centre.
+        if norm > TINY:
+            centers[cluster] = mean / norm
     return centers
 
 

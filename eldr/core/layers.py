@@ -9,14 +9,14 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.signature import TINY, Counts, check_counts
-
-Pairs = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
-Doubles = npt.NDArray[np.float64]
+from eldr.core.pairs import Doubles, Pairs, Rows, distances, layer_rows, pair_dots
+from eldr.core.ranks import RankCorrelation
+from eldr.core.signature import Counts, Floats, check_counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,78 +43,40 @@ class LayerChoice:
         return max(self.curve)
 
 
-def sample_pairs(n_requests: int, n_pairs: int, rng: np.random.Generator) -> Pairs:
-    """Draw distinct pairs of distinct requests; all of them where there are no more than asked for.
+class _Products(NamedTuple):
+    """Of each pair: dot products and the squared norms of both ends; of one layer, or summed over several."""
 
-    Raises
-    ------
-    ValueError
-        If there are fewer than two requests.
-    """
-    if n_requests < 2:
-        raise ValueError(f"n_requests: a pair needs 2, got {n_requests}")
-    if n_requests * (n_requests - 1) // 2 <= n_pairs:
-        first, second = np.triu_indices(n_requests, k=1)
-        return first.astype(np.intp), second.astype(np.intp)
-    first, second = np.sort(rng.integers(0, n_requests, (2, n_pairs)), axis=0)
-    drawn = np.unique(first[first != second] * n_requests + second[first != second])
-    return (drawn // n_requests).astype(np.intp), (drawn % n_requests).astype(np.intp)
+    dots: Doubles
+    first: Doubles
+    second: Doubles
+
+    def plus(self, other: _Products, out: _Products) -> _Products:
+        for mine, theirs, sums in zip(self, other, out, strict=True):
+            np.add(mine, theirs, out=sums)
+        return out
 
 
-def activation_distances(activations: Counts, pairs: Pairs) -> Doubles:
-    """Return cosine distances of decode-time activation vectors over all layers, one per pair.
-
-    Parameters
-    ----------
-    activations : ndarray, shape (n_requests, n_layers, n_experts)
-        Counts of the generated tokens.
-    pairs : tuple of ndarray of int
-    """
-    flat = check_counts(activations, "activations").reshape(len(activations), -1).astype(np.float32)
-    norm = np.linalg.norm(flat, axis=1, keepdims=True)
-    unit = np.divide(flat, norm, out=np.zeros_like(flat), where=norm > TINY)
-    return 1.0 - pair_dots(unit, pairs)
-
-
-def pair_dots(rows: npt.NDArray[np.float32], pairs: Pairs) -> Doubles:
-    """Return the dot product of each pair of rows.
-
-    One matrix product of all rows with all rows is far faster than gathering two rows per pair.
-    """
-    return (rows @ rows.T)[pairs].astype(np.float64)
-
-
-def rank_correlation(x: Doubles, y_ranks: Doubles) -> float:
-    """Return Spearman's rho of ``x`` with values whose centred ranks are given; 0 where either is constant."""
-    ranks = centred_ranks(x)
-    scale = np.sqrt((ranks @ ranks) * (y_ranks @ y_ranks))
-    return float(ranks @ y_ranks / scale) if scale > 0 else 0.0
-
-
-def centred_ranks(values: Doubles) -> Doubles:
-    """Return average ranks minus their mean, as Spearman's rho wants them.
-
-    An unstable sort is enough because ties share their mean rank; ten times as fast as :func:`scipy.stats.rankdata`.
-    """
-    order = np.argsort(values)
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    sizes = np.diff(np.append(starts, len(values)))
-    ranks = np.empty(len(values))
-    ranks[order] = np.repeat(starts + (sizes - 1) / 2.0, sizes)
-    return ranks - (len(values) - 1) / 2.0
-
-
-def choose_layers(weighted: npt.NDArray[np.floating], target: Doubles, pairs: Pairs) -> LayerChoice:
+def choose_layers(
+    counts: Counts,
+    target: Doubles,
+    pairs: Pairs,
+    *,
+    weights: Floats | None = None,
+    rows: Rows | None = None,
+) -> LayerChoice:
     """Select layers greedily: add the one that raises rho most, keep the prefix where rho peaks.
 
     Parameters
     ----------
-    weighted : ndarray of float, shape (n_requests, n_layers, n_experts)
-        Counts times weights: signatures before their norm.
-    target : ndarray of float, shape (n_pairs,)
-        Decode-time distance of each pair (:func:`activation_distances`).
+    counts : ndarray of int or float, shape (n_requests, n_layers, n_experts)
+        Prompt counts.
+    target : ndarray of float64, shape (n_pairs,)
+        Decode-time distance of each pair (:func:`eldr.core.pairs.activation_distances`).
     pairs : tuple of ndarray of int, shape (n_pairs,) each
+    weights : ndarray of float32, shape (n_layers, n_experts), optional
+        Multiplied with the counts; ones without it.
+    rows : ndarray of int, shape (n_rows,), optional
+        The requests that the pairs count; all without it.
 
     Returns
     -------
@@ -129,36 +91,38 @@ def choose_layers(weighted: npt.NDArray[np.floating], target: Doubles, pairs: Pa
     Notes
     -----
     O(n_layers^2 n_pairs log n_pairs): each candidate costs one ranking, from running sums of dot products and norms.
+    Every candidate is ranked on every pair: of 4,000 pairs the best four hold the best of all in two to four fifths of the
+    steps only, because layers added late differ by less than a sample tells.
     """
-    check_counts(weighted, "weighted")
-    n, layers, _ = weighted.shape
+    check_counts(counts)
     if target.shape != pairs[0].shape:
         raise ValueError(f"target: expected one distance per pair {pairs[0].shape}, got {target.shape}")
-    ranks = centred_ranks(target)
-    dots = np.empty((layers, len(target)))
-    squares = np.empty((layers, n))
-    for layer in range(layers):
-        x = weighted[:, layer].astype(np.float32)
-        squares[layer] = np.einsum("ne,ne->n", x, x)
-        dots[layer] = pair_dots(x, pairs)
+    correlation = RankCorrelation(target)
+    left = {layer: _products(counts, layer, pairs, weights, rows) for layer in range(counts.shape[1])}
+    kept, trial = (_Products(*np.zeros((3, len(target)))) for _ in range(2))
 
-    def rho(dot: Doubles, square: Doubles) -> float:
-        norm = np.sqrt(square[pairs[0]] * square[pairs[1]])
-        cosine = np.divide(dot, norm, out=np.zeros_like(dot), where=norm > TINY)
-        return rank_correlation(1.0 - cosine, ranks)
+    def rho(products: _Products) -> float:
+        kept.plus(products, out=trial)
+        return correlation(distances(*trial, out=trial.first))
 
-    dot_sum, square_sum = np.zeros(len(target)), np.zeros(n)
     order: list[int] = []
     curve: list[float] = []
-    left = list(range(layers))
     while left:
-        values = [rho(dot_sum + dots[layer], square_sum + squares[layer]) for layer in left]
-        best = int(np.argmax(values))
-        layer = left.pop(best)
-        dot_sum += dots[layer]
-        square_sum += squares[layer]
-        order.append(layer)
+        values = {layer: rho(products) for layer, products in left.items()}
+        best = max(values, key=values.__getitem__)
+        kept.plus(left.pop(best), out=kept)
+        order.append(best)
         curve.append(values[best])
-    mask = np.zeros(layers, dtype=np.bool_)
+    mask = np.zeros(len(order), dtype=np.bool_)
     mask[order[: int(np.argmax(curve)) + 1]] = True
     return LayerChoice(mask=mask, order=tuple(order), curve=tuple(curve))
+
+
+def _products(
+    counts: Counts, layer: int, pairs: Pairs, weights: Floats | None, rows: Rows | None
+) -> _Products:
+    x = layer_rows(counts, layer, rows)
+    if weights is not None:
+        x *= weights[layer]
+    squares = np.einsum("ne,ne->n", x, x).astype(np.float64)
+    return _Products(pair_dots(x, pairs), squares[pairs[0]], squares[pairs[1]])

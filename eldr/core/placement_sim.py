@@ -53,7 +53,12 @@ def inclusion_probabilities(counts: npt.NDArray[np.integer], tokens: npt.NDArray
     """
     if tokens.min() < 1:
         raise ValueError(f"tokens: expected at least 1 per request, got {tokens.min()}")
-    return np.minimum(counts / tokens[:, None, None], _CEILING).astype(np.float32)
+    inclusion = np.empty(counts.shape, dtype=np.float32)
+    for row, one, n in zip(
+        inclusion, counts, tokens, strict=True
+    ):  # doubles of one request at a time, not of all
+        row[:] = np.minimum(one / n, _CEILING)
+    return inclusion
 
 
 def replay(

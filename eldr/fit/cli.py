@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
-import time
 from pathlib import Path
 
 import click
-import numpy as np
-from rich.console import Console
-from rich.status import Status
 
 from eldr import contract
-from eldr.centroids import CentroidsError, CentroidSet, digest, dump, load
-from eldr.fit import report as reports
-from eldr.fit.pipeline import FitSettings, fit
-from eldr.fit.samples import FitError, make_samples, reservoir
-from eldr.fit.sources import from_directories
-from eldr.fit.verdict import judge
 
 MAX_SAMPLES = 4000
+
+
+def _one_thread_for_products() -> None:
+    """Before NumPy is imported: two threads choose layers, and those of a BLAS would only wait for each other.
+
+    A fit comes to the same result, to the last bit, whatever the number of cores.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def _writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -109,41 +107,22 @@ def log_command(
 
     Exits with 0 when the set was written, whatever the verdict; the report says whether it is better.
     """
-    began = time.perf_counter()
-    now = time.time()
-    previous = _load_active(active)
-    console = Console(stderr=True)
-    since = 0.0 if lookback_minutes is None else now - lookback_minutes * 60
-    try:
-        with Status("reading logs", console=console) as status:
-            rng = np.random.default_rng(seed)
-            records, skipped = reservoir(
-                from_directories(list(logs)), max_samples, rng, model=model, since=since
-            )
-            samples = make_samples(records, skipped)
-            settings = FitSettings(k=k, model=model, seed=seed, tau=tau)
-            result = fit(samples, settings, now=now, active=previous, progress=status.update)
-    except FitError as error:
-        raise click.ClickException(f"{error.reason}: {error}") from error
-    data = dump(result.centroids)
-    out.write_bytes(data)
-    report = reports.as_json(result, judge(result), time.perf_counter() - began) | {"digest": digest(data)}
-    if picture is not None:
-        reports.draw(report, picture)
-    if as_json:
-        click.echo(json.dumps(report, indent=2))
-    else:
-        reports.print_text(report, Console())
-        click.echo(f"wrote {out}: {len(data)} bytes, {report['digest']}")
+    _one_thread_for_products()
+    from eldr.fit.local import run
 
-
-def _load_active(path: Path | None) -> CentroidSet | None:
-    if path is None:
-        return None
-    try:
-        return load(path.read_bytes())
-    except CentroidsError as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint="--active") from error
+    run(
+        logs,
+        k=k,
+        model=model,
+        out=out,
+        active=active,
+        picture=picture,
+        as_json=as_json,
+        lookback_minutes=lookback_minutes,
+        max_samples=max_samples,
+        tau=tau,
+        seed=seed,
+    )
 
 
 @command.command("job")
@@ -175,13 +154,14 @@ def job_command(
 
     Reads the bearer token of the routers' admin ports from ELDR_ADMIN_TOKEN.
     """
-    from eldr.fit.job import Job, run
-
     token = os.environ.get(contract.ENV_ADMIN_TOKEN, "")
     if not token:
         raise click.UsageError(
             f"{contract.ENV_ADMIN_TOKEN} is empty: set it to the token of the routers' admin ports"
         )
+    _one_thread_for_products()
+    from eldr.fit.job import Job, run
+
     job = Job(
         namespace=namespace,
         deployment=deployment,

@@ -12,6 +12,12 @@ from eldr import contract
 from eldr.fit.pipeline import FitResult
 from eldr.fit.verdict import Verdict
 
+_BASIS = {
+    "correlation": "",
+    "uninformative": "(decode-time activations do not tell layers apart: all are kept)",
+    "no_decode": "(too few decode-time activations: all layers are kept)",
+}
+
 
 def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, Any]:
     """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command."""
@@ -27,6 +33,7 @@ def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, An
         "fitted": result.fitted,
         "skipped": result.skipped,
         "layers_kept": list(centroids.kept),
+        "layers_basis": result.basis,
         "layers": centroids.n_layers,
         "experts": centroids.n_experts,
         "rho": centroids.rho,
@@ -37,6 +44,10 @@ def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, An
         },
         "imbalance": max(result.sizes) * centroids.k / max(1, result.fitted),
         "cluster_sizes": result.sizes,
+        "placement_imbalance": None if evaluation is None else evaluation.new.imbalance,
+        "tau": None if evaluation is None else evaluation.band.tau,
+        "single_candidate": None if evaluation is None else evaluation.band.single,
+        "suggested_tau": None if evaluation is None else evaluation.band.suggested,
         "reduction": None if evaluation is None else evaluation.reduction,
         "baseline_reduction": None if evaluation is None else evaluation.active_reduction,
         "held_out": 0 if evaluation is None else evaluation.held_out,
@@ -73,7 +84,7 @@ def failed(reason: str, message: str, seconds: float) -> dict[str, Any]:
 def print_text(report: dict[str, Any], console: Console) -> None:
     """Write the report as a table."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    rho = "unknown (too few decode-time activations)" if report["rho"] is None else f"{report['rho']:.3f}"
+    rho = "unknown" if report["rho"] is None else f"{report['rho']:.3f}"
     rows = [
         ("verdict", f"{report['verdict']}: {report['message']}"),
         ("samples", f"{report['samples']} usable, {report['fitted']} fitted, {report['held_out']} held out"),
@@ -82,7 +93,7 @@ def print_text(report: dict[str, Any], console: Console) -> None:
             "signature",
             f"{report['weighting']}, layers {_ranges(report['layers_kept'])} of {report['layers']}",
         ),
-        ("rho", rho),
+        ("rho", f"{rho} {_BASIS[report['layers_basis']]}".strip()),
         ("cluster sizes", " ".join(str(size) for size in report["cluster_sizes"])),
         ("time", f"{report['seconds']:.2f} s"),
     ]
@@ -91,6 +102,10 @@ def print_text(report: dict[str, Any], console: Console) -> None:
             f"{experts['JSQ']:.1f} with JSQ, {experts['ELDR']:.1f} with this set: {-report['reduction']:+.1%}"
         )
         rows.insert(5, ("active experts", f"{change} (predicted at batch {report['batch']:.0f})"))
+        fullest = f"{report['placement_imbalance']:.2f} of the mean on the fullest worker, predicted"
+        rows.insert(6, ("load", fullest))
+        alone = f"{report['single_candidate']:.0%} of decisions have one candidate at {report['tau']:g}"
+        rows.insert(7, ("tau", f"{alone}, half of them would at {report['suggested_tau']:.3f}"))
     for name, text in rows:
         table.add_row(name, text)
     console.print(table)

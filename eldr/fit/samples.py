@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from eldr.siglog import Record
+
+Unsigned = npt.NDArray[np.unsignedinteger]
+
+WRONG_SUMS = "layers that do not sum to tokens x top-k"
 
 
 class FitError(Exception):
@@ -26,9 +31,9 @@ class Samples:
 
     Attributes
     ----------
-    prefill : ndarray of uint32, shape (n, n_layers, n_experts)
+    prefill : ndarray of uint16 or uint32, shape (n, n_layers, n_experts)
         Prompt counts.
-    decode : ndarray of uint32, shape (n, n_layers, n_experts)
+    decode : ndarray of uint16 or uint32, shape (n, n_layers, n_experts)
         Counts of generated tokens, zero where unknown.
     decode_tokens : ndarray of int, shape (n,)
         Tokens that ``decode`` counts; 0 where unknown.
@@ -39,8 +44,8 @@ class Samples:
         Why records were left out, and how many.
     """
 
-    prefill: npt.NDArray[np.uint32]
-    decode: npt.NDArray[np.uint32]
+    prefill: Unsigned
+    decode: Unsigned
     decode_tokens: npt.NDArray[np.int64]
     in_flight: npt.NDArray[np.int64]
     top_k: int
@@ -126,29 +131,61 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
         )
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)
     (layers, experts, top_k), _ = shapes.most_common(1)[0]
-    kept: list[tuple[Record, npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger] | None]] = []
+    kept: list[_Counted] = []
     skipped = Counter(skipped)
     for record in sorted(records, key=lambda record: record.time):
         if (record.n_layers, record.n_experts, record.top_k) != (layers, experts, top_k):
             skipped["other geometry"] += 1
             continue
         try:
-            kept.append(
-                (record, record.prefill_counts(), record.decode_counts() if record.decode_exact else None)
+            counted = _Counted(
+                record, record.prefill_counts(), record.decode_counts() if record.decode_exact else None
             )
         except ValueError:
             skipped["damaged counts"] += 1
+            continue
+        if counted.sums_up():
+            kept.append(counted)
+        else:
+            skipped[WRONG_SUMS] += 1
     if not kept:
         raise FitError("NoSamples", f"no usable record in the log ({_explain(skipped)})")
-    empty = np.zeros((layers, experts), dtype=np.uint32)
     return Samples(
-        prefill=np.stack([prefill for _, prefill, _ in kept]).astype(np.uint32),
-        decode=np.stack([empty if decode is None else decode for _, _, decode in kept]).astype(np.uint32),
-        decode_tokens=np.array([0 if decode is None else record.decode_tokens for record, _, decode in kept]),
-        in_flight=np.array([record.in_flight for record, _, _ in kept]),
+        prefill=_stack([counted.prefill for counted in kept], (layers, experts)),
+        decode=_stack([counted.decode for counted in kept], (layers, experts)),
+        decode_tokens=np.array(
+            [0 if counted.decode is None else counted.record.decode_tokens for counted in kept]
+        ),
+        in_flight=np.array([counted.record.in_flight for counted in kept]),
         top_k=top_k,
         skipped=dict(skipped),
     )
+
+
+class _Counted(NamedTuple):
+    """A record and its counts; ``decode`` is None where the engine did not vouch for it."""
+
+    record: Record
+    prefill: Unsigned
+    decode: Unsigned | None
+
+    def sums_up(self) -> bool:
+        """Tell whether counts that an engine vouched for are what it vouched for: every layer, every token."""
+        record = self.record
+        prompt = (self.prefill.sum(axis=1) == record.prompt_tokens * record.top_k).all()
+        steps = self.decode is None or (self.decode.sum(axis=1) == record.decode_tokens * record.top_k).all()
+        return bool(prompt and steps)
+
+
+def _stack(counts: Sequence[Unsigned | None], shape: tuple[int, int]) -> Unsigned:
+    """Return counts as one array of the smallest type that holds them, zero where there are none."""
+    largest = max((int(one.max()) for one in counts if one is not None), default=0)
+    dtype: type[np.unsignedinteger] = np.uint16 if largest < 1 << 16 else np.uint32
+    stacked: Unsigned = np.zeros((len(counts), *shape), dtype=dtype)
+    for row, one in zip(stacked, counts, strict=True):
+        if one is not None:
+            row[:] = one
+    return stacked
 
 
 def _explain(skipped: Counter[str]) -> str:

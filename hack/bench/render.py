@@ -54,7 +54,8 @@ def main() -> None:
 Written by `make bench` on {dt.datetime.now(tz=dt.UTC).date().isoformat()}: {cpu_model()}, {os.cpu_count()} cores, Python
 {platform.python_version()}, Linux {platform.release().split("-")[0]}; load average afterwards {load}. Other programs may have run beside it: trust
 ratios within one run more than absolute times. Smaller is better everywhere. Why the aims of CPU per
-request are missed: [what a request costs](../development/router.md#what-it-costs).
+request are missed: [what a request costs](../development/router.md#what-it-costs). Fits of 100,000 records
+are measured by `python hack/bench/fit.py --large` alone.
 
 | what | median | spread | rounds | aim |
 |---|---|---|---|---|

@@ -38,6 +38,18 @@ def edit(data: bytes, **fields) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
+def with_header(header: bytes) -> bytes:
+    data = dump(make())
+    body = centroids.MAGIC + header + data[data.index(b"\n", len(centroids.MAGIC)) : -32]
+    return body + hashlib.sha256(body).digest()
+
+
+def without(data: bytes, name: str) -> bytes:
+    header = json.loads(data[len(centroids.MAGIC) : data.index(b"\n", len(centroids.MAGIC))])
+    del header[name]
+    return with_header(json.dumps(header).encode())
+
+
 def test_round_trip():
     a = make()
     b = load(dump(a))
@@ -119,11 +131,45 @@ def test_foreign_bytes_are_refused(data):
         ({"weighting": "tfidf"}, "header field weighting"),
         ({"rho": "high"}, "header field rho"),
         ({"created": None}, "header field created"),
+        ({"created": 10**400}, "header field created"),
+        ({"rho": -(10**400)}, "header field rho"),
+        ({"version": True}, "format version True"),
+        ({"version": [[]]}, "format version"),
+        ({"kept": [0, 10**40]}, "kept: expected ascending"),
+        ({"weighting": ["counts"]}, "header field weighting"),
     ],
 )
 def test_inconsistent_headers_are_refused_with_the_field(fields, reason):
     with pytest.raises(CentroidsError, match=reason):
         load(edit(dump(make()), **fields))
+
+
+@pytest.mark.parametrize(
+    "name", ["layers", "experts", "top_k", "k", "kept", "weighting", "samples", "created", "model", "version"]
+)
+def test_a_header_without_a_field_is_refused(name):
+    with pytest.raises(CentroidsError, match=name):
+        load(without(dump(make()), name))
+
+
+def test_a_header_without_rho_knows_none():
+    assert load(without(dump(make()), "rho")).rho is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"[" * 200_000, b'{"a":' * 100_000, b"[]", b"{}", b"1" * 5000, b"\xff", b"null", b'{"kept": [1e999]}'],
+)
+def test_malformed_headers_are_refused(header):
+    with pytest.raises(CentroidsError):
+        load(with_header(header))
+
+
+def test_nothing_of_a_damaged_file_is_parsed():
+    data = bytearray(with_header(b"[" * 200_000))
+    data[-1] ^= 1
+    with pytest.raises(CentroidsError, match="digest"):
+        load(bytes(data))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.layers import activation_distances, centred_ranks, pair_dots, rank_correlation, sample_pairs
+from eldr.core.pairs import activation_distances, pair_dots, sample_pairs
+from eldr.core.ranks import rank_correlation
 from eldr.core.signature import Counts, document_frequency, inverse_document_frequency, signatures
 
 PAIRS = 30_000
@@ -89,7 +90,7 @@ def signature_correlations(capture: Capture, rng: np.random.Generator) -> dict[s
     counts = capture.prefill
     n, layers, _ = counts.shape
     pairs = sample_pairs(n, PAIRS, rng)
-    target = centred_ranks(activation_distances(capture.activations, pairs))
+    target = activation_distances(capture.activations, pairs)
     ones = np.ones(counts.shape[1:], dtype=np.float32)
     idf = inverse_document_frequency(document_frequency(counts), n)
     every_layer = np.ones(layers, dtype=np.bool_)

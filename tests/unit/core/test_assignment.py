@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
 
-from eldr.core.assignment import assign_balanced
+from eldr.core.assignment import Assignment, assign_balanced
+from eldr.core.prices import balancing_prices
 
 
 def optimum(costs, capacity):
@@ -24,7 +25,7 @@ def problems(draw):
 @given(problems())
 def test_total_cost_is_that_of_the_hungarian_solver(problem):
     costs, capacity = problem
-    labels = assign_balanced(costs, capacity)
+    labels, _ = assign_balanced(costs, capacity)
     assert np.bincount(labels, minlength=costs.shape[1]).max() <= capacity
     assert costs[np.arange(len(costs)), labels].sum() == pytest.approx(optimum(costs, capacity), abs=1e-6)
 
@@ -33,25 +34,67 @@ def test_total_cost_is_that_of_the_hungarian_solver(problem):
 def test_any_feasible_start_leads_to_the_optimum(problem, seed):
     costs, capacity = problem
     n, k = costs.shape
-    start = np.random.default_rng(seed).permutation(np.repeat(np.arange(k), capacity))[:n]
-    labels = assign_balanced(costs, capacity, start)
+    rng = np.random.default_rng(seed)
+    start = Assignment(
+        rng.permutation(np.repeat(np.arange(k), capacity))[:n], rng.normal(0, rng.choice([1e-3, 1, 1e6]), k)
+    )
+    labels, _ = assign_balanced(costs, capacity, start)
     assert np.bincount(labels, minlength=k).max() <= capacity
     assert costs[np.arange(n), labels].sum() == pytest.approx(optimum(costs, capacity), abs=1e-6)
 
 
-def test_larger_problem_with_equal_shares():
-    rng = np.random.default_rng(0)
-    points = rng.normal(size=(240, 8))
-    costs = ((points[:, None] - points[None, :8]) ** 2).sum(axis=-1)
-    labels = assign_balanced(costs, 30)
-    assert np.bincount(labels).tolist() == [30] * 8
-    assert costs[np.arange(240), labels].sum() == pytest.approx(optimum(costs, 30))
+@given(problems(), st.sampled_from([1e-6, 1.0, 1e5]), st.floats(-1e6, 1e6))
+def test_neither_the_unit_nor_an_offset_of_the_costs_matters(problem, unit, offset):
+    costs, capacity = problem
+    labels, _ = assign_balanced(costs * unit + offset, capacity)
+    got = costs[np.arange(len(costs)), labels].sum()
+    assert got == pytest.approx(
+        optimum(costs, capacity), abs=len(costs) * 1e-8 * max(1.0, abs(offset)) / unit
+    )
+
+
+def costs_of(seed, n, k, d=8):
+    """Cosine distances of clustered points to some of them, in float32 as K-means has them."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(7, d))[rng.integers(0, 7, n)] + rng.normal(0, 0.5, (n, d))
+    points = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    return 1.0 - points @ points[rng.choice(n, k, replace=False)].T
+
+
+@pytest.mark.parametrize(("n", "k"), [(240, 8), (600, 16), (601, 16), (1000, 64), (900, 2)])
+def test_labels_are_those_of_the_hungarian_solver(n, k):
+    costs, capacity = costs_of(n, n, k), -(-n // k)
+    labels, prices = assign_balanced(costs, capacity)
+    _, columns = linear_sum_assignment(np.repeat(costs.astype(np.float64), capacity, axis=1))
+    np.testing.assert_array_equal(labels, columns // capacity)
+    # The next assignment of K-means: nearly the same costs, from these prices.
+    moved = costs + np.random.default_rng(0).normal(0, 0.01, costs.shape).astype(np.float32)
+    again, _ = assign_balanced(moved, capacity, Assignment(labels, prices))
+    _, columns = linear_sum_assignment(np.repeat(moved.astype(np.float64), capacity, axis=1))
+    np.testing.assert_array_equal(again, columns // capacity)
+
+
+def test_prices_leave_few_points_to_move():
+    costs, capacity = costs_of(3, 4000, 16).astype(np.float64), 250
+    cold = balancing_prices(costs, capacity)
+    crowded = np.maximum(np.bincount(costs.argmin(axis=1), minlength=16) - capacity, 0).sum()
+    assert crowded > 400
+    assert np.maximum(np.bincount(cold.labels, minlength=16) - capacity, 0).sum() <= 8
+    assert cold.prices.min() == 0.0
+    np.testing.assert_array_equal(cold.labels, (costs + cold.prices).argmin(axis=1))
+
+
+def test_an_optimal_start_is_kept_among_equals():
+    start = Assignment(np.array([2, 0, 1, 2, 1, 0]), np.zeros(3))
+    labels, _ = assign_balanced(np.ones((6, 3)), 2, start)
+    np.testing.assert_array_equal(labels, start.labels)
 
 
 def test_the_start_is_not_changed():
-    start = np.array([0, 1, 0, 1])
+    start = Assignment(np.array([0, 1, 0, 1]), np.array([0.5, 0.0]))
     assign_balanced(np.array([[1.0, 0.0], [0.0, 1.0]] * 2), 2, start)
-    assert start.tolist() == [0, 1, 0, 1]
+    assert start.labels.tolist() == [0, 1, 0, 1]
+    assert start.prices.tolist() == [0.5, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -67,5 +110,13 @@ def test_the_start_is_not_changed():
     ],
 )
 def test_impossible_problems_are_refused(costs, capacity, start, reason):
+    if start is not None:
+        start = Assignment(start, np.zeros(2))
     with pytest.raises(ValueError, match=reason):
         assign_balanced(costs, capacity, start)
+
+
+@pytest.mark.parametrize("prices", [np.zeros(3), np.array([0.0, np.nan])])
+def test_impossible_prices_are_refused(prices):
+    with pytest.raises(ValueError, match="expected 2 finite prices"):
+        assign_balanced(np.zeros((2, 2)), 1, Assignment(np.array([0, 1]), prices))

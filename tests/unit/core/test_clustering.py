@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from eldr.core.clustering import align, balanced_kmeans
+from eldr.sim import traces
 
 
 def unit(rng, n, d=6):
@@ -36,6 +38,47 @@ def test_more_iterations_never_raise_the_inertia(seed):
         balanced_kmeans(points, 4, np.random.default_rng(seed), max_iter=m).inertia for m in (1, 2, 4, 50)
     ]
     assert all(later <= earlier + 1e-4 for earlier, later in itertools.pairwise(runs))
+
+
+def plain_kmeans(points, k, rng):
+    """K-means as it is written in the paper, nothing saved: for comparison."""
+    chosen = [int(rng.integers(len(points)))]
+    distance = np.full(len(points), np.inf)
+    for _ in range(k - 1):
+        distance = np.minimum(distance, np.maximum(0.0, 1.0 - points @ points[chosen[-1]]))
+        chosen.append(int(rng.choice(len(points), p=distance / distance.sum())))
+    centers, capacity, labels = points[chosen].copy(), -(-len(points) // k), None
+    for _n_iter in range(1, 51):
+        costs = (1.0 - points @ centers.T).astype(np.float64)
+        _, columns = linear_sum_assignment(np.repeat(costs, capacity, axis=1))
+        if labels is not None and np.array_equal(columns // capacity, labels):
+            break
+        labels = columns // capacity
+        for cluster in range(k):
+            mean = points[labels == cluster].mean(axis=0)
+            centers[cluster] = mean / np.linalg.norm(mean)
+    inertia = float((1.0 - np.einsum("nd,nd->n", points, centers[labels])).sum())
+    return inertia, centers, labels, _n_iter
+
+
+def captured():
+    flat = traces.load().prefill_counts[::3].reshape(256, -1).astype(np.float32)
+    return flat / np.linalg.norm(flat, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "points", [captured(), unit(np.random.default_rng(2), 250, 20)], ids=["captured", "random"]
+)
+@pytest.mark.parametrize("k", [3, 8, 16])
+def test_the_result_is_that_of_plain_kmeans(points, k):
+    got = balanced_kmeans(points, k, np.random.default_rng(1), restarts=3)
+    rng = np.random.default_rng(1)
+    inertia, centers, labels, n_iter = min(
+        (plain_kmeans(points, k, rng) for _ in range(3)), key=lambda run: run[0]
+    )
+    np.testing.assert_array_equal(got.labels, labels)
+    np.testing.assert_array_equal(got.centers, centers)
+    assert (got.inertia, got.n_iter) == (inertia, n_iter)
 
 
 def test_separable_kinds_are_found():

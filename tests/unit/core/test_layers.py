@@ -4,47 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata, spearmanr
 
-from eldr.core.layers import (
-    activation_distances,
-    centred_ranks,
-    choose_layers,
-    rank_correlation,
-    sample_pairs,
-)
+from eldr.core import pairs as pairs_module
+from eldr.core.layers import choose_layers
+from eldr.core.pairs import activation_distances, sample_pairs
 from eldr.core.signature import signatures
-
-
-@given(arrays(np.float64, st.integers(2, 60), elements=st.integers(0, 8).map(float) | st.floats(-3, 3)))
-def test_ranks_are_scipys(values):
-    np.testing.assert_allclose(centred_ranks(values), rankdata(values) - rankdata(values).mean(), atol=1e-9)
-
-
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_rho_is_scipys(seed, ties):
-    rng = np.random.default_rng(seed)
-    x, y = (np.round(rng.normal(size=50), 1 if ties else 9) for _ in range(2))
-    assert rank_correlation(x, centred_ranks(y)) == pytest.approx(spearmanr(x, y).statistic, abs=1e-9)
-
-
-def test_constant_distances_have_no_correlation():
-    assert rank_correlation(np.ones(5), centred_ranks(np.arange(5.0))) == 0.0
-
-
-@given(st.integers(2, 60), st.integers(1, 200), st.integers(0, 2**32 - 1))
-def test_pairs_are_distinct_and_in_range(n, pairs, seed):
-    first, second = sample_pairs(n, pairs, np.random.default_rng(seed))
-    assert (first < second).all()
-    assert second.max(initial=0) < n
-    assert len(set(zip(first.tolist(), second.tolist(), strict=True))) == len(first)
-    assert len(first) <= max(pairs, n * (n - 1) // 2)
-
-
-def test_one_request_has_no_pairs():
-    with pytest.raises(ValueError, match="a pair needs 2, got 1"):
-        sample_pairs(1, 10, np.random.default_rng(0))
+from eldr.sim import traces
 
 
 def problem(seed, n=14, layers=4, experts=5):
@@ -79,6 +45,84 @@ def test_greedy_choice_is_that_of_a_brute_force(seed):
     peak = int(np.argmax(choice.curve)) + 1
     assert set(np.flatnonzero(choice.mask)) == set(choice.order[:peak])
     assert choice.rho == max(choice.curve)
+
+
+def plain_choice(counts, weights, activations, pairs, dtype):
+    """Greedy selection with every product of all with all and SciPy's ranks: for comparison."""
+    n, layers, _ = counts.shape
+    flat = activations.reshape(n, -1).astype(dtype)
+    unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    target = rankdata(1.0 - (unit @ unit.T)[pairs].astype(np.float64))
+    x = (counts * weights).astype(dtype)
+    dots = [(x[:, layer] @ x[:, layer].T)[pairs].astype(np.float64) for layer in range(layers)]
+    squares = [np.einsum("ne,ne->n", x[:, layer], x[:, layer]).astype(np.float64) for layer in range(layers)]
+    dot, square, order, curve = 0.0, 0.0, [], []
+    while len(order) < layers:
+        values = {}
+        for layer in sorted(set(range(layers)) - set(order)):
+            norm = np.sqrt((square + squares[layer])[pairs[0]] * (square + squares[layer])[pairs[1]])
+            values[layer] = np.corrcoef(rankdata(1.0 - (dot + dots[layer]) / norm), target)[0, 1]
+        order.append(max(values, key=values.get))
+        curve.append(values[order[-1]])
+        dot, square = dot + dots[order[-1]], square + squares[order[-1]]
+    return order, curve
+
+
+def structured(seed, n, layers=6, experts=16):
+    """Counts of prompts of five kinds, of which every second layer tells the experts of the decode steps."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.normal(size=(2, 5, layers, experts))
+    own = rng.normal(0, 0.4, (n, layers, experts))
+    told = np.where(np.arange(layers) % 2 == 0, 1.2, 0.2)[:, None]
+    kind, style = rng.integers(0, 5, (2, n))
+    prompt = np.exp(kinds[0, kind] * told + kinds[1, style] * (1.4 - told) + own)
+    return (rng.poisson(6 * mean).astype(np.uint16) for mean in (prompt, np.exp(kinds[0, kind] + own)))
+
+
+def idf(counts):
+    return np.log((len(counts) + 1) / (np.count_nonzero(counts, axis=0) + 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("weighting", ["counts", "idf"])
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_the_choice_is_that_of_the_plain_greedy(seed, weighting):
+    if seed is None:
+        captured = traces.load()
+        counts = captured.prefill_counts
+        activations = np.stack([captured.decode_counts(record, 100) for record in range(len(captured))])
+    else:
+        counts, activations = structured(seed, 300)
+    weights = idf(counts) if weighting == "idf" else np.ones(counts.shape[1:], np.float32)
+    pairs = sample_pairs(len(counts), 5000, np.random.default_rng(7))
+    order, curve = plain_choice(counts, weights, activations, pairs, np.float32)
+    got = choose_layers(counts, activation_distances(activations, pairs), pairs, weights=weights)
+    assert list(got.order) == order
+    np.testing.assert_allclose(got.curve, curve, atol=1e-9)
+
+
+@pytest.mark.parametrize(("weighting", "tolerance"), [("counts", 1e-9), ("idf", 1e-6)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_choice_among_many_requests_is_that_of_double_precision(seed, weighting, tolerance):
+    counts, activations = structured(seed, pairs_module.FEW + 100)
+    weights = idf(counts) if weighting == "idf" else np.ones(counts.shape[1:], np.float32)
+    pairs = sample_pairs(len(counts), 5000, np.random.default_rng(7))
+    order, curve = plain_choice(counts, weights, activations, pairs, np.float64)
+    got = choose_layers(counts, activation_distances(activations, pairs), pairs, weights=weights)
+    assert list(got.order) == order
+    np.testing.assert_allclose(got.curve, curve, atol=tolerance)
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_some_rows_are_as_good_as_those_alone(monkeypatch, few):
+    monkeypatch.setattr(pairs_module, "FEW", few)
+    counts, activations = structured(4, 200)
+    rows = np.sort(np.random.default_rng(0).choice(200, 90, replace=False))
+    pairs = sample_pairs(90, 2000, np.random.default_rng(1))
+    target = activation_distances(activations, pairs, rows)
+    np.testing.assert_array_equal(target, activation_distances(activations[rows], pairs))
+    some = choose_layers(counts, target, pairs, rows=rows)
+    alone = choose_layers(counts[rows], target, pairs)
+    assert (some.order, some.curve) == (alone.order, alone.curve)
 
 
 def test_a_layer_that_predicts_beats_one_of_noise():

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -93,3 +95,8 @@ def test_job_needs_its_token():
     done = run(*arguments)
     assert done.exit_code == 2
     assert "ELDR_ADMIN_TOKEN is empty" in done.output
+
+
+def test_the_command_limits_threads_before_numpy_starts_them():
+    check = "import sys, eldr.fit.cli; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

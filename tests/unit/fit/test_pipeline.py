@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from eldr.core.balancers import JSQ
-from eldr.core.placement_sim import inclusion_probabilities, replay
+from eldr.core.placement_sim import PlacementResult, inclusion_probabilities, replay
 from eldr.fit import report as reports
-from eldr.fit.pipeline import Evaluation, FitSettings, fit, split
+from eldr.fit.evaluation import Band, Evaluation, measure_band
+from eldr.fit.pipeline import FitSettings, fit, split
 from eldr.fit.samples import FitError, make_samples
 from eldr.fit.verdict import judge
 
@@ -106,6 +107,53 @@ def test_without_decode_activations_all_layers_count(samples):
     assert judge(few)[:2] == ("Rejected", "TooFewSamples")
 
 
+def test_decode_counts_of_zero_are_no_evidence(samples):
+    got = fit(replace(samples, decode=np.zeros_like(samples.decode)), SETTINGS, now=0.0)
+    assert got.basis == "uninformative"
+    assert got.centroids.kept == (0, 1, 2, 3)
+    assert got.evaluation.reduction == 0.0
+    assert judge(got).reason == "NoGain"
+
+
+def test_decode_counts_that_have_nothing_to_do_with_prompts_choose_no_layer(samples):
+    decode = np.random.default_rng(0).permutation(samples.decode)
+    got = fit(replace(samples, decode=decode), SETTINGS, now=0.0)
+    assert got.basis == "uninformative"
+    assert got.centroids.kept == (0, 1, 2, 3)
+    choice = got.choices[got.centroids.weighting]
+    assert got.centroids.rho == choice.curve[-1] < 0.1
+    report = reports.as_json(got, judge(got), 1.0)
+    assert report["layers_basis"] == "uninformative"
+    assert report["layers_kept"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("decoded", [True, False])
+@pytest.mark.parametrize(("share", "weighting"), [(1.0, "counts"), (0.05, "counts_idf")])
+def test_without_a_correlation_rare_cells_weigh_more_where_prompts_touch_few(
+    samples, share, weighting, decoded
+):
+    rng = np.random.default_rng(0)
+    other = replace(
+        samples,
+        prefill=rng.binomial(samples.prefill, share).astype(np.uint16),
+        decode=rng.permutation(samples.decode),
+        decode_tokens=samples.decode_tokens if decoded else np.zeros_like(samples.decode_tokens),
+    )
+    got = fit(other, SETTINGS, now=0.0)
+    assert got.centroids.weighting == weighting
+    assert got.basis == ("uninformative" if decoded else "no_decode")
+
+
+def test_the_suggested_band_leaves_half_of_the_decisions_to_load():
+    rng = np.random.default_rng(0)
+    similarity = rng.random((1001, 5)).astype(np.float32)
+    best = np.sort(similarity, axis=1)
+    band = measure_band(similarity, 0.2, 1)
+    assert band.single == pytest.approx((best[:, -1] - best[:, -2] > 0.2).mean())
+    assert measure_band(similarity, band.suggested, 1).single == pytest.approx(0.5, abs=2e-3)
+    assert measure_band(similarity, 0.2, 2).single == 0.0
+
+
 def test_zero_signatures_are_left_out(samples):
     prefill = samples.prefill.copy()
     prefill[::2] = 0
@@ -127,12 +175,11 @@ def test_one_worker_and_one_sample(make_record):
 
 
 def evaluation(new, active):
-    from eldr.core.placement_sim import PlacementResult
-
     def place(experts):
         return PlacementResult(experts, 8.0, 1.0)
 
-    return Evaluation(place(100.0), place(new), None if active is None else place(active), 40)
+    active = None if active is None else place(active)
+    return Evaluation(place(100.0), place(new), active, 40, Band(0.1, 0.5, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +203,19 @@ def test_reports(result, tmp_path, capsys):
     report = reports.as_json(result, judge(result), 1.25)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["imbalance"] == pytest.approx(1.0, abs=0.05)
+    assert report["placement_imbalance"] == result.evaluation.new.imbalance > 1.05
+    assert report["tau"] == 0.1
+    assert 0.1 < report["suggested_tau"] < 1.0
+    assert 0.5 < report["single_candidate"] <= 1.0
+    assert report["layers_basis"] == "correlation"
     reports.print_text(report, Console(width=160))
     text = capsys.readouterr().out
     assert "Accepted: saves" in text
     assert "2 other model" in text
+    assert "of decisions have one candidate at 0.1" in text
     reports.draw(report, tmp_path / "r.png")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
-    blind = report | {"active_experts": None, "rho": None, "rho_curves": {}}
+    blind = report | {"active_experts": None, "rho": None, "rho_curves": {}, "layers_basis": "no_decode"}
     reports.print_text(blind, Console(width=160))
     reports.draw(blind, tmp_path / "b.png")
     assert "unknown" in capsys.readouterr().out

@@ -58,3 +58,43 @@ def test_no_samples_say_why():
     assert caught.value.reason == "NoSamples"
     with pytest.raises(FitError, match="it is empty"):
         make_samples([], Counter())
+
+
+def bumped(raw: bytes) -> bytes:
+    counts = np.frombuffer(raw, np.uint16 if len(raw) == 4 * 64 * 2 else np.uint32).copy()
+    counts[7] += 1
+    return counts.tobytes()
+
+
+def test_records_whose_layers_do_not_sum_up_are_left_out(make_record):
+    good = make_record(0, 1)
+    records = [
+        good,
+        make_record(1, 2, prefill=bumped(make_record(1, 2).prefill)),
+        make_record(2, 3, prompt_tokens=make_record(2, 3).prompt_tokens + 1),
+        make_record(3, 4, decode=bumped(make_record(3, 4).decode)),
+        make_record(4, 5, decode_tokens=99),
+        make_record(5, 6, decode=bytes(len(good.decode))),
+    ]
+    samples = make_samples(records, Counter({"other model": 1}))
+    assert len(samples) == 1
+    assert samples.skipped == {"other model": 1, "layers that do not sum to tokens x top-k": 5}
+    with pytest.raises(FitError, match="1 layers that do not sum"):
+        make_samples(records[1:2], Counter())
+
+
+def test_inexact_decode_counts_need_not_sum_up(make_record):
+    samples = make_samples([make_record(0, 1, decode_tokens=7, decode_exact=False)], Counter())
+    assert samples.decode_tokens.tolist() == [0]
+
+
+@pytest.mark.parametrize(("tokens", "dtype"), [(1000, np.uint16), (100_000, np.uint32)])
+def test_counts_take_no_more_room_than_they_need(make_record, tokens, dtype):
+    counts = np.zeros((4, 64), np.uint32)
+    counts[:, :4] = tokens
+    samples = make_samples(
+        [make_record(0, 1), make_record(1, 1, prefill=counts.tobytes(), prompt_tokens=tokens)], Counter()
+    )
+    assert samples.prefill.dtype == dtype
+    assert samples.prefill.max() == tokens
+    assert samples.decode.dtype == np.uint16

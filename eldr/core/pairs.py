@@ -1,0 +1,113 @@
+"""Pairs of requests and how far apart they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr.core.signature import TINY, Counts, check_counts
+
+Pairs = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.intp]
+
+FEW = 1500
+"""Up to so many requests all products are made at once; beyond, those of the pairs alone, so that nothing grows with the square."""
+_CHUNK = 512  # pairs whose rows stay in the processor's cache
+
+
+def sample_pairs(n_requests: int, n_pairs: int, rng: np.random.Generator) -> Pairs:
+    """Draw distinct pairs of distinct requests; all of them where there are no more than asked for.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two requests.
+    """
+    if n_requests < 2:
+        raise ValueError(f"n_requests: a pair needs 2, got {n_requests}")
+    if n_requests * (n_requests - 1) // 2 <= n_pairs:
+        first, second = np.triu_indices(n_requests, k=1)
+        return first.astype(np.intp), second.astype(np.intp)
+    first, second = np.sort(rng.integers(0, n_requests, (2, n_pairs)), axis=0)
+    drawn = np.unique(first[first != second] * n_requests + second[first != second])
+    return (drawn // n_requests).astype(np.intp), (drawn % n_requests).astype(np.intp)
+
+
+def layer_rows(counts: Counts, layer: int, rows: Rows | None = None) -> Floats:
+    """Return one layer of some requests, shape (n_rows, n_experts); the only copy of counts that is made."""
+    one = counts[:, layer]
+    return (one if rows is None else one.take(rows, axis=0)).astype(np.float32)
+
+
+def pair_dots(rows: Floats, pairs: Pairs) -> Doubles:
+    """Return the dot product of each pair of rows.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (n_requests, n_features)
+    pairs : tuple of ndarray of int, shape (n_pairs,) each
+
+    Returns
+    -------
+    ndarray of float64, shape (n_pairs,)
+        Of float32 precision. The last bit may depend on whether there are more than ``FEW`` requests, and on the BLAS;
+        dot products of counts below 2^24 are exact.
+    """
+    first, second = pairs
+    if len(rows) <= FEW:
+        return (rows @ rows.T)[pairs].astype(np.float64)
+    dots = np.empty(len(first))
+    for at in range(0, len(first), _CHUNK):
+        part = slice(at, at + _CHUNK)
+        dots[part] = np.vecdot(rows.take(first[part], axis=0), rows.take(second[part], axis=0))
+    return dots
+
+
+def activation_distances(activations: Counts, pairs: Pairs, rows: Rows | None = None) -> Doubles:
+    """Return cosine distances of decode-time activation vectors over all layers, one per pair.
+
+    Parameters
+    ----------
+    activations : ndarray, shape (n_requests, n_layers, n_experts)
+        Counts of the generated tokens.
+    pairs : tuple of ndarray of int, shape (n_pairs,) each
+    rows : ndarray of int, shape (n_rows,), optional
+        The requests that the pairs count; all without it.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_pairs,)
+        1 where a request has no activations.
+    """
+    n = len(activations) if rows is None else len(rows)
+    if n <= FEW:
+        some = activations if rows is None else activations[rows]
+        flat = check_counts(some, "activations").reshape(n, -1).astype(np.float32)
+        norm = np.linalg.norm(flat, axis=1, keepdims=True)
+        unit = np.divide(flat, norm, out=np.zeros_like(flat), where=norm > TINY)
+        return 1.0 - pair_dots(unit, pairs)
+    check_counts(activations, "activations")
+    dots, squares = np.zeros(len(pairs[0])), np.zeros(n)
+    for layer in range(activations.shape[1]):
+        x = layer_rows(activations, layer, rows)
+        dots += pair_dots(x, pairs)
+        squares += np.vecdot(x, x)
+    return distances(dots, squares[pairs[0]], squares[pairs[1]])
+
+
+def distances(dots: Doubles, first: Doubles, second: Doubles, out: Doubles | None = None) -> Doubles:
+    """Return cosine distances of pairs from their dot products and squared norms; 1 where a norm is 0.
+
+    Parameters
+    ----------
+    dots, first, second : ndarray of float64, shape (n_pairs,)
+    out : ndarray of float64, shape (n_pairs,), optional
+        Takes the result; may be one of the others.
+    """
+    norm = np.multiply(first, second, out=out)
+    np.sqrt(norm, out=norm)
+    norm[norm <= TINY] = np.inf
+    cosines = np.divide(dots, norm, out=norm)
+    return np.subtract(1.0, cosines, out=cosines)

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import rankdata, spearmanr
+
+from eldr.core.ranks import ascending, centred_ranks, rank_correlation
+
+numbers = (
+    st.integers(0, 8).map(float)
+    | st.floats(-3, 3)
+    | st.floats(1.0, 1.0 + 1e-12)
+    | st.floats(-1e120, 1e120)
+    | st.just(5e-324)
+)
+
+
+@given(arrays(np.float64, st.integers(2, 60), elements=numbers))
+def test_ranks_are_scipys(values):
+    np.testing.assert_allclose(centred_ranks(values), rankdata(values) - rankdata(values).mean(), atol=1e-9)
+
+
+@given(arrays(np.float64, st.integers(1, 60), elements=numbers))
+def test_the_order_ascends_and_ties_are_told(values):
+    order, tied = ascending(values, np.arange(len(values)))
+    assert sorted(order.tolist()) == list(range(len(values)))
+    assert (np.diff(values[order]) >= 0).all()
+    assert tied or len(set(values.tolist())) == len(values)
+
+
+def test_values_that_differ_in_their_last_bit_alone_are_told_apart():
+    values = np.nextafter(0.3, 1.0, dtype=np.float64) * np.ones(50_000)
+    values[::2] = 0.3
+    np.testing.assert_array_equal(centred_ranks(values), rankdata(values) - 25_000.5)
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_rho_is_scipys(seed, ties):
+    rng = np.random.default_rng(seed)
+    x, y = (np.round(rng.normal(size=50), 1 if ties else 9) for _ in range(2))
+    assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic, abs=1e-9)
+
+
+def test_rho_of_as_many_pairs_as_a_fit_draws():
+    rng = np.random.default_rng(0)
+    x = rng.random(30_000)
+    y = x + rng.random(30_000)
+    assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
+
+
+def test_constant_distances_have_no_correlation():
+    assert rank_correlation(np.ones(5), np.arange(5.0)) == 0.0
+    assert rank_correlation(np.arange(5.0), np.zeros(5)) == 0.0
