@@ -11,7 +11,7 @@ e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about t
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
-demo: venv ## the whole loop on this machine, about six minutes once the control plane is built; ENGINE=vllm for real engines
+demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md
 	@.venv/bin/python hack/bench/render.py
