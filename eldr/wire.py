@@ -88,6 +88,8 @@ def decode_counts(fields: object) -> ExpertCounts:
         )
     layers, experts = _integer(fields, "layers", 1), _integer(fields, "experts", 1)
     top_k, tokens = _integer(fields, "topk", 1), _integer(fields, "tokens", 0)
+    if top_k > experts:
+        raise WireError(f"topk: expected at most {experts} experts, got {top_k}")
     if layers * experts > _LIMIT:
         raise WireError(f"layers x experts: {layers} x {experts} exceeds {_LIMIT} cells")
     dtype = fields.get("dtype")

@@ -12,6 +12,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.policy import Choice, Situation, check_load, least_loaded_of, within
 
 _JSQ = JSQ()
+MAX_LOAD = 2.0
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -30,11 +31,12 @@ class MarginalUnion:
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
         mean of all workers is worth as much as reading every expert. It tells workers apart while batches are small.
     max_load : float
-        Only workers that would hold at most so many times the mean load are looked at.
+        Only workers that would hold at most so many times the mean load are looked at. The policy itself stays far below 2,
+        unless somebody tells it nonsense.
     """
 
     prior: float = 0.0
-    max_load: float = math.inf
+    max_load: float = MAX_LOAD
     name: str = "MarginalUnion"
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class MarginalUnion:
         if situation.outlook is None:
             return _JSQ.choose(situation, rng)
         costs = self.costs(situation)
+        if not math.isfinite(sum(costs)):
+            return _JSQ.choose(situation, rng)
         if self.max_load < math.inf:
             below = within(situation, self.max_load)
             limit = _limit(min(costs[at] for at in below))

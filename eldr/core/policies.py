@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from eldr.core.balancers import JSQ, Domain, PowerOfTwo, Random, RoundRobin
 from eldr.core.band import BandJSQ
-from eldr.core.marginal import MarginalUnion
+from eldr.core.marginal import MAX_LOAD, MarginalUnion
 from eldr.core.policy import Policy
 
 DEFAULT_PRIOR = 0.23
@@ -34,7 +34,7 @@ def make_policy(
         case "ELDR":
             return BandJSQ(tau=tau, min_candidates=min_candidates, max_load=max_load)
         case "MarginalUnion":
-            return MarginalUnion(prior=prior, max_load=max_load)
+            return MarginalUnion(prior=prior, max_load=MAX_LOAD if max_load == math.inf else max_load)
         case "JSQ":
             return JSQ()
         case "RoundRobin":

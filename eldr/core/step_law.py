@@ -18,7 +18,12 @@ _ROUNDS = 5
 _HUBER = 1.5  # standard deviations beyond which an observation pulls no harder
 _LEAST_NOISE = 0.003  # of a step's time: telemetry is never better than that
 _SHORTEST = 1e-9  # seconds; no step takes nothing
-_LIMITS = 1e-3, 1e3  # of a worker's speed
+_LIMITS = 0.5, 2.0
+"""Of a worker's time against the pool's: who is believed to be worse gets nothing to prove the contrary with."""
+_DOUBT = 6
+"""So many observations of the pool's own speed go with a worker's: a few slow steps, as after a start, say little."""
+_SECONDS = 1e-6, 1e3
+_MOST_REQUESTS = 1e6
 
 
 class Window(NamedTuple):
@@ -72,22 +77,22 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     Parameters
     ----------
     windows : mapping of str to sequence of Window
-        By worker; those without steps or with numbers that are none are left out.
+        By worker; those without steps, with numbers that are none or with more experts than there are, are left out.
     default : StepTime
         What is believed beforehand, but for its scale: each constant give or take as much as would explain a whole step. It
         decides what observations cannot tell apart.
 
     Notes
     -----
-    One law for all workers times a speed for each of them: what varies within a pool are accelerators and their neighbours,
-    not the model. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
+    One law for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
+    accelerators and their neighbours, not the model. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
     """
     rows: list[Window] = []
     owners: list[int] = []
     names = list(windows)
     for owner, name in enumerate(names):
-        good = [window for window in windows[name] if _is_good(window)]
+        good = [window for window in windows[name] if _is_good(window, default.n_experts)]
         rows += good
         owners += [owner] * len(good)
     if not rows:
@@ -110,23 +115,32 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
         noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(left))))
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left) / noise, 1e-12))
         law, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
+    if not (np.isfinite(law).all() and math.isfinite(error)):
+        return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
     pool = StepTime(float(law[0]), float(law[1]), float(law[2]), default.n_experts)
     laws = {name: _times(pool, float(speed)) for name, speed in zip(names, speeds, strict=True)}
     return Learned(laws, pool, error, noise, len(rows))
 
 
-def _is_good(window: Window) -> bool:
-    numbers = window.seconds, window.active, window.batch
-    return window.steps > 0 and all(math.isfinite(n) and n >= 0 for n in numbers) and window.seconds > 0
+def _is_good(window: Window, n_experts: int) -> bool:
+    least, most = _SECONDS
+    return (
+        window.steps > 0
+        and least <= window.seconds <= most
+        and 0 <= window.active <= n_experts
+        and 0 <= window.batch <= _MOST_REQUESTS
+    )
 
 
 def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
-    """Return each worker's speed: its median ratio, the median of them being 1; 1 for who has told nothing."""
+    """Return each worker's speed, its median ratio in doubt, the median of them being 1; 1 for who has told nothing."""
     speeds = np.ones(workers)
     heard = np.unique(whose)
+    medians = [np.median(ratios[whose == worker]) for worker in heard]
+    middle = float(np.median(medians))
     for worker in heard:
-        speeds[worker] = np.median(ratios[whose == worker])
-    speeds[heard] /= np.median(speeds[heard])
+        own = ratios[whose == worker] / middle
+        speeds[worker] = np.median(np.append(own, np.ones(_DOUBT)))
     return np.clip(speeds, *_LIMITS)
 
 

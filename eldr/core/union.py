@@ -115,6 +115,8 @@ class Unions:
     ----------
     version : int
         Grows with every join and leave.
+    forgotten : int
+        Workers forgotten: what was told of them before is not taken back by a table of changes.
 
     Notes
     -----
@@ -129,9 +131,9 @@ class Unions:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.version = 0
+        self.version = self.forgotten = 0
         self._layers = np.asarray(shape.layers, dtype=np.intp)
-        self._mean = np.full(shape.cells, shape.top_k / shape.n_experts, dtype=np.float32)
+        self._mean = np.full(shape.cells, min(1.0, shape.top_k / shape.n_experts), dtype=np.float32)
         self._seen = 0
         self._rows: dict[str, int] = {}
         self._logs = np.zeros((0, shape.cells), dtype=np.int32)
@@ -182,6 +184,7 @@ class Unions:
             raise ValueError(f"tokens: expected at least 1, got {tokens}")
         share: Floats = counts.take(self._layers, axis=0).reshape(-1).astype(np.float32)
         share /= tokens
+        np.minimum(share, 1.0, out=share)  # inexact counts may hold more than there are tokens
         trust = tokens / (tokens + _PRIOR_TOKENS)
         inclusion = share * trust
         inclusion += self._mean * (1.0 - trust)
@@ -205,7 +208,7 @@ class Unions:
         totals : sequence of int
             Sequences in flight on each.
         """
-        inclusion = self._mean if request is None else request.inclusion
+        inclusion = np.minimum(self._mean, _CEILING) if request is None else request.inclusion
         if n > 1:
             inclusion = 1.0 - (1.0 - inclusion) ** np.float32(n)
         try:
@@ -247,6 +250,7 @@ class Unions:
         for worker, row in list(self._rows.items()):
             if worker not in workers and not self._members[row]:
                 del self._rows[worker]
+                self.forgotten += 1
                 self._strangers[row], self._changed[row] = -1, 0
 
     def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
@@ -257,12 +261,23 @@ class Unions:
             if self._changed[row] > since
         }
 
-    def heard(self, router: str, table: Mapping[str, tuple[int, Floats]]) -> None:
-        """Take what another router says of its own sequences; an empty table if it says nothing any longer."""
+    def heard(
+        self, router: str, table: Mapping[str, tuple[int, Floats]], changed: Collection[str] | None = None
+    ) -> None:
+        """Take what another router says of its own sequences; an empty table if it says nothing any longer.
+
+        Parameters
+        ----------
+        router : str
+        table : mapping of str to (int, ndarray of float32)
+            Sequences and the sum of their log survivals by worker, as :meth:`table` returns them.
+        changed : collection of str, optional
+            Workers of which it says something new; all of them without it.
+        """
         before = self._others.pop(router, {})
         if table:
             self._others[router] = table
-        for worker in {*before, *table}:
+        for worker in {*before, *table} if changed is None else changed:
             if worker in self._rows:
                 self._strangers[self._rows[worker]] = -1
 

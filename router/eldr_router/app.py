@@ -21,7 +21,7 @@ from eldr_router.net.pool import Pool
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
-from eldr_router.ops.locality import LocalityMetrics, n_experts
+from eldr_router.ops.locality import LocalityMetrics
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.ops.steps import Steps
@@ -79,12 +79,8 @@ class App:
             settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
         )
         locality = placer.locality
-
-        def experts() -> int | None:
-            return n_experts(locality, self.services.table)
-
-        self._steps = Steps(registry, pool, locality.laws, experts)
-        metrics.add(LocalityMetrics(locality, registry, experts))
+        self._steps = Steps(registry, pool, locality.laws, lambda: locality.n_experts)
+        metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
         admin = Admin(

@@ -32,7 +32,11 @@ def create(kube, name="x", **spec):
         ({"router": {"tau": "1e3"}}, "spec.router.tau"),
         ({"router": {"tau": 0.1}}, "spec.router.tau"),
         ({"router": {"policy": "Fastest"}}, 'supported values: "ELDR", "MarginalUnion", "JSQ"'),
-        ({"router": {"maxLoad": "0.9"}}, 'router.maxLoad must be a decimal from 1, for example "1.25"'),
+        (
+            {"router": {"maxLoad": "0.9"}},
+            'router.maxLoad must be a decimal from 1 to 1000, for example "1.25"',
+        ),
+        ({"router": {"maxLoad": "10000000"}}, "router.maxLoad must be a decimal from 1 to 1000"),
         ({"router": {"maxLoad": 1.25}}, "spec.router.maxLoad"),
         ({"router": {"placement": "Daemon"}}, "spec.router.placement"),
         ({"engine": {"type": "TensorRT"}}, "spec.engine.type"),

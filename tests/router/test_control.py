@@ -1,6 +1,7 @@
 """Centroid sets, readiness, the admin port, peers, drain: inside one event loop."""
 
 import asyncio
+import hashlib
 
 import httpx
 import numpy as np
@@ -98,6 +99,12 @@ def damaged(data: bytes) -> bytes:
 GOOD = centroids.dump(make_set())
 
 
+def newer(data: bytes) -> bytes:
+    """A sound file of a later format."""
+    body = data[:-32].replace(b'"version":1', b'"version":2')
+    return body + hashlib.sha256(body).digest()
+
+
 @pytest.mark.parametrize(
     ("data", "wanted", "reason"),
     [
@@ -107,8 +114,8 @@ GOOD = centroids.dump(make_set())
         (GOOD, ref(GOOD, "x", k=3), "2 centroids"),
         (centroids.dump(make_set(model="other")), ref(centroids.dump(make_set(model="other")), "x"), "other"),
         (
-            GOOD.replace(b'"version":1', b'"version":2'),
-            ref(GOOD.replace(b'"version":1', b'"version":2'), "x"),
+            newer(GOOD),
+            ref(newer(GOOD), "x"),
             "upgrade",
         ),
         (b"nonsense", ref(b"nonsense", "x"), "not a centroid file"),
@@ -245,7 +252,7 @@ async def test_state_follows_the_contract(start):
                 "refused",
                 "samples",
             ),
-            *("prefill", "decode", "counters", "problem", "share", "peers"),
+            *("prefill", "decode", "counters", "problem", "share", "peers", "locality", "law"),
         }
         assert set(state["decode"][0]) == {"name", "url", "slot", "healthy", "in_flight", "total", "bound"}
         assert set(state["share"]) == {"members", "limit", "awaited"}

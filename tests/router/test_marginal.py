@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -11,8 +12,10 @@ from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_
 from eldr.core.step_time import StepTime
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.plan.exposition import Sums
-from tests.fakes.engines import answer, dies_after, reset, slow
+from eldr_router.plan.signature import read_signature
+from tests.fakes.engines import answer, dies_after, prefill, reset, slow
 from tests.router.conftest import signature, until
+from tests.router.test_control import GOOD
 from tests.router.test_explain import ask
 
 KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
@@ -122,10 +125,67 @@ async def test_engines_that_serve_another_model_are_noticed(start):
             router["p0"].eldr = other
             for _ in range(30):
                 await router.post()
-            assert router.counter("placements", reason="wrong_shape") == 19
+            assert router.counter("placements", reason="wrong_shape") == 20
             assert router.app.services.placer.locality.unions.shape[:3] == (3, 8, 4)
         await until(router.idle, "the stream of the model before to end")
         assert active(router) == [0.0, 0.0]
+
+
+async def test_a_request_of_the_policy_before_begins_nothing(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        release = asyncio.Event()
+
+        async def late(exchange):
+            await release.wait()
+            await prefill(exchange)
+
+        router["p0"].eldr = KINDS["a"]
+        router["p0"].script.append(late)
+        task = asyncio.ensure_future(router.post())
+        await until(lambda: router["p0"].requests, "the prefill to begin")
+        await router.configure(policy="JSQ")
+        release.set()
+        assert (await task).status_code == 200
+        assert (await router.state())["locality"] is None
+
+
+async def test_requests_of_two_centroid_sets_do_not_begin_anew_in_turn(start, tmp_path):
+    file = tmp_path / "c.eldr"
+    file.write_bytes(GOOD)
+    async with start("p0", "d0", "d1", settings={"centroids": file}, **POLICY) as router:
+        router["p0"].eldr = signature(4, 0, 0, 0, 0, 0, 0, 4)
+        locality, old = router.app.services.placer.locality, router.app.services.table
+        await router.post()
+        unions = locality.unions
+        placer = router.app.services.placer
+        for table in (old, replace(old, centroids=None)) * 4:
+            placer.place(table, read_signature(router["p0"].eldr)).lease.release()
+        assert locality.unions is unions
+
+
+async def test_a_signature_that_cannot_be_breaks_nothing(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        bad = encode_counts(
+            ExpertCounts(np.full((2, 4), 2**32 - 1, np.uint32), top_k=2, tokens=1, exact=False)
+        )
+        for eldr in (bad, KINDS["a"], bad):
+            router["p0"].eldr = eldr
+            assert (await router.post()).status_code == 200
+        for n in (1, 2, 8, 40):
+            assert (await router.post(n=n)).status_code == 200
+        assert router.app.services.placer.locality.unions.mean.max() <= 1
+
+
+async def test_a_dry_run_begins_nothing(start):
+    other = encode_counts(ExpertCounts(np.full((3, 8), 2, np.uint16), top_k=4, tokens=4, exact=True))
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        assert (await ask(router, {"eldr": other})).json()["policy"] == "JSQ"
+        assert router.app.services.placer.locality.unions is None
+        router["p0"].eldr = KINDS["a"]
+        await router.post()
+        for _ in range(30):
+            assert (await ask(router, {"eldr": other})).json()["reason"] == "wrong_shape"
+        assert router.app.services.placer.locality.unions.shape[:3] == (2, 4, 2)
 
 
 async def test_an_engine_that_goes_is_forgotten(start):
@@ -184,7 +244,7 @@ async def test_laws_are_learned_from_the_engines_own_metrics(start):
         steps, state = router.app._steps, (await router.state())
         assert state["law"] is None, "nothing is known yet"
         await router.post()
-        for _ in range(40):
+        for _ in range(60):
             steps._due.clear()
             steps._learn_at = 0.0
             await steps.step()

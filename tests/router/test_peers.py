@@ -300,3 +300,23 @@ async def test_routers_place_by_each_others_experts(tmp_path):
         state = await two.state()
         assert state["locality"]["tables"] == 1
         release.set()
+
+
+async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
+    port = free_port()
+    async with engines("p0", "d0", "d1") as made, httpx.AsyncClient(timeout=DEADLINE) as client:
+        workers = tmp_path / "workers.yaml"
+        write_workers(workers, made, policy="MarginalUnion")
+        async with starting(made, workers, client, port, [port, 0]) as router:
+            shares(router).set_addresses([("127.0.0.1", port)])
+            router["p0"].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
+            release = asyncio.Event()
+            for name in ("d0", "d1"):
+                router[name].script.append(slow(release))
+            async with router.stream():
+                heard = lambda: shares(router).peers[("127.0.0.1", port)].heard  # noqa: E731
+                await until(heard, "it to hear itself")
+                since = heard()
+                await until(lambda: heard() > since + 0.6, "two turns of tables")
+                assert (await router.state())["locality"]["tables"] == 0
+                release.set()

@@ -103,7 +103,7 @@ class Admin:
     def _unions(self, query: str) -> dict[str, Any]:
         services, (of, since) = self._services, tables.read_question(query)
         locality = services.placer.locality
-        name = f"{services.router}.{locality.generation}"
+        name = f"{services.router}.{locality.edition}"
         return tables.write_answer(name, locality.unions, since if of == name else 0)
 
     def state(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Admin:
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],
             "locality": unions_state(locality, registry),
-            "law": law_state(locality, registry, table),
+            "law": law_state(locality, registry),
             "share": {
                 "members": registry.shares.view.members,
                 "limit": registry.shares.view.limit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
@@ -11,17 +11,8 @@ from prometheus_client.registry import Collector
 
 from eldr.contract import ROLE_DECODE
 from eldr.core.step_time import StepTime
-from eldr_router.plan.table import Table
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Registry
-
-
-def n_experts(locality: Locality, table: Table) -> int | None:
-    """Return the experts per layer of the model that is served, or None while nothing tells."""
-    unions, centroids = locality.unions, table.centroids
-    if unions is not None:
-        return unions.shape.n_experts
-    return None if centroids is None else centroids.n_experts
 
 
 class LocalityMetrics(Collector):
@@ -31,18 +22,15 @@ class LocalityMetrics(Collector):
     ----------
     locality : Locality
     registry : Registry
-    experts : callable
-        Experts per layer, or None while nothing tells.
     """
 
-    def __init__(self, locality: Locality, registry: Registry, experts: Callable[[], int | None]) -> None:
+    def __init__(self, locality: Locality, registry: Registry) -> None:
         self._locality = locality
         self._registry = registry
-        self._experts = experts
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield the gauges."""
-        laws, experts = self._locality.laws, self._experts()
+        laws, experts = self._locality.laws, self._locality.n_experts
         expected = GaugeMetricFamily(
             "eldr_router_expected_active_experts", "Expected distinct experts of a step, mean over the layers.", labels=["endpoint"]
         )  # fmt: skip
@@ -86,9 +74,9 @@ def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | Non
     }
 
 
-def law_state(locality: Locality, registry: Registry, table: Table) -> dict[str, Any] | None:
+def law_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
     """Return the learned step-time law; None until engines have told enough."""
-    laws, experts = locality.laws, n_experts(locality, table)
+    laws, experts = locality.laws, locality.n_experts
     learned, share = laws.learned, laws.expert_share()
     if learned is None or experts is None or share is None:
         return None

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from eldr.contract import PATH_METRICS, ROLE_DECODE
+from eldr.core.step_law import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.plan.exposition import read_sums
-from eldr_router.state.laws import Laws
+from eldr_router.state.laws import Laws, default_law
 from eldr_router.state.registry import Endpoint, Registry
 
 _PERIOD = 10.0
@@ -61,7 +62,9 @@ class Steps:
         n_experts = self._n_experts()
         if n_experts is not None and self._learn_at <= now:
             self._learn_at = now + _PERIOD
-            self._laws.learn(n_experts)
+            # beside the event loop: with many engines it takes as long as some tokens
+            learned = await asyncio.to_thread(learn, self._laws.known(), default_law(n_experts))
+            self._laws.take(learned, n_experts)
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Return whether an engine tells of its steps; one that cannot be asked now may yet."""
@@ -75,5 +78,5 @@ class Steps:
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False
-        self._laws.heard(endpoint.name, sums)
+        self._laws.heard(endpoint.name, sums, self._pool.loop.time())
         return True

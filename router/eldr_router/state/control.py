@@ -198,8 +198,7 @@ class Control:
         self._services.registry.shares.set_limit(intent.max_in_flight)
         self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
         self._services.metrics.epoch.set(epoch)
-        if intent.policy != POLICY_MARGINAL:
-            self._services.placer.locality.stop()
+        self._services.placer.locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
 
 
 def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:

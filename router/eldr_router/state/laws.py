@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
-from eldr.core.step_law import Learned, Window, learn
+from eldr.core.step_law import Learned, Window
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr_router.plan.exposition import Sums, window
 
 _MOST_WINDOWS = 60
+_KEPT_SECONDS = 300.0
 _LEAST_STEPS = 10
 _LEAST_WINDOWS = 6
 """Of all engines: below it the default is used."""
@@ -22,22 +23,22 @@ class Laws:
 
     def __init__(self) -> None:
         self._sums: dict[str, Sums] = {}
-        self._windows: dict[str, deque[Window]] = {}
+        self._windows: dict[str, deque[tuple[float, Window]]] = {}
+        self._heard = 0.0
         self._learned: Learned | None = None
         self._n_experts = 0
-        self._stale = False
 
-    def heard(self, engine: str, sums: Sums) -> None:
+    def heard(self, engine: str, sums: Sums, now: float) -> None:
         """Take an engine's totals."""
         before = self._sums.get(engine)
-        if before is not None and sums.steps < before.steps:
+        if before is not None and any(new < old for new, old in zip(sums, before, strict=True)):
             self._windows.pop(engine, None)  # another process, perhaps on another accelerator
         elif before is not None:
             found = window(before, sums, _LEAST_STEPS)
             if found is None:
                 return  # too few steps yet: they count the next time
-            self._windows.setdefault(engine, deque(maxlen=_MOST_WINDOWS)).append(found)
-            self._stale = True
+            self._windows.setdefault(engine, deque(maxlen=_MOST_WINDOWS)).append((now, found))
+            self._heard = now
         self._sums[engine] = sums
 
     def retain(self, engines: Collection[str]) -> None:
@@ -46,13 +47,21 @@ class Laws:
             del self._sums[engine]
             self._windows.pop(engine, None)
 
-    def learn(self, n_experts: int) -> None:
-        """Learn from what was heard since the last time, with the default of so many experts."""
-        if not self._stale and n_experts == self._n_experts:
-            return
-        self._stale, self._n_experts = False, n_experts
-        enough = sum(map(len, self._windows.values())) >= _LEAST_WINDOWS
-        self._learned = learn(self._windows, default_law(n_experts)) if enough else None
+    def known(self) -> dict[str, list[Window]]:
+        """Return what engines told lately: within some minutes before any of them told something.
+
+        An engine of which nothing is known any longer counts as any other: it gets requests, and may tell that it is faster now.
+        """
+        since = self._heard - _KEPT_SECONDS
+        return {
+            engine: [found for at, found in windows if at >= since]
+            for engine, windows in self._windows.items()
+        }
+
+    def take(self, learned: Learned, n_experts: int) -> None:
+        """Take what was learned from :meth:`known`, if it was enough."""
+        self._learned = learned if learned.windows >= _LEAST_WINDOWS else None
+        self._n_experts = n_experts
 
     def of(self, engines: Sequence[str], n_experts: int) -> list[StepTime]:
         """Return engines' laws: learned, or the default."""
@@ -67,22 +76,17 @@ class Laws:
         """What was learned; None until enough was heard."""
         return self._learned
 
-    def last(self, engine: str) -> Window | None:
-        """Return the latest window of an engine."""
-        windows = self._windows.get(engine)
-        return windows[-1] if windows else None
-
     def expert_share(self) -> tuple[float, float] | None:
         """Return the share of a step's time that reading experts takes at the present load, and its standard error."""
         learned = self._learned
-        latest = [windows[-1] for windows in self._windows.values() if windows]
+        latest = [windows[-1][1] for windows in self._windows.values() if windows]
         if learned is None or not latest:
             return None
         active = sum(found.active for found in latest) / len(latest)
         batch = sum(found.batch for found in latest) / len(latest)
         seconds = learned.pool.seconds(batch, active)
-        if not (seconds > 0 and math.isfinite(seconds)):
-            return None
+        if not active or not (seconds > 0 and math.isfinite(seconds)):
+            return None  # engines that count no experts tell nothing of what they cost
         return learned.pool.per_expert * active / seconds, learned.expert_error * active / seconds
 
 

@@ -16,7 +16,7 @@ from eldr_router.state.laws import Laws
 log = logging.getLogger(__name__)
 
 _ODD = 20
-"""So many signatures of another shape in a row, and the engines serve another model."""
+"""After so many signatures of another shape in a row the engines serve another model."""
 
 
 class Expected(NamedTuple):
@@ -54,39 +54,67 @@ class Locality:
         None until the first signature tells the model's shape.
     laws : Laws
         Of the engines; they are learned whatever the policy.
+    n_experts : int or None
+        Experts per layer of the model, by the last signature.
     """
 
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.unions: Unions | None = None
         self.laws = Laws()
+        self.n_experts: int | None = None
         self._most_layers = most_layers
+        self._centroids: CentroidSet | None = None
+        self._wanted = False
         self._odd = 0
         self._begun = 0
 
     @property
-    def generation(self) -> int:
-        """How often it began anew: what others were told of the unions before does not hold any longer."""
-        return self._begun
+    def edition(self) -> str:
+        """A name that changes when what others were told does not hold any longer."""
+        return f"{self._begun}.{0 if self.unions is None else self.unions.forgotten}"
 
-    def stop(self) -> None:
-        """Forget everything: the policy does not ask for it."""
-        self.unions = None
+    def follow(self, centroids: CentroidSet | None, *, wanted: bool) -> None:
+        """Take the centroid set in effect, and whether the policy asks for unions; if not, forget everything.
+
+        Requests that began under another set are looked at through the layers of this one: two sets of layers in turn would
+        begin anew with every request.
+        """
+        self._centroids, self._wanted = centroids, wanted
+        if not wanted:
+            self.unions = None
+
+    def notice(self, signature: Signature) -> None:
+        """Take note of what the engines serve; begin, or begin anew, if they serve another model."""
+        counts = signature.counts
+        if counts is None or not counts.tokens:
+            return
+        self.n_experts = counts.counts.shape[1]
+        if not self._wanted:
+            return
+        shape = _shape(*counts.shape, counts.top_k, self._centroids, self._most_layers)
+        known = self.unions
+        if known is not None and known.shape == shape:
+            self._odd = 0
+            return
+        if known is not None and known.shape[:3] != shape[:3] and self._odd < _ODD:
+            self._odd += 1
+            return
+        log.info(
+            "placing by expected unions of %d layers x %d experts, of layers %s",
+            shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
+        )  # fmt: skip
+        # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
+        self.unions, self._odd = Unions(shape), 0
+        self._begun += 1
 
     def expect(
-        self,
-        signature: Signature,
-        centroids: CentroidSet | None,
-        engines: Sequence[str],
-        totals: Sequence[int],
-        sequences: int,
+        self, signature: Signature, engines: Sequence[str], totals: Sequence[int], sequences: int
     ) -> Expected:
         """Return what to expect of a request.
 
         Parameters
         ----------
         signature : Signature
-        centroids : CentroidSet or None
-            The set in effect: the layers that it keeps are those looked at.
         engines : sequence of str
             Names of those that may take the request.
         totals : sequence of int
@@ -94,7 +122,7 @@ class Locality:
         sequences : int
             How many the request runs.
         """
-        request, reason = self._request(signature, centroids)
+        request, reason = self._request(signature)
         unions = self.unions
         if unions is None:
             return Expected(None, reason, None, [])
@@ -112,32 +140,15 @@ class Locality:
         if self.unions is not None:
             self.unions.retain(engines)
 
-    def _request(self, signature: Signature, centroids: CentroidSet | None) -> tuple[Request | None, str]:
-        counts = signature.counts
+    def _request(self, signature: Signature) -> tuple[Request | None, str]:
+        counts, unions = signature.counts, self.unions
         if counts is None:
             return None, signature.missing
         if not counts.tokens:
             return None, "zero_vector"
-        shape = _shape(*counts.shape, counts.top_k, centroids, self._most_layers)
-        if self.unions is None or not self._fits(self.unions.shape, shape):
-            if self.unions is not None and self._odd < _ODD:
-                return None, "wrong_shape"
-            log.info(
-                "placing by expected unions of %d layers x %d experts, of layers %s",
-                shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
-            )  # fmt: skip
-            # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
-            self.unions, self._odd = Unions(shape), 0
-            self._begun += 1
-        return self.unions.request(counts.counts, counts.tokens), "union"
-
-    def _fits(self, known: Shape, shape: Shape) -> bool:
-        if known == shape:
-            self._odd = 0
-            return True
-        same_model = known[:3] == shape[:3]
-        self._odd = _ODD if same_model else self._odd + 1
-        return False
+        if unions is None or (*counts.shape, counts.top_k) != unions.shape[:3]:
+            return None, "wrong_shape"
+        return unions.request(counts.counts, counts.tokens), "union"
 
 
 @lru_cache(maxsize=4)  # it holds on to centroid sets

@@ -102,7 +102,8 @@ class Peers:
             shares.silent(address, f"{what}; its share stays reserved")
         else:
             shares.heard(address, report, asked, self._services.clock())
-            await self._ask_tables(address)
+            if report.router != shares.router:  # a list may hold this router's own address
+                await self._ask_tables(address)
 
     async def _ask_tables(self, address: Address) -> None:
         clock = self._services.clock

@@ -97,6 +97,7 @@ class Placer:
         RouterError
             503 if no engine is left, 429 if this router has no room on any that is left.
         """
+        self.locality.notice(signature)
         decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
         at = decision.choice.worker
         similarities = decision.situation.similarity
@@ -133,6 +134,6 @@ class Placer:
         expected = None
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]
-            expected = self.locality.expect(signature, table.centroids, names, field.totals, sequences)
+            expected = self.locality.expect(signature, names, field.totals, sequences)
             field = field._replace(outlook=expected.outlook, laws=expected.laws, reason=expected.reason)
         return Decision(room, expected, *rank(table, signature, field, turn=turn, rng=self._rng))

@@ -40,6 +40,7 @@ class Tables:
         self._tellers: dict[Address, _Teller] = {}
         self._next: dict[Address, float] = {}
         self._failing: set[Address] = set()
+        self._asked: dict[Address, _Teller | None] = {}
 
     def question(self, address: Address, now: float, peers: int) -> tuple[str, int] | None:
         """Return whom to ask from which version on, or None if it is not yet time, or the policy asks for nothing."""
@@ -50,6 +51,7 @@ class Tables:
             return None
         self._next[address] = now + max(PERIOD, _SPACING * peers)
         teller = self._tellers.get(address)
+        self._asked[address] = teller
         return (teller.told.of, teller.told.version) if teller is not None else ("", 0)
 
     def heard(self, address: Address, told: Told, now: float) -> None:
@@ -61,6 +63,8 @@ class Tables:
         if told.shape != unions.shape:  # it follows another model, or another centroid set, for a moment
             self._forget(address)
             return
+        if self._asked.get(address) is not teller:
+            return  # it answers with changes of what was forgotten meanwhile
         if teller is not None and teller.told.of != told.of:
             self._forget(address)
             teller = None
@@ -71,7 +75,8 @@ class Tables:
             else:
                 rows.pop(worker, None)
         self._tellers[address] = _Teller(told, rows, now)
-        unions.heard(told.of, dict(rows))
+        if told.rows or teller is None:
+            unions.heard(told.of, dict(rows), told.rows.keys())
 
     def failed(self, address: Address, now: float) -> bool:
         """Take note that a router gave no answer that can be used; tell whether that is new."""
@@ -88,8 +93,11 @@ class Tables:
 
     def retain(self, addresses: set[Address]) -> None:
         """Forget routers that are not listed any longer."""
-        for address in self._tellers.keys() - addresses:
+        for address in self._next.keys() - addresses:
             self._forget(address)
+            self._next.pop(address)
+            self._asked.pop(address, None)
+            self._failing.discard(address)
 
     @property
     def known(self) -> int:

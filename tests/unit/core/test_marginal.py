@@ -75,7 +75,7 @@ def test_where_experts_cost_nothing_load_decides(situation):
 def test_where_a_step_costs_the_same_whatever_it_does_it_is_jsq(situation):
     flat = StepTime(fixed=5e-3, per_expert=0.0, per_request=0.0, n_experts=128)
     situation = situation._replace(laws=[flat] * len(situation.in_flight))
-    assert choose(MarginalUnion(), *situation) == choose(JSQ(), *situation)
+    assert choose(MarginalUnion(), *situation).worker == choose(JSQ(), *situation).worker
 
 
 def test_slow_workers_get_less():
@@ -92,6 +92,25 @@ def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     slow = StepTime(LAW.fixed, LAW.per_expert * 2, LAW.per_request, LAW.n_experts)
     alike = choose(policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW])
     assert alike.worker == 1, "similarity that all share is no reason for the slow one"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nonsense_is_no_reason_to_crowd_or_to_crash(bad):
+    outlook = Outlook([20.0, bad, 20.0], [5.0, 5.0, bad])
+    assert choose(MarginalUnion(), [3, 4, 2], 0, outlook=outlook, laws=[LAW] * 3).worker == 2
+
+
+def test_whoever_is_thought_to_cost_nothing_does_not_get_everything():
+    free = StepTime(0.0, 0.0, 0.0, 128)
+    loads = [0, 0, 0, 0]
+    for turn in range(400):
+        outlook = Outlook([20.0] * 4, [5.0] * 4)
+        loads[
+            choose(
+                make_policy("MarginalUnion"), loads, turn, outlook=outlook, laws=[free, LAW, LAW, LAW]
+            ).worker
+        ] += 1
+    assert max(loads) <= 2 * 101
 
 
 def test_without_an_outlook_it_is_jsq():

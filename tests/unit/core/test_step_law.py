@@ -95,7 +95,11 @@ def test_who_has_told_nothing_yet_is_taken_for_a_median_one():
         st.sampled_from("abc"),
         st.lists(
             st.builds(
-                Window, st.floats(1e-6, 1e3), st.floats(0, 1e3), st.floats(0, 1e4), st.integers(0, 10**6)
+                Window,
+                st.floats(),
+                st.floats() | st.floats(0, 128),
+                st.floats() | st.floats(0, 1e6),
+                st.integers(0, 10**6),
             ),
             max_size=8,
         ),

@@ -27,7 +27,7 @@ def test_metrics():
     registry = Registry(time.monotonic)
     registry.replace("decode", [EndpointSpec("decode", "d", "h", 1, 0)])
     metrics = Metrics(registry)
-    metrics.add(LocalityMetrics(Locality(), registry, lambda: None))
+    metrics.add(LocalityMetrics(Locality(), registry))
     families = text_string_to_metric_families(metrics.exposition().decode())
     text = (REFERENCE / "metrics.md").read_text()
     found = {

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.core.step_law import learn
 from eldr.core.step_time import StepTime
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.plan.exposition import Sums, read_sums, window
@@ -69,17 +70,22 @@ class Engine:
         self.laws, self.name, self.law, self.sums = laws, name, law, Sums()
         self.rng = np.random.default_rng(seed)
 
-    def runs(self, steps, batch=None):
+    def runs(self, steps, at, batch=None):
+        """Run so many steps until the ``at``-th time that routers ask."""
         batch = self.rng.uniform(4, 40) if batch is None else batch
         active = min(128, max(8, 128 * (1 - 0.96**batch) + self.rng.normal(0, 6)))
         seconds = self.law.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
         self.sums = Sums(
             *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch), strict=True))
         )
-        self.laws.heard(self.name, self.sums)
+        self.laws.heard(self.name, self.sums, 10.0 * at)
 
     def restarts(self, law):
         self.law, self.sums = law, Sums()
+
+
+def learn_now(laws, n_experts):
+    laws.take(learn(laws.known(), default_law(n_experts)), n_experts)
 
 
 def scaled(factor):
@@ -89,52 +95,98 @@ def scaled(factor):
 def test_laws_are_learned_and_follow_a_restart():
     laws = Laws()
     engines = [Engine(laws, name, TRUE, seed) for seed, name in enumerate(("d0", "d1", "d2"))]
-    for _ in range(2):
+    for at in range(2):
         for engine in engines:
-            engine.runs(300)
-    laws.learn(128)
+            engine.runs(300, at)
+    learn_now(laws, 128)
     assert laws.learned is None
     assert laws.of(["d0"], 128)[0] == default_law(128), "three windows are too few"
-    for _ in range(40):
+    for at in range(2, 40):
         for engine in engines:
-            engine.runs(300)
-    laws.learn(128)
+            engine.runs(300, at)
+    learn_now(laws, 128)
     assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
     share, error = laws.expert_share()
     assert 0.2 < share < 0.9
     assert error < 0.3 * share
-    engines[0].restarts(scaled(2))
-    for _ in range(40):
-        engines[0].runs(300)
-    laws.learn(128)
-    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(2 * TRUE.seconds(20, 60), rel=0.04)
+    engines[0].restarts(scaled(1.7))
+    for at in range(40, 80):
+        for engine in engines:
+            engine.runs(300, at)
+    learn_now(laws, 128)
+    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(1.7 * TRUE.seconds(20, 60), rel=0.04)
     assert laws.of(["d1"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
+
+
+def test_a_restart_is_noticed_whatever_its_steps_say():
+    laws = Laws()
+    engine = Engine(laws, "d0", TRUE, 0)
+    engine.runs(20, 0)
+    engine.restarts(scaled(0.001))
+    engine.runs(30, 1)  # more steps than before, in less time
+    assert laws.known() == {}
+    for at in range(2, 10):
+        engine.runs(30, at)
+    assert len(laws.known()["d0"]) == 8
+
+
+def test_who_was_slow_once_is_not_starved_for_ever():
+    laws = Laws()
+    slow, *others = (Engine(laws, f"d{at}", TRUE, at) for at in range(4))
+
+    def seconds(engine):
+        learn_now(laws, 128)
+        return laws.of([engine], 128)[0].seconds(20, 60)
+
+    slow.law = scaled(30)
+    for at in range(20):
+        for engine in others:
+            engine.runs(300, at)
+        if at > 16:
+            slow.runs(15, at)
+    assert seconds("d0") == pytest.approx(seconds("d1"), rel=0.02), "two windows say little"
+    for at in range(20, 50):
+        for engine in (slow, *others):
+            engine.runs(15, at)
+    assert 1.5 * seconds("d1") < seconds("d0") <= 2.1 * seconds("d1")
+    for at in range(50, 90):  # it gets nothing, the others go on
+        for engine in others:
+            engine.runs(300, at)
+    assert seconds("d0") == pytest.approx(seconds("d1"), rel=0.05)
 
 
 def test_few_steps_wait_for_more():
     laws = Laws()
     engine = Engine(laws, "d0", TRUE, 0)
-    for _ in range(100):
-        engine.runs(2)
-    laws.learn(128)
-    assert laws.learned.windows == 99 * 2 // 10
+    for at in range(100):
+        engine.runs(2, at)
+    assert {found.steps for found in laws.known()["d0"]} == {10}
 
 
 def test_engines_that_are_gone_are_forgotten():
     laws = Laws()
     engine = Engine(laws, "d0", TRUE, 0)
-    for _ in range(20):
-        engine.runs(100)
+    for at in range(20):
+        engine.runs(100, at)
     laws.retain([])
-    laws.learn(128)
+    learn_now(laws, 128)
     assert (laws.learned, laws.expert_share()) == (None, None)
 
 
-@given(st.lists(st.tuples(*[st.floats(0, 1e9)] * 4), max_size=30))
+def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
+    laws = Laws()
+    for at in range(20):
+        laws.heard("d0", Sums(100.0 * at, 2.0 * at, 0.0, 1000.0 * at), 10.0 * at)
+    learn_now(laws, 128)
+    assert laws.learned is not None
+    assert laws.expert_share() is None
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1e300)] * 4), max_size=30))
 def test_any_telemetry_is_survived(totals):
     laws = Laws()
     for total in totals:
-        laws.heard("d0", Sums(*total))
-    laws.learn(64)
+        laws.heard("d0", Sums(*total), 0.0)
+    learn_now(laws, 64)
     assert laws.of(["d0"], 64)[0].seconds(4, 10) >= 0
     assert laws.of(["new"], 128)[0] == default_law(128)

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eldr.core.union import Shape, Unions
+from eldr.wire import ExpertCounts
+from eldr_router.plan.signature import Signature
 from eldr_router.plan.tables import Told, question, read_answer, read_question, write_answer
 from eldr_router.state.locality import Locality
 from eldr_router.state.tables import PERIOD, Tables
@@ -86,6 +88,13 @@ def locality():
     return locality
 
 
+def exchange(tables, there, now, of="r.1"):
+    """Ask at a time at which it is due, and take the answer."""
+    asked = tables.question(THERE, now, 1)
+    assert asked is not None
+    tables.heard(THERE, tell(there, since=asked[1] if asked[0] == of else 0, of=of), now)
+
+
 def active(locality, totals=(0,)):
     return locality.unions.outlook(None, ["d0"], totals).active[0]
 
@@ -99,7 +108,7 @@ def test_what_is_told_counts_until_it_is_stale(locality):
     assert tables.question(THERE, PERIOD, 1) == ("r.1", 1)
     known = active(locality, [1])
     there.join("d0", there.request(KIND_A, 500))
-    tables.heard(THERE, tell(there, since=1), 1.0)
+    exchange(tables, there, 1.0)
     assert active(locality, [2]) < known + 0.5, "the same experts again"
     assert active(locality, [3]) > known + 0.5, "one more that nobody told of counts as the mean"
     tables.expire(2.9)
@@ -112,41 +121,70 @@ def test_what_is_told_counts_until_it_is_stale(locality):
 def test_rows_that_are_over_go(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     stay = there.join("d0", there.request(KIND_A, 500))
-    tables.heard(THERE, tell(there), 0.0)
+    exchange(tables, there, 0.0)
     stay.leave()
-    tables.heard(THERE, tell(there, since=1), 0.1)
+    exchange(tables, there, 1.0)
     assert active(locality) == 0.0
 
 
-def test_a_router_that_began_anew_tells_everything_again(locality):
+def test_a_row_that_was_forgotten_before_it_was_told_goes_too(locality):
+    tables, there = Tables(locality), Locality()
+    there.unions = Unions(SHAPE)
+    stay = there.unions.join("d0", there.unions.request(KIND_A, 500))
+    exchange(tables, there.unions, 0.0, of=there.edition)
+    stay.leave()
+    there.retain(["d1"])
+    exchange(tables, there.unions, 1.0, of=there.edition)
+    assert active(locality) == 0.0
+
+
+def test_changes_of_what_was_forgotten_meanwhile_are_not_the_whole(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
-    tables.heard(THERE, tell(there), 0.0)
-    tables.heard(THERE, tell(Unions(SHAPE), of="r.2"), 0.1)
+    exchange(tables, there, 0.0)
+    of, since = tables.question(THERE, 1.9, 1)
+    there.join("d1", there.request(KIND_A, 500))
+    answer = tell(there, since=since, of=of)
+    tables.expire(2.1)
+    tables.heard(THERE, answer, 2.2)
+    assert tables.known == 0
+    exchange(tables, there, 3.0)
+    assert active(locality) > 1.5
+
+
+def test_a_router_that_began_anew_tells_everything_again(locality):
+    tables, there = Tables(locality), Locality()
+    there.follow(None, wanted=True)
+    for now in (0.0, 1.0):
+        there.unions = None
+        there.notice(Signature(ExpertCounts(KIND_A, 2, 500, exact=True)))
+        if not now:
+            there.unions.join("d0", there.unions.request(KIND_A, 500))
+        exchange(tables, there.unions, now, of=there.edition)
     assert active(locality) == 0.0
 
 
 def test_only_tables_of_the_same_shape_count(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
-    tables.heard(THERE, tell(there), 0.0)
-    tables.heard(THERE, Told("r.1", 9, SHAPE._replace(layers=(1,)), {}), 0.1)
+    exchange(tables, there, 0.0)
+    tables.question(THERE, 1.0, 1)
+    tables.heard(THERE, Told("r.1", 9, SHAPE._replace(layers=(1,)), {}), 1.0)
     assert (tables.known, active(locality)) == (0, 0.0)
-    tables.heard(THERE, Told("r.1", 9, None, {}), 0.2)
+    tables.heard(THERE, Told("r.1", 9, None, {}), 1.2)
     assert tables.known == 0
 
 
 def test_own_beginning_asks_for_everything(locality):
     tables, there = Tables(locality), Unions(SHAPE)
     there.join("d0", there.request(KIND_A, 500))
-    assert tables.question(THERE, 0.0, 1) == ("", 0)
-    tables.heard(THERE, tell(there), 0.0)
+    exchange(tables, there, 0.0)
     locality.unions = Unions(SHAPE)
     tables.heard(THERE, tell(there, since=1), 0.1)
     assert tables.question(THERE, 1.0, 1) == ("", 0)
     tables.heard(THERE, tell(there), 1.0)
     assert active(locality) > 1.5
-    locality.stop()
+    locality.follow(None, wanted=False)
     assert tables.question(THERE, 9.0, 1) is None
     tables.heard(THERE, tell(there), 9.0)
     tables.expire(99.0)
@@ -155,14 +193,16 @@ def test_own_beginning_asks_for_everything(locality):
 
 def test_who_does_not_tell_is_asked_seldom_and_who_goes_is_forgotten(locality):
     tables, there = Tables(locality), Unions(SHAPE)
+    assert tables.question(THERE, 0.0, 1) is not None
     assert tables.failed(THERE, 0.0)
     assert not tables.failed(THERE, 1.0)
     assert tables.question(THERE, 1.9, 1) is None
     there.join("d0", there.request(KIND_A, 500))
-    tables.heard(THERE, tell(there), 2.0)
+    exchange(tables, there, 2.0)
     assert tables.failed(THERE, 2.1), "news again"
     tables.retain({HERE})
     assert (tables.known, active(locality)) == (0, 0.0)
+    assert not any((tables._next, tables._asked, tables._failing))
 
 
 @settings(max_examples=50, deadline=None)
@@ -178,11 +218,11 @@ def test_partial_tables_add_up(events):
             request = there.request(KIND_A if kind == "a" else KIND_B, 500)
             stays.append(there.join(f"d{worker}", request))
         now += PERIOD
-        asked = tables.question(THERE, now, 1)
         if heard:
-            tables.heard(THERE, tell(there, since=asked[1]), now)
-    asked = tables.question(THERE, now + PERIOD, 1)
-    tables.heard(THERE, tell(there, since=asked[1]), now)
+            exchange(tables, there, now)
+        else:
+            tables.question(THERE, now, 1)
+    exchange(tables, there, now + PERIOD)
     workers = ["d0", "d1", "d2"]
     totals = [there.table().get(worker, (0,))[0] for worker in workers]
     wanted = there.outlook(None, workers, totals).active
