@@ -17,12 +17,16 @@ _HEAD = ("mean", "P50", "P99", "experts per step")
 
 def times(results: Results) -> str:
     """Return time per token of every policy and rate."""
-    parts = [
+    text = (
         "Time per output token, milliseconds, P50 / P99; in brackets what the artifact measured. Its band adds a second candidate and "
-        "re-fits its centroids all the time, so its numbers stand beside *band, min-2*.",
+        "re-fits its centroids all the time, so its numbers stand beside *band, min-2*."
+    )
+    parts = [text]
+    parts += [
+        f"![time per token by rate, {workload}](images/evidence/{stem}-{workload}.png)"
+        for workload in dict.fromkeys(workload for _, workload in results.kinds("main"))
+        for stem in ("rates", "changes")
     ]
-    for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
-        parts.append(f"![time per token by rate, {workload}](images/evidence/rates-{workload}.png)")
     for geometry, workload in results.kinds("main"):
         cells = results.cells("main", workload, geometry)
         rows = [(policy(name), *(_pair(results, cell, name) for cell in cells)) for name in MAIN]
@@ -44,9 +48,10 @@ def experts(results: Results) -> str:
     for geometry, workload in results.kinds("main"):
         cells = results.cells("main", workload, geometry)
         for name in LOCALITY:
-            rows.append(
-                (place(geometry, workload), policy(name), *(str(results.change(cells, name, "RoundRobin", measure)) for measure in (STEP_EXPERTS, EXPERTS)))
-            )  # fmt: skip
+            found = [
+                str(results.change(cells, name, "RoundRobin", measure)) for measure in (STEP_EXPERTS, EXPERTS)
+            ]
+            rows.append((place(geometry, workload), policy(name), *found))
     return section(
         "Active experts",
         "Distinct experts per layer against round robin, %, mean over the rates: of a step, as the paper counts, and of the steps that a "
@@ -58,10 +63,11 @@ def experts(results: Results) -> str:
 
 def marginal(results: Results) -> str:
     """Return MarginalUnion against the band, cell by cell."""
-    parts = [
+    text = (
         f"Percent against the band under the same requests. P50 is *not worse* up to {claims.NOT_WORSE} %; P99 should be *better*. "
-        "Both are judged by the whole interval.",
-    ]
+        "Both are judged by the whole interval."
+    )
+    parts = [text]
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}
     for name, cells in found.items():
         middle, tail = claims.count([one[2] for one in cells]), claims.count([one[4] for one in cells])
@@ -92,13 +98,8 @@ def changes(
             f", {cell.engines} engines" if experiment == "pool" else ""
         )
         for name in names:
-            rows.append(
-                (
-                    where,
-                    policy(name),
-                    *(str(results.change([cell], name, JSQ, measure)) for measure in _CHANGES),
-                )
-            )
+            found = [str(results.change([cell], name, JSQ, measure)) for measure in _CHANGES]
+            rows.append((where, policy(name), *found))
     shown = [f"![{title}](images/evidence/{experiment}.png)"] if picture else []
     return section(title, text, *shown, table(("where", "policy", *_HEAD), rows))
 
@@ -187,7 +188,7 @@ def laws(geometries: Sequence[str]) -> str:
             t0 = law.fixed - layers * b * step_laws.OVERHEAD
             points = step_laws.at_points(law, step_laws.points(geometry))
             rows.append((
-                model(geometry), name, f"{1e3 * t0:.2f}", f"{1e6 * b:.2f}", f"{1e6 * law.per_request:.1f}",
+                model(geometry), name, f"{abs(1e3 * t0):.2f}", f"{1e6 * b:.2f}", f"{1e6 * law.per_request:.1f}",
                 " / ".join(f"{ours:.1f}" for _, ours, _ in points), " / ".join(f"{there:.1f}" for _, _, there in points),
             ))  # fmt: skip
     return section(

@@ -20,21 +20,24 @@ _SHOWN = (JSQ, "Domain", BAND, MARGINAL, PRIOR)
 _MEASURED = {"RoundRobin": "black", "ELDR": COLOURS[BAND]}
 
 
-def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Sequence[Sequence[Axes]]]:
+def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[list[Axes]]]:
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     for axis in grid.flat:
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, grid
+    return figure, grid.tolist()
 
 
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Software": None})  # the same bytes from the same numbers
 
 
-def rates(results: Results, folder: Path) -> None:
-    """Draw time per token by rate, one picture a workload."""
+def rates(results: Results, folder: Path, *, relative: bool) -> None:
+    """Draw time per token by rate, one picture a workload; in milliseconds, or against JSQ."""
+    shown = _SHOWN[1:] if relative else _SHOWN
+    there = {"ELDR": COLOURS[BAND]} if relative else _MEASURED
+    stem = "changes" if relative else "rates"
     for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
         geometries = [geometry for geometry, kind in results.kinds("main") if kind == workload]
         figure, grid = _panels(2, len(geometries), (4.4, 3.2))
@@ -43,26 +46,46 @@ def rates(results: Results, folder: Path) -> None:
             x = [cell.rate for cell in cells]
             for row, measure in enumerate((P50, P99)):
                 axis = grid[row][column]
-                for name in _SHOWN:
-                    y = [1e3 * results.mean(cell, name, measure) for cell in cells]
-                    axis.plot(x, y, "-o", color=COLOURS[name], markersize=4)
-                for name, colour in _MEASURED.items():
+                for name in shown:
+                    if relative:
+                        found = [results.change([cell], name, JSQ, measure) for cell in cells]
+                        widths = [one.high - one.mean for one in found]
+                        axis.errorbar(
+                            x,
+                            [one.mean for one in found],
+                            widths,
+                            fmt="-o",
+                            color=COLOURS[name],
+                            markersize=4,
+                            capsize=2,
+                        )
+                    else:
+                        y = [1e3 * results.mean(cell, name, measure) for cell in cells]
+                        axis.plot(x, y, "-o", color=COLOURS[name], markersize=4)
+                for name, colour in there.items():
                     y = [published.measured()[geometry, workload, name, rate][row] for rate in x]
+                    if relative:
+                        base = [published.measured()[geometry, workload, JSQ, rate][row] for rate in x]
+                        y = [100 * (a / b - 1) for a, b in zip(y, base, strict=True)]
                     axis.plot(x, y, ":", color=colour, linewidth=1.5)
-                axis.set(xlabel="requests/s", ylabel=f"P{(50, 99)[row]}, ms per token")
+                unit = "% against JSQ" if relative else "ms per token"
+                axis.set(xlabel="requests/s", ylabel=f"P{(50, 99)[row]}, {unit}")
+                if relative:
+                    axis.axhline(0, color="black", linewidth=0.8)
             grid[0][column].set_title(model(geometry))
         handles = [
             Line2D([], [], color=COLOURS[name], marker="o", markersize=4, label=policy(name))
-            for name in _SHOWN
+            for name in shown
         ]
         handles += [
             Line2D([], [], color=colour, linestyle=":", label=f"published: {name}")
             for name, colour in (("round robin", "black"), ("band (min-2, re-fitted)", COLOURS[BAND]))
+            if colour in there.values()
         ]
         figure.legend(
             handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
         )
-        _save(figure, folder / f"rates-{workload}.png")
+        _save(figure, folder / f"{stem}-{workload}.png")
 
 
 def headline(results: Results, folder: Path) -> None:
@@ -140,8 +163,10 @@ def experts(results: Results, folder: Path) -> None:
 def taus(results: Results, folder: Path) -> None:
     """Draw P50 and P99 against round robin (published) and JSQ (simulated) by the width of the band."""
     kinds = results.kinds("tau")
-    figure, grid = _panels(1, len(kinds), (3.0, 3.0))
-    for axis, (geometry, workload) in zip(grid[0], kinds, strict=True):
+    columns = -(-len(kinds) // 2)
+    figure, grid = _panels(2, columns, (4.2, 2.8))
+    for at, (geometry, workload) in enumerate(kinds):
+        axis = grid[at % 2][at // 2]
         cells = results.cells("tau", workload, geometry)
         known = published.SWEPT[geometry, workload]
         base = published.SWEPT_ROUND_ROBIN[geometry, workload]
@@ -185,7 +210,8 @@ def forms(results: Results, folder: Path) -> None:
 
 def draw(results: Results, folder: Path) -> None:
     """Draw everything."""
-    rates(results, folder)
+    for relative in (False, True):
+        rates(results, folder, relative=relative)
     headline(results, folder)
     experts(results, folder)
     taus(results, folder)

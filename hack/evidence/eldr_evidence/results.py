@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,6 +79,24 @@ class Results:
                 [100 * (a / b - 1) for a, b in zip(self.values(cell, policy, measure), against, strict=True)]
             )
         return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
+
+    def mean_fact(
+        self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]
+    ) -> Interval:
+        """Return what several workloads say, by geometry and workload: of each seed the mean over them."""
+        return interval(
+            [
+                sum(value(one.facts) for one in some) / len(some)
+                for seed in self.plan.seeds
+                for some in [
+                    [
+                        one
+                        for one in self.found
+                        if one.group.seed == seed and (one.group.geometry, one.group.workload) in kinds
+                    ]
+                ]
+            ]
+        )
 
     def fact(self, geometry: str, workload: str, name: str) -> Interval:
         """Return what the workload itself says."""
