@@ -24,11 +24,15 @@ class Standing(NamedTuple):
     where: Cell
 
 
-def standings(results: Results, cells: list[Cell]) -> list[Standing]:
+def cells(results: Results) -> list[Cell]:
+    """Return the cells that the rule looks at: every policy by locality was run in each."""
+    return [cell for name in ("main", "drift", "uneven") for cell in results.cells(name)]
+
+
+def standings(results: Results, known: list[Cell]) -> list[Standing]:
     """Return how every policy by locality stands over some cells."""
     found = []
     for name in LOCALITY:
-        known = [cell for cell in cells if name in cell.policies]
         tails = {cell: results.change([cell], name, JSQ, P99) for cell in known}
         where = max(tails, key=lambda cell: tails[cell].mean)
         median, mean, tail = (results.change(known, name, JSQ, measure) for measure in (P50, MEAN, P99))
@@ -61,8 +65,8 @@ def describe(cell: Cell) -> str:
 
 def sentence(results: Results) -> str:
     """Return the recommendation."""
-    cells = [cell for name in ("main", "drift", "uneven") for cell in results.cells(name)]
-    found = standings(results, cells)
+    known = cells(results)
+    found = standings(results, known)
     best = recommended(found)
     others = [one for one in found if one is not best]
     worst = max(others, key=lambda one: one.worst.mean)
@@ -70,7 +74,7 @@ def sentence(results: Results) -> str:
         "" if best.worst.mean <= WORST_TAIL else " (no policy keeps the bound; this one misses it by least)"
     )
     return (
-        f"**Default: {FIELDS[best.policy]}.** Over the {len(cells)} simulated cells, stationary, drifting and uneven ones, {policy(best.policy)} "
+        f"**Default: {FIELDS[best.policy]}.** Over the {len(known)} simulated cells, stationary, drifting and uneven ones, {policy(best.policy)} "
         f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} % against JSQ, and its worst P99 is "
         f"{best.worst.mean:+.1f} % ({describe(best.where)}){unsafe}; the worst of {policy(worst.policy)} is {worst.worst.mean:+.1f} % "
         f"({describe(worst.where)}). The rule: of the policies whose P99 is nowhere more than {WORST_TAIL:.0f} % above JSQ's, "

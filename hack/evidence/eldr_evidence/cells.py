@@ -133,7 +133,7 @@ def make(
         for geometry, workload in itertools.product(geometries, WORKLOADS)
     ]
     brief = (JSQ, BAND, MARGINAL, PRIOR)
-    guarded = (JSQ, BAND, BOUNDED, MARGINAL, PRIOR)
+    guarded = (JSQ, *LOCALITY)
     for workload in WORKLOADS:
         cells += [
             Cell(

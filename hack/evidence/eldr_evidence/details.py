@@ -71,7 +71,15 @@ def marginal(results: Results) -> str:
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}
     for name, cells in found.items():
         middle, tail = claims.count([one[2] for one in cells]), claims.count([one[4] for one in cells])
-        parts.append(f"{policy(name)}: P50 not worse {middle}; P99 better {tail}.")
+        pooled = [results.change(results.cells("main"), name, BAND, measure) for measure in (P50, P99)]
+        parts.append(
+            f"{policy(name)}: P50 not worse {middle}; P99 better {tail}. Over all cells P50 {pooled[0]} %, P99 {pooled[1]} %."
+        )
+    pools = [
+        (place(geometry, workload), *(str(results.change(results.cells("main", workload, geometry), name, BAND, measure))
+                                      for name in found for measure in (P50, P99)))
+        for geometry, workload in results.kinds("main")
+    ]  # fmt: skip
     rows = [
         (
             f"{place(plain[0].geometry, plain[0].workload)}, {plain[0].rate:.0f}/s",
@@ -85,7 +93,10 @@ def marginal(results: Results) -> str:
     ]
     short = ("P50", "not worse", "P99", "better")
     head = ("where", *(f"{title} {text}" for title in ("no prior:", "prior:") for text in short))
-    return section("MarginalUnion against the band", *parts, table(head, rows))
+    head_pools = ("mean over the rates", "no prior: P50", "no prior: P99", "prior: P50", "prior: P99")
+    return section(
+        "MarginalUnion against the band", *parts, table(head_pools, pools), "Cell by cell:", table(head, rows)
+    )
 
 
 def changes(

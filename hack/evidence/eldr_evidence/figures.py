@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from eldr_evidence import published
-from eldr_evidence.cells import BAND, BOUNDED, FORMS, JSQ, MARGINAL, MIN2, PRIOR, TAUS
+from eldr_evidence.cells import BAND, FORMS, JSQ, LOCALITY, MARGINAL, MIN2, PRIOR, TAUS
 from eldr_evidence.names import COLOURS, model, place, policy
 from eldr_evidence.results import BEST, MEAN, P50, P99, STEP_EXPERTS, Results
 
@@ -221,6 +221,6 @@ def draw(results: Results, folder: Path) -> None:
             results,
             folder,
             experiment,
-            (BAND, BOUNDED, MARGINAL, PRIOR),
+            LOCALITY,
             lambda workload, rate: f"{workload}\n{rate:.0f}/s",
         )

@@ -23,6 +23,7 @@ _MENDED = (
     "the artifact's band re-fits its centroids all the time, which mends crowded clusters; here nothing does"
 )
 _CROWDED = "nothing relieves a crowded engine here: neither a second candidate nor a re-fit"
+_NOTHING = "these seeds do not tell ours from no effect"
 _DIFFERS = {"qwen3-30b": _RE_FITTED, "gpt-oss-120b": _FOREIGN, "gemma-4-26b": _ALL_EXPERTS}
 
 
@@ -60,6 +61,8 @@ def _row(  # noqa: PLR0917 - the columns, in their order
     what: str, ours: Interval, low: float, high: float, text: str, why: dict[Verdict, str]
 ) -> Row:
     verdict = judge(ours, low, high)
+    if verdict is Verdict.NOT and ours.low <= 0 <= ours.high:
+        return Row(what, ours, low, high, text, verdict, _NOTHING)
     return Row(what, ours, low, high, text, verdict, why.get(verdict, ""))
 
 

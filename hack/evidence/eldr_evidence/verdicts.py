@@ -42,10 +42,12 @@ def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> V
     -------
     Verdict
         ``reproduced`` if our interval reaches the range widened by a quarter of its size; otherwise, of the same sign, ``stronger``
-        or ``weaker``; ``not reproduced`` if of the other sign or not told apart from no effect.
+        or ``weaker``; ``not reproduced`` if of the other sign or not told apart from no effect. A wide interval reaches no
+        further than that quarter: little certainty of ours is no agreement.
     """
     slack = max(least, SHARE * max(abs(low), abs(high)))
-    if ours.high >= low - slack and ours.low <= high + slack:
+    reach = min(ours.high - ours.mean, slack)
+    if ours.mean + reach >= low - slack and ours.mean - reach <= high + slack:
         return Verdict.REPRODUCED
     nearest = low if ours.mean < low else high
     if ours.mean * nearest < 0 or ours.low <= 0 <= ours.high:

@@ -1,6 +1,8 @@
 """A few tiny cells through everything: what is tested is the machinery, not what is true."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -20,8 +22,9 @@ def results() -> Results:
     return Results(plan, run(plan))
 
 
-def test_two_runs_agree(results):
-    again = run(Plan(results.plan.cells, (1,), SMOKE))
+def test_two_runs_agree_whoever_ends_first(results):
+    with ThreadPoolExecutor(2) as executor:
+        again = run(Plan(results.plan.cells, (1,), SMOKE), executor)
     here = {(one.group, key): value for one in results.found for key, value in one.runs.items()}
     for one in again:
         assert all(here[one.group, key] == value for key, value in one.runs.items())
@@ -46,6 +49,12 @@ def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
         assert f"## {title}" in text
     assert "nan" not in text
     assert "**Default: `policy:" in text
+
+
+def test_committed_document_and_pictures_belong_together():
+    docs = Path(__file__).parents[3] / "docs"
+    named = set(re.findall(r"\]\((images/evidence/[^)]+)\)", (docs / "evidence.md").read_text()))
+    assert named == {f"images/evidence/{path.name}" for path in (docs / "images" / "evidence").iterdir()}
 
 
 def test_best_balancer_is_the_baseline_asked_for(results):

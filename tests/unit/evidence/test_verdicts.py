@@ -15,6 +15,8 @@ from eldr_evidence.verdicts import Holds, Verdict, at_most, judge, within
         (Interval(-9.0, 0.2), -12.0, -12.0, Verdict.REPRODUCED),  # the end of a quarter less
         (Interval(-8.7, 0.2), -12.0, -12.0, Verdict.WEAKER),
         (Interval(-8.7, 0.4), -12.0, -12.0, Verdict.REPRODUCED),  # a wider interval reaches it
+        (Interval(-3.0, 9.0), -12.0, -12.0, Verdict.NOT),  # but not any width
+        (Interval(-25.0, 9.0), -12.0, -12.0, Verdict.STRONGER),
         (Interval(-16.0, 0.5), -12.0, -12.0, Verdict.STRONGER),
         (Interval(-18.0, 0.5), -21.0, -17.0, Verdict.REPRODUCED),
         (Interval(-30.0, 0.5), -21.0, -17.0, Verdict.STRONGER),
