@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from eldr_evidence.cells import BAND, BEST_RANGES, EVEN, JSQ, MARGINAL, PRIOR, TOP1, VANILLA, Cell
-from eldr_evidence.intervals import Interval
+from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.names import place, policy
 from eldr_evidence.results import BEST, MEAN, P50, P99, STEP_EXPERTS, Results
 from eldr_evidence.verdicts import Holds, at_most, within
@@ -34,6 +34,7 @@ def claims(results: Results) -> list[Claim]:
         *_order(results),
         *_sizes(results),
         *_hurts(results),
+        *_pools(results),
         *_flat(results),
         *_moved(results),
     ]
@@ -98,6 +99,24 @@ def _hurts(results: Results) -> Iterator[Claim]:
             )  # fmt: skip
 
 
+def _pools(results: Results) -> Iterator[Claim]:
+    for workload in dict.fromkeys(cell.workload for cell in results.cells("pool")):
+        sizes = sorted(results.cells("pool", workload), key=lambda cell: cell.engines)
+        small, large = sizes[0], sizes[-1]
+        few, many = (
+            [
+                a / b
+                for a, b in zip(results.values(cell, BAND, P50), results.values(cell, JSQ, P50), strict=True)
+            ]
+            for cell in (small, large)
+        )
+        more = interval([100 * (b - a) for a, b in zip(few, many, strict=True)])
+        yield Claim(
+            f"{place(large.geometry, workload)}: the band gains more in P50 on {large.engines} engines than on {small.engines} (points)",
+            str(more), at_most(more, 0.0),
+        )  # fmt: skip
+
+
 def _flat(results: Results) -> Iterator[Claim]:
     for cell in results.cells("flat"):
         for name in (MARGINAL, PRIOR):
@@ -105,7 +124,7 @@ def _flat(results: Results) -> Iterator[Claim]:
                 change = results.change([cell], name, JSQ, measure)
                 yield Claim(
                     f"experts cost nothing, {cell.workload}: {policy(name)} within {FLAT:.0f} % of JSQ in {text}",
-                    str(change), at_most(change, FLAT),
+                    str(change), within(change, -FLAT, FLAT),
                 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eldr_evidence import claims, published, step_laws
 from eldr_evidence.capacity import OBJECTIVE_RATE, gains
-from eldr_evidence.cells import BAND, FORMS, JSQ, LOCALITY, MAIN, MARGINAL, PRIOR, SLOWER, TAUS, Cell
+from eldr_evidence.cells import BAND, BOUNDED, FORMS, JSQ, LOCALITY, MAIN, MARGINAL, PRIOR, SLOWER, TAUS, Cell
 from eldr_evidence.markdown import section, table
 from eldr_evidence.names import model, place, policy
 from eldr_evidence.results import EXPERTS, MEAN, P50, P99, STEP_EXPERTS, Results
@@ -71,9 +71,13 @@ def marginal(results: Results) -> str:
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}
     for name, cells in found.items():
         middle, tail = claims.count([one[2] for one in cells]), claims.count([one[4] for one in cells])
-        pooled = [results.change(results.cells("main"), name, BAND, measure) for measure in (P50, P99)]
+        pooled = [
+            str(results.change(results.cells("main"), name, baseline, measure))
+            for baseline in (BAND, BOUNDED)
+            for measure in (P50, P99)
+        ]
         parts.append(
-            f"{policy(name)}: P50 not worse {middle}; P99 better {tail}. Over all cells P50 {pooled[0]} %, P99 {pooled[1]} %."
+            f"{policy(name)}: P50 not worse {middle}; P99 better {tail}. Over all cells P50 {pooled[0]} %, P99 {pooled[1]} %; against the bounded band {pooled[2]} % and {pooled[3]} %."
         )
     pools = [
         (place(geometry, workload), *(str(results.change(results.cells("main", workload, geometry), name, BAND, measure))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from eldr_evidence import advice, claims, details, published
-from eldr_evidence.cells import BAND, DRIFT_AT, LOCALITY, MARGINAL, PRIOR
+from eldr_evidence.cells import BAND, BOUNDED, DRIFT_AT, LOCALITY, MARGINAL, PRIOR
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, place, policy
 from eldr_evidence.reproduction import Row, rows
@@ -102,6 +102,7 @@ def _take(results: Results, found: list[Row]) -> str:
     held = [results.change([cell], PRIOR, "JSQ", P99) for cell in results.cells("drift")]
     low, high = min(gains), max(gains)
     duels = claims.duels(results, PRIOR)
+    bounded = [results.change(results.cells("main"), PRIOR, BOUNDED, measure) for measure in (P50, P99)]
     pooled = [results.change(results.cells("main"), PRIOR, BAND, measure) for measure in (P50, P99)]
     weak = [row.what for row in found if row.verdict is Verdict.NOT]
     points = [
@@ -117,7 +118,7 @@ def _take(results: Results, found: list[Row]) -> str:
         ),
         (
             f"{policy(PRIOR)} against the band, cell by cell: P50 not worse {claims.count([one[2] for one in duels])}; P99 better "
-            f"{claims.count([one[4] for one in duels])}; over all of them P50 {pooled[0]} % and P99 {pooled[1]} %."
+            f"{claims.count([one[4] for one in duels])}; over all of them P50 {pooled[0]} % and P99 {pooled[1]} %; against the bounded band P50 {bounded[0]} % and P99 {bounded[1]} %."
         ),
         f"Of {len(found)} published numbers, {counts[Verdict.REPRODUCED]} are reproduced, {counts[Verdict.WEAKER]} come out weaker, "
         f"{counts[Verdict.STRONGER]} stronger, {counts[Verdict.NOT]} are not reproduced"
