@@ -201,7 +201,7 @@ def forms(results: Results, folder: Path) -> None:
                 color=shades[which],
                 capsize=2,
             )
-    axis.set_xticks(range(len(kinds)), [place(*kind) for kind in kinds])
+    axis.set_xticks(range(len(kinds)), [f"{model(geometry)}\n{workload}" for geometry, workload in kinds])
     axis.set_ylabel("rho with decode experts")
     handles = [Patch(color=shades[which], label=name.replace("_", " x ")) for which, name in enumerate(FORMS)]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(FORMS), frameon=False)
