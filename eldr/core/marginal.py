@@ -12,7 +12,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.policy import Choice, Situation, check_load, least_loaded_of, within
 
 _JSQ = JSQ()
-MAX_LOAD = 2.0
+MAX_LOAD = 3.0
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -31,8 +31,8 @@ class MarginalUnion:
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
         mean of all workers is worth as much as reading every expert. It tells workers apart while batches are small.
     max_load : float
-        Only workers that would hold at most so many times the mean load are looked at. The policy itself stays far below 2,
-        unless somebody tells it nonsense.
+        Only workers that would hold at most so many times the mean load are looked at. The policy itself stays
+        below, also in a pool of fast and slow workers, unless somebody tells it nonsense.
     """
 
     prior: float = 0.0

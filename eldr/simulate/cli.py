@@ -65,7 +65,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Mean batch per engine instead of a rate [default: 32]",
 )
 @click.option(
-    "--law", help="Step time: qwen3-30b-mi300x, gpt-oss-120b-mi300x or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US."
+    "--law",
+    help="Step time: qwen3-30b-mi300x, gpt-oss-120b-mi300x, gemma-4-26b-mi300x or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
 )
 @click.option(
     "--speeds",

@@ -15,7 +15,6 @@ from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 
 _BEFORE = ("fr", "ru", "manual", "legal")
 _AFTER = ("en", "zh", "python", "changelog")
-_DEFAULT_LAWS = {"qwen3-30b": "qwen3-30b-mi300x", "gpt-oss-120b": "gpt-oss-120b-mi300x"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +94,13 @@ def synthetic(workload: str, geometry: str, *, law: str | None, sampled: bool) -
     Raises
     ------
     ValueError
-        If the law is none, or none is known for the model.
+        If the law is none.
     """
     shape = GEOMETRIES[geometry]
-    if law is None and geometry not in _DEFAULT_LAWS:
-        raise ValueError(f"no step-time law of {geometry} is known: give one with --law")
     source = Synthetic(WORKLOADS[workload], shape, sampled=sampled)
     return Asked(
         source,
-        parse_law(law or _DEFAULT_LAWS[geometry], shape.n_experts),
+        parse_law(law or f"{geometry}-mi300x", shape.n_experts),
         f"Synthetic workload {workload!r} on {geometry}: {shape.n_experts} experts per layer, {shape.top_k} per token.",
         512,
         sampled=sampled,

@@ -105,7 +105,6 @@ def test_processes_give_the_same_report():
         (["--engines", "0"], 2, "expected at least 1"),
         (["--engines", ""], 2, "expected numbers"),
         (["--law", "h100"], 2, "FIXED_MS"),
-        (["--geometry", "gemma-4-26b"], 2, "give one with --law"),
         (["--policies", "ELDR,best"], 2, "known are ELDR"),
         (["--tau", "3"], 2, "at most 2"),
         (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),

@@ -1,0 +1,68 @@
+"""``python -m eldr_evidence``: what ``make evidence`` runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import click
+
+from eldr_evidence import cells, figures
+from eldr_evidence.document import document
+from eldr_evidence.results import Results
+from eldr_evidence.running import Plan, run
+
+DOCS = Path(__file__).parents[3] / "docs"
+SEEDS = 4
+
+
+def write(results: Results, out: Path) -> Path:
+    """Write the document and its pictures into a folder, and return the document's path."""
+    images = out / "images" / "evidence"
+    images.mkdir(parents=True, exist_ok=True)
+    figures.draw(results, images)
+    page = out / "evidence.md"
+    page.write_text(document(results))
+    return page
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--smoke", is_flag=True, help="A few tiny cells: whether everything works, not what is true.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=SEEDS, help="Repetitions that intervals rest on."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="processors",
+    help="Processes.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DOCS,
+    show_default="docs",
+    help="Folder of the document.",
+)
+def main(*, smoke: bool, seeds: int, jobs: int, out: Path) -> None:
+    """Simulate the paper's experiments and write docs/evidence.md."""
+    chosen, size = (cells.smoke(), cells.SMOKE) if smoke else (cells.full(), cells.FULL)
+    plan = Plan(chosen, tuple(range(seeds)), size)
+    if jobs == 1:
+        found = run(plan, progress=_told)
+    else:
+        # a fresh interpreter: threads of the mathematics do not survive a fork
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
+            found = run(plan, executor, _told)
+    click.echo(f"written: {write(Results(plan, found), out)}")
+
+
+def _told(done: int, of: int) -> None:
+    click.echo(f"{done} of {of} groups of runs")
+
+
+if __name__ == "__main__":
+    main()

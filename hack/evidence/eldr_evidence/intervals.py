@@ -1,0 +1,44 @@
+"""Means over seeds with 95 % intervals, in percent of change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and half the width of its 95 % interval (Student's t; NaN with one seed)."""
+
+    mean: float
+    half: float
+
+    @property
+    def low(self) -> float:
+        """Lower end; the mean itself with one seed."""
+        return self.mean - (0.0 if math.isnan(self.half) else self.half)
+
+    @property
+    def high(self) -> float:
+        """Upper end; the mean itself with one seed."""
+        return self.mean + (0.0 if math.isnan(self.half) else self.half)
+
+    def __str__(self) -> str:
+        return self.text("+.1f", ".1f")
+
+    def text(self, mean: str, half: str) -> str:
+        """Return it with these formats."""
+        text = format(self.mean + 0.0, mean)
+        return text if math.isnan(self.half) else f"{text} ±{format(self.half, half)}"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the interval of one value per seed."""
+    n = len(values)
+    mean = float(np.mean(values))
+    if n < 2:
+        return Interval(mean, math.nan)
+    return Interval(mean, float(t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n))

@@ -1,0 +1,109 @@
+"""What all runs found, asked by experiment, policy and measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from eldr.simulate.measures import Measures
+from eldr_evidence.cells import BALANCERS, Cell
+from eldr_evidence.intervals import Interval, interval
+from eldr_evidence.running import Found, Plan
+
+P50, P99, MEAN = "tpot_p50", "tpot_p99", "tpot_mean"
+EXPERTS, STEP_EXPERTS = "active_per_token", "active_per_step"
+BEST = None
+"""In place of a baseline: the best balancer of each cell."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Runs by cell, policy and seed."""
+
+    plan: Plan
+    found: Sequence[Found]
+
+    @cached_property
+    def _runs(self) -> dict[tuple[Cell, str], dict[int, Measures]]:
+        runs: dict[tuple[Cell, str], dict[int, Measures]] = {}
+        for one in self.found:
+            for key, measures in one.runs.items():
+                runs.setdefault(key, {})[one.group.seed] = measures
+        return runs
+
+    def cells(self, experiment: str, workload: str | None = None, geometry: str | None = None) -> list[Cell]:
+        """Return the cells of an experiment."""
+        return [
+            cell
+            for cell in self.plan.cells
+            if cell.experiment == experiment
+            and workload in (None, cell.workload)
+            and geometry in (None, cell.geometry)
+        ]
+
+    def kinds(self, experiment: str) -> list[tuple[str, str]]:
+        """Return geometry and workload of an experiment's cells, each once."""
+        return list(dict.fromkeys((cell.geometry, cell.workload) for cell in self.cells(experiment)))
+
+    def values(self, cell: Cell, policy: str, measure: str) -> list[float]:
+        """Return one value per seed."""
+        runs = self._runs[cell, policy]
+        return [float(getattr(runs[seed], measure)) for seed in self.plan.seeds]
+
+    def mean(self, cell: Cell, policy: str, measure: str) -> float:
+        """Return the mean over the seeds."""
+        values = self.values(cell, policy, measure)
+        return sum(values) / len(values)
+
+    def best(self, cell: Cell, measure: str) -> str:
+        """Return the balancer with the least mean."""
+        known = [name for name in BALANCERS if name in cell.policies]
+        return min(known, key=lambda name: self.mean(cell, name, measure))
+
+    def change(self, cells: Sequence[Cell], policy: str, baseline: str | None, measure: str) -> Interval:
+        """Return the relative difference, percent: of each seed the mean over the cells, paired request by request.
+
+        Parameters
+        ----------
+        cells : sequence of Cell
+        policy : str
+        baseline : str or None
+            ``BEST``: the best balancer of each cell, by its mean over the seeds.
+        measure : str
+        """
+        rows = []
+        for cell in cells:
+            against = self.values(cell, baseline or self.best(cell, measure), measure)
+            rows.append(
+                [100 * (a / b - 1) for a, b in zip(self.values(cell, policy, measure), against, strict=True)]
+            )
+        return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
+
+    def mean_fact(
+        self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]
+    ) -> Interval:
+        """Return what several workloads say, by geometry and workload: of each seed the mean over them."""
+        return interval(
+            [
+                sum(value(one.facts) for one in some) / len(some)
+                for seed in self.plan.seeds
+                for some in [
+                    [
+                        one
+                        for one in self.found
+                        if one.group.seed == seed and (one.group.geometry, one.group.workload) in kinds
+                    ]
+                ]
+            ]
+        )
+
+    def fact(self, geometry: str, workload: str, name: str) -> Interval:
+        """Return what the workload itself says."""
+        return interval(
+            [
+                one.facts[name]
+                for one in self.found
+                if (one.group.geometry, one.group.workload) == (geometry, workload)
+            ]
+        )

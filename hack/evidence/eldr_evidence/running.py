@@ -1,0 +1,159 @@
+"""Runs the cells: one process a workload, model and seed, whose requests and centroids all its cells share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from eldr.core.step_time import StepTime
+from eldr.simulate.contenders import parse_contender
+from eldr.simulate.engine import Limits
+from eldr.simulate.laws import LAWS
+from eldr.simulate.measures import Measures
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import Prepared, prepare, run_one
+from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
+from eldr_evidence import forms, step_laws
+from eldr_evidence.cells import FITTED, Cell, Size
+
+MOST = 512
+"""Largest batch: none of the published loads comes near."""
+_TYPICAL_ACTIVE = 100.0
+"""Experts whose cost a flat law keeps as a constant."""
+
+
+class Group(NamedTuple):
+    """Cells that share requests and centroids."""
+
+    workload: str
+    geometry: str
+    seed: int
+
+
+class Found(NamedTuple):
+    """What a group's cells measured, by cell and policy, and what its workload says."""
+
+    group: Group
+    runs: dict[tuple[Cell, str], Measures]
+    facts: dict[str, float]
+
+
+class Progress(Protocol):
+    """Told of every group that is over."""
+
+    def __call__(self, done: int, of: int) -> None:
+        """Take how many are, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is run."""
+
+    cells: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+    size: Size
+
+    @property
+    def groups(self) -> list[Group]:
+        """Groups, those with most to do first."""
+        kinds: dict[tuple[str, str], int] = {}
+        for cell in self.cells:
+            kinds[cell.workload, cell.geometry] = kinds.get((cell.workload, cell.geometry), 0) + 1
+        ordered = sorted(kinds, key=lambda kind: (-kinds[kind], kind))
+        return [Group(*kind, seed) for kind in ordered for seed in self.seeds]
+
+    def of(self, group: Group) -> list[Cell]:
+        """Return a group's cells."""
+        return [
+            cell for cell in self.cells if (cell.workload, cell.geometry) == (group.workload, group.geometry)
+        ]
+
+
+def run(
+    plan: Plan,
+    executor: Executor | None = None,
+    progress: Progress = lambda done, of: None,  # noqa: ARG005
+) -> list[Found]:
+    """Run everything.
+
+    Returns
+    -------
+    list of Found
+        In the plan's order, whatever ended first.
+    """
+    groups = plan.groups
+    found: dict[Group, Found] = {}
+    for one in _alone(plan, groups) if executor is None else _beside(plan, groups, executor):
+        found[one.group] = one
+        progress(len(found), len(groups))
+    return [found[group] for group in groups]
+
+
+def _alone(plan: Plan, groups: Sequence[Group]) -> Iterator[Found]:
+    for group in groups:
+        yield run_group(plan, group)
+
+
+def _beside(plan: Plan, groups: Sequence[Group], executor: Executor) -> Iterator[Found]:
+    for future in as_completed([executor.submit(run_group, plan, group) for group in groups]):
+        yield future.result()
+
+
+def run_group(plan: Plan, group: Group) -> Found:
+    """Run one group's cells."""
+    size, cells = plan.size, plan.of(group)
+    source = Synthetic(
+        WORKLOADS[group.workload],
+        GEOMETRIES[group.geometry],
+        n_layers=size.layers,
+        calibration=size.calibration,
+        requests=size.requests,
+    )
+    contenders = [
+        parse_contender(name) for name in sorted({name for cell in cells for name in cell.policies})
+    ]
+    prepared = prepare(source, group.seed, sorted({cell.engines for cell in cells}), contenders)
+    traffic = source.traffic(group.seed)
+    runs: dict[tuple[Cell, str], Measures] = {}
+    for cell in cells:
+        known = prepared
+        if cell.form != FITTED:
+            form = forms.make_form(cell.form, traffic.calibration)
+            cosines = forms.cosines(form, traffic, cell.engines, size.pairs, group.seed)
+            known = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
+        setting = setting_of(cell, size)
+        for name in cell.policies:
+            runs[cell, name] = run_one(known, setting, parse_contender(name))[1]
+    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed))
+
+
+def setting_of(cell: Cell, size: Size) -> Setting:
+    """Return a cell's pool and load for the simulator."""
+    return Setting(
+        engines=cell.engines,
+        rate=cell.rate,
+        batch=None,
+        law=law_of(cell),
+        speeds=cell.speeds,
+        limits=Limits(max_num_seqs=MOST),
+        warmup=None,
+        seconds=size.seconds,
+        output_tokens=size.output_tokens,
+        sampled=False,
+        drift_at=cell.drift_at,
+        prefill=None,
+        routers=1,
+        lag=0.25,
+    )
+
+
+def law_of(cell: Cell) -> StepTime:
+    """Return the step-time law of a cell's engines."""
+    if cell.law == "fitted":
+        return step_laws.fit(cell.geometry).law
+    law = LAWS[f"{cell.geometry}-mi300x"]
+    if cell.law == "flat":
+        return replace(law, fixed=law.seconds(0, _TYPICAL_ACTIVE), per_expert=0.0)
+    return law

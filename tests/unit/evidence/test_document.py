@@ -1,0 +1,92 @@
+"""A few tiny cells through everything: what is tested is the machinery, not what is true."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eldr_evidence import advice
+from eldr_evidence.__main__ import main, write
+from eldr_evidence.cells import BAND, FULL, MAIN, PRIOR, SMOKE, full, smoke
+from eldr_evidence.document import document
+from eldr_evidence.intervals import Interval
+from eldr_evidence.results import BEST, P50, Results
+from eldr_evidence.running import Plan, run
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    plan = Plan(smoke(), (0, 1), SMOKE)
+    return Results(plan, run(plan))
+
+
+def test_two_runs_agree_whoever_ends_first(results):
+    with ThreadPoolExecutor(2) as executor:
+        again = run(Plan(results.plan.cells, (1,), SMOKE), executor)
+    here = {(one.group, key): value for one in results.found for key, value in one.runs.items()}
+    for one in again:
+        assert all(here[one.group, key] == value for key, value in one.runs.items())
+
+
+def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
+    text = write(results, tmp_path).read_text()
+    assert text == document(results)
+    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    assert pictures
+    assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
+    assert len(set(pictures)) == len(list((tmp_path / "images" / "evidence").iterdir()))
+    for title in (
+        "What to take from it",
+        "Reproduction",
+        "Drift",
+        "Signatures",
+        "Step-time laws",
+        "What was tuned",
+        "Missing",
+    ):
+        assert f"## {title}" in text
+    assert "nan" not in text
+    assert "**Default: `policy:" in text
+
+
+def test_committed_document_and_pictures_belong_together():
+    docs = Path(__file__).parents[3] / "docs"
+    named = set(re.findall(r"\]\((images/evidence/[^)]+)\)", (docs / "evidence.md").read_text()))
+    assert named == {f"images/evidence/{path.name}" for path in (docs / "images" / "evidence").iterdir()}
+
+
+def test_best_balancer_is_the_baseline_asked_for(results):
+    cell = results.cells("main")[0]
+    best = results.best(cell, P50)
+    assert results.change([cell], best, BEST, P50).mean == pytest.approx(0.0)
+    assert results.change([cell], BAND, best, P50) == results.change([cell], BAND, BEST, P50)
+
+
+def test_full_grid_holds_the_papers_cells():
+    cells = full()
+    main_cells = [cell for cell in cells if cell.experiment == "main"]
+    assert len(main_cells) == 3 * 2 * 5
+    assert all(set(MAIN) == set(cell.policies) for cell in main_cells)
+    assert {cell.engines for cell in cells if cell.experiment == "pool"} == {8, 16, 24}
+    assert len(set(cells)) == len(cells)
+    assert FULL.output_tokens == 512
+
+
+def standing(policy, mean, worst, cell):
+    some = Interval(mean, 0.1)
+    return advice.Standing(policy, some, some, some, Interval(worst, 0.1), cell)
+
+
+def test_recommendation_follows_its_rule():
+    cell = full()[0]
+    quick, safe = standing(BAND, -20.0, 5.0, cell), standing(PRIOR, -10.0, -1.0, cell)
+    assert advice.recommended([quick, safe]) is safe
+    assert advice.recommended([quick, standing(PRIOR, -10.0, 8.0, cell)]) is quick
+    assert advice.recommended([safe, standing(BAND, -12.0, 0.5, cell)]).policy == BAND
+
+
+def test_command_refuses_no_seeds():
+    done = CliRunner().invoke(main, ["--seeds", "0"])
+    assert done.exit_code == 2

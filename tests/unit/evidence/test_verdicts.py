@@ -1,0 +1,69 @@
+import math
+
+import pytest
+
+from eldr_evidence.capacity import capacity
+from eldr_evidence.intervals import Interval, interval
+from eldr_evidence.markdown import listed, table
+from eldr_evidence.verdicts import Holds, Verdict, at_most, judge, within
+
+
+@pytest.mark.parametrize(
+    ("ours", "low", "high", "verdict"),
+    [
+        (Interval(-12.0, 0.5), -13.0, -13.0, Verdict.REPRODUCED),
+        (Interval(-9.0, 0.2), -12.0, -12.0, Verdict.REPRODUCED),  # the end of a quarter less
+        (Interval(-8.7, 0.2), -12.0, -12.0, Verdict.WEAKER),
+        (Interval(-8.7, 0.4), -12.0, -12.0, Verdict.REPRODUCED),  # a wider interval reaches it
+        (Interval(-3.0, 9.0), -12.0, -12.0, Verdict.NOT),  # but not any width
+        (Interval(-25.0, 9.0), -12.0, -12.0, Verdict.STRONGER),
+        (Interval(-16.0, 0.5), -12.0, -12.0, Verdict.STRONGER),
+        (Interval(-18.0, 0.5), -21.0, -17.0, Verdict.REPRODUCED),
+        (Interval(-30.0, 0.5), -21.0, -17.0, Verdict.STRONGER),
+        (Interval(-5.0, 0.5), -21.0, -17.0, Verdict.WEAKER),
+        (Interval(1.0, 2.0), -12.0, -12.0, Verdict.NOT),  # not told apart from nothing
+        (Interval(3.0, 0.5), -12.0, -12.0, Verdict.NOT),
+        (Interval(-5.0, 0.5), 1.5, 1.5, Verdict.NOT),
+        (Interval(40.0, 2.0), 17.4, 17.4, Verdict.STRONGER),
+        (Interval(-12.0, math.nan), -12.5, -12.5, Verdict.REPRODUCED),  # one seed: the mean alone
+    ],
+)
+def test_judge(ours, low, high, verdict):
+    assert judge(ours, low, high) is verdict
+
+
+def test_small_units_have_their_own_tolerance():
+    assert judge(Interval(0.35, 0.01), 0.47, 0.47) is Verdict.REPRODUCED
+    assert judge(Interval(0.35, 0.002), 0.47, 0.47, least=0.05) is Verdict.WEAKER
+
+
+def test_claims_are_judged_by_the_whole_interval():
+    assert at_most(Interval(-1.0, 0.5), 0.0) is Holds.YES
+    assert at_most(Interval(-1.0, 1.5), 0.0) is Holds.OPEN
+    assert at_most(Interval(1.0, 0.5), 0.0) is Holds.NO
+    assert within(Interval(-10.0, 1.0), -17.0, -8.0) is Holds.YES
+    assert within(Interval(-17.5, 1.0), -17.0, -8.0) is Holds.OPEN
+    assert within(Interval(-20.0, 1.0), -17.0, -8.0) is Holds.NO
+
+
+def test_interval_is_students():
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == pytest.approx(2.0)
+    assert found.half == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    assert str(found) == "+2.0 ±2.5"
+    assert str(interval([-0.04])) == "-0.0"
+    assert math.isnan(interval([1.0]).half)
+
+
+def test_capacity_interpolates_and_says_where_it_ends():
+    rates, times = (20.0, 40.0, 60.0), (10.0, 20.0, 40.0)
+    assert capacity(rates, times, 30.0) == pytest.approx(50.0)
+    assert capacity(rates, times, 50.0) == pytest.approx(60.0)
+    assert capacity(rates, times, 5.0) == 0.0
+
+
+def test_table_refuses_ragged_rows_and_escapes():
+    assert table(("a", "b"), [("1|2", "3")]).splitlines()[-1] == "| 1\\|2 | 3 |"
+    with pytest.raises(ValueError, match="expected 2 cells"):
+        table(("a", "b"), [("1",)])
+    assert listed(["a", "b", "c"]) == "a, b and c"
