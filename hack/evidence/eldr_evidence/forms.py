@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.clustering import balanced_kmeans
-from eldr.core.layers import LayerChoice, Pairs, activation_distances, choose_layers, sample_pairs
+from eldr.core.layers import LayerChoice, choose_layers
+from eldr.core.pairs import Pairs, activation_distances, sample_pairs
 from eldr.core.signature import (
     Counts,
     Floats,
@@ -52,8 +53,8 @@ def make_form(name: str, samples: Samples) -> Form:
 def choose(form: Form, samples: Samples, n_pairs: int, seed: int) -> LayerChoice:
     """Choose layers for a form on the calibration requests."""
     pairs: Pairs = sample_pairs(len(samples), n_pairs, np.random.default_rng([seed, 11]))
-    weighted = form.counts(samples.prefill) * form.weights
-    return choose_layers(weighted, activation_distances(samples.decode, pairs), pairs)
+    target = activation_distances(samples.decode, pairs)
+    return choose_layers(form.counts(samples.prefill), target, pairs, weights=form.weights)
 
 
 def cosines(form: Form, traffic: Traffic, engines: int, n_pairs: int, seed: int) -> Floats:
