@@ -38,7 +38,7 @@ from eldr_kube.cluster import Cluster
 @click.option("--in-flight", type=click.IntRange(1), default=40, help="Requests at a time, real engines.")
 def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: float, in_flight: int) -> None:
     """Run the whole loop on this machine and print what it did."""
-    console = Console(width=150)
+    console = Console(width=165)
     changes = {} if measure is None else {"measure": measure}
     engines: Engines = (
         RealEngines(in_flight=in_flight, **changes)

@@ -99,7 +99,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
     )
     left = {"mix", "policy", "centroids"}
     for name in ("mix", "policy", "centroids", "requests", "failed", "batch", "experts", "vs random"):
-        result.add_column(name, justify="left" if name in left else "right")
+        result.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
     for name in ("TPOT mean, ms", "P50", "P99"):
         result.add_column(name, justify="right", no_wrap=True)
     before = None
