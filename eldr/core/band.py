@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eldr.core.balancers import JSQ
-from eldr.core.policy import Choice, Situation, check_load, least_loaded_of, within
+from eldr.core.policy import Choice, Situation, check_load, known_scores, least_loaded_of, within
 
 _JSQ = JSQ()
 
@@ -59,13 +59,11 @@ class BandJSQ:
         return least_loaded_of(band, situation)
 
     def _band(self, scores: Sequence[float]) -> Sequence[int]:
-        # NaN for a worker without a centroid: one makes the sum NaN, and every comparison with it False
-        known = (
-            scores if not math.isnan(sum(scores)) else [score for score in scores if not math.isnan(score)]
-        )
+        known = known_scores(scores)
         floor = max(known, default=0.0) - self.tau
         if len(scores) >= self.min_candidates and min(known, default=floor) >= floor:
             return range(len(scores))
+        # every comparison with NaN is False: who has no centroid is in
         band = [at for at, score in enumerate(scores) if not score < floor]
         if len(band) < self.min_candidates:
             order = [-math.inf if math.isnan(score) else -score for score in scores]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from eldr.core.balancers import JSQ
-from eldr.core.policy import Choice, Situation, check_load, least_loaded_of, within
+from eldr.core.policy import Choice, Situation, check_load, known_scores, least_loaded_of, within
 
 _JSQ = JSQ()
 MAX_LOAD = 3.0
@@ -61,7 +60,9 @@ class MarginalUnion:
         ]
         scores = situation.similarity
         if self.prior and scores is not None:
-            middle, weight = _mean(scores), self.prior * n
+            known = known_scores(scores)
+            middle = sum(known) / len(known) if known else 0.0
+            weight = self.prior * n
             costs = [
                 # NaN for a worker without a centroid, which is like all others
                 cost - weight * law.n_experts * law.per_expert * (score - middle) if score == score else cost  # noqa: PLR0124
@@ -87,12 +88,3 @@ class MarginalUnion:
 def _limit(least: float) -> float:
     """Return up to where costs are the same as the least."""
     return least + _SAME * abs(least)
-
-
-def _mean(scores: Sequence[float]) -> float:
-    """Return the mean of the scores that are numbers."""
-    total = sum(scores)
-    if not math.isnan(total):
-        return total / len(scores)
-    known = [score for score in scores if not math.isnan(score)]
-    return sum(known) / len(known) if known else 0.0

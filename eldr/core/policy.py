@@ -7,6 +7,7 @@ as long as the whole decision does without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -76,6 +77,12 @@ def least_loaded(in_flight: Sequence[int], turn: int) -> int:
     for _ in range(nth):
         at = in_flight.index(least, at + 1)
     return at
+
+
+def known_scores(scores: Sequence[float]) -> Sequence[float]:
+    """Return the similarities that are numbers: a worker without a centroid has NaN."""
+    # one NaN makes the sum NaN; nearly always there is none, and nothing to copy
+    return scores if not math.isnan(sum(scores)) else [score for score in scores if not math.isnan(score)]
 
 
 def check_load(max_load: float) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from eldr import contract
+from eldr.fit import options
 
 MAX_SAMPLES = 4000
 
@@ -21,25 +22,6 @@ def _one_thread_for_products() -> None:
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-
-
-def _writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before the fit rather than after it."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise click.BadParameter(f"the folder {path.resolve().parent} does not exist", param=parameter)
-    return path
-
-
-def _picture(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in {".png", ".svg"}:
-        raise click.BadParameter(f"{path.name}: expected a name that ends in .png or .svg", param=parameter)
-    return _writable(context, parameter, path)
-
-
-def _finite(_: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value}: expected a finite number", param=parameter)
-    return value
 
 
 @click.group("fit", context_settings={"auto_envvar_prefix": "ELDR_FIT", "show_default": True})
@@ -56,7 +38,7 @@ def command() -> None:
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    callback=_writable,
+    callback=options.writable,
     default="eldr.centroids",
     help="Centroid file.",
 )
@@ -68,14 +50,14 @@ def command() -> None:
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
-    callback=_picture,
+    callback=options.picture,
     help="Draw the report as PNG or SVG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--lookback-minutes",
     type=click.FloatRange(0, min_open=True),
-    callback=_finite,
+    callback=options.finite,
     help="Ignore older records.",
 )
 @click.option(
@@ -84,25 +66,12 @@ def command() -> None:
 @click.option(
     "--tau",
     type=click.FloatRange(0, 2),
-    callback=_finite,
+    callback=options.finite,
     default=0.1,
     help="Band that the prediction assumes.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1)
-def log_command(
-    *,
-    logs: tuple[Path, ...],
-    k: int,
-    model: str,
-    out: Path,
-    active: Path | None,
-    picture: Path | None,
-    as_json: bool,
-    lookback_minutes: float | None,
-    max_samples: int,
-    tau: float,
-    seed: int,
-) -> None:
+def log_command(**chosen: Any) -> None:
     """Fit the signature logs in directories LOGS and write a centroid file.
 
     Exits with 0 when the set was written, whatever the verdict; the report says whether it is better.
@@ -110,19 +79,7 @@ def log_command(
     _one_thread_for_products()
     from eldr.fit.local import run
 
-    run(
-        logs,
-        k=k,
-        model=model,
-        out=out,
-        active=active,
-        picture=picture,
-        as_json=as_json,
-        lookback_minutes=lookback_minutes,
-        max_samples=max_samples,
-        tau=tau,
-        seed=seed,
-    )
+    run(**chosen)
 
 
 @command.command("job")
@@ -135,7 +92,7 @@ def log_command(
 @click.option(
     "--lookback-minutes",
     type=click.FloatRange(0, min_open=True),
-    callback=_finite,
+    callback=options.finite,
     help="Ignore older records.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1)

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from eldr.fit import options as files
 from eldr.fit.samples import FitError
 from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.contenders import Contender, parse_contender
@@ -124,10 +125,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default="processors",
     help="Processes.",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), callback=options.writable,
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), callback=files.writable,
               help="Write the report as JSON; - for standard output.")  # fmt: skip
 @click.option(
-    "--picture", "picture_file", type=_FILE, callback=options.picture, help="Draw the report as PNG or SVG."
+    "--picture", "picture_file", type=_FILE, callback=files.picture, help="Draw the report as PNG or SVG."
 )
 def command(
     *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -62,17 +61,3 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
             f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
         )
     return found
-
-
-def writable(_: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before the runs rather than after them."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise click.BadParameter(f"the folder {path.resolve().parent} does not exist", param=parameter)
-    return path
-
-
-def picture(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a picture in a format that is not known."""
-    if path is not None and path.suffix not in {".png", ".svg"}:
-        raise click.BadParameter(f"{path.name}: expected a name that ends in .png or .svg", param=parameter)
-    return writable(context, parameter, path)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import t
 
 
@@ -30,8 +31,12 @@ def change(values: Sequence[float], baseline: Sequence[float]) -> Change:
     Student's t on the relative differences.
     """
     relative = np.asarray(values) / np.asarray(baseline) - 1.0
-    n = len(relative)
+    return Change(float(relative.mean()), half_width(relative))
+
+
+def half_width(values: Sequence[float] | npt.NDArray[np.floating]) -> float:
+    """Return half the width of the 95 % interval of a mean (Student's t), NaN for a single value."""
+    n = len(values)
     if n < 2:
-        return Change(float(relative.mean()), math.nan)
-    half = float(t.ppf(0.975, n - 1)) * float(relative.std(ddof=1)) / math.sqrt(n)
-    return Change(float(relative.mean()), half)
+        return math.nan
+    return float(t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)

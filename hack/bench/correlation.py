@@ -10,7 +10,6 @@ import datetime as dt
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from render import cpu_model
+from render import cpu_model, vllm_environment
 
 from eldr_tiny_moe import corpus
 from eldr_tiny_moe import correlation as maths
@@ -182,12 +181,7 @@ def _idf_verdict(columns: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and write."""
-    done = subprocess.run(
-        [ROOT / "hack" / "vllm" / "install"], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(done.returncode)
-    environment = Path(done.stdout.strip())
+    environment = vllm_environment()
     texts = corpus.load(seed=SEED)
     kinds = chosen_kinds(texts)
     lines = requests(texts, kinds)

@@ -24,6 +24,7 @@ from typing import IO, Any
 import click
 import numpy as np
 from engine_memory import memory
+from render import vllm_environment
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -238,10 +239,7 @@ def page(tables: Mapping[str, list[str]], starts: int, rounds: int) -> str:
 @click.option("--rounds", type=click.IntRange(1), default=7, help="Turns per start.")
 def main(*, starts: int, rounds: int) -> None:
     """Measure, and write docs/benchmarks/engine.md."""
-    found = subprocess.run(
-        [ROOT / "hack" / "vllm" / "install"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    environment = Path(found.stdout.strip())
+    environment = vllm_environment()
     tables = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -29,6 +29,16 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def vllm_environment() -> Path:
+    """Return vLLM's environment, made on first use; exits as ``hack/vllm/install`` does where it cannot be made."""
+    done = subprocess.run(
+        [HERE.parents[1] / "hack" / "vllm" / "install"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(done.returncode)
+    return Path(done.stdout.strip())
+
+
 def row(figure: dict[str, Any]) -> str:
     """Return one table row; a missed aim is said so."""
     values = figure["values"]

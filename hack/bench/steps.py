@@ -21,7 +21,7 @@ import click
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from render import cpu_model
+from render import cpu_model, vllm_environment
 from steps_law import Law, Steps, as_routers_learn_it, fit, medians, read
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +34,6 @@ N_EXPERTS = 64
 DTYPES = ("float32", "bfloat16")
 BATCHES = (4, 8, 16, 32)
 TOKENS = 32
-
-
-def environment() -> Path:
-    """Return vLLM's environment, made on first use."""
-    found = subprocess.run(
-        [ROOT / "hack" / "vllm" / "install"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return Path(found.stdout.strip())
 
 
 def wide_model(python: Path) -> Path:
@@ -172,7 +164,7 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
 @click.option("--seed", default=0, help="Of prompts, order and sampling.")
 def main(*, dtypes: tuple[str, ...], seed: int) -> None:
     """Measure, and write docs/benchmarks/steps.md."""
-    python = environment() / "bin" / "python"
+    python = vllm_environment() / "bin" / "python"
     model, log = wide_model(python), ROOT / "out" / "steps.log"
     log.parent.mkdir(exist_ok=True)
     found, laws = {}, {}

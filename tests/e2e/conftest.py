@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ import pytest
 import yaml
 
 from eldr import contract
+from eldr.sim import traces
+from eldr_demo.arrivals import Poisson
+from eldr_demo.load import Load, Workload
+from eldr_demo.simulated import replay
 from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
 
@@ -99,6 +105,22 @@ class System:
 
     def ready(self) -> bool:
         return self.condition("eldr", NAME, "Ready").get("status") == "True"
+
+
+@contextlib.asynccontextmanager
+async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator[Load]:
+    """Send requests meanwhile; in the end those in flight are answered."""
+    routers = system.routers()
+    load = Load(lambda: routers, NAME, Poisson(rate), tokens=60)
+    records, _ = traces.load().split()
+    load.switch(Workload("traffic", replay(records), logged=logged))
+    stop = asyncio.Event()
+    running = asyncio.create_task(load.run(stop))
+    try:
+        yield load
+    finally:
+        stop.set()
+        await running
 
 
 def kill(address: str, command: str) -> None:

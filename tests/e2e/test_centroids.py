@@ -14,10 +14,7 @@ import pytest
 
 from eldr import centroids, contract
 from eldr.sim import traces
-from eldr_demo.arrivals import Poisson
-from eldr_demo.load import Load, Workload
-from eldr_demo.simulated import replay
-from tests.e2e.conftest import NAME, System
+from tests.e2e.conftest import NAME, System, traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -25,16 +22,9 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 async def send(system: System, count: int) -> None:
     """Send requests until so many were answered; none may fail. Batches are large enough for locality to pay."""
-    routers = system.routers()
-    load = Load(lambda: routers, NAME, Poisson(20.0), tokens=60)
-    records, _ = traces.load().split()
-    load.switch(Workload("traffic", replay(records), logged=True))
-    stop = asyncio.Event()
-    running = asyncio.create_task(load.run(stop))
-    while len(load.outcomes) < count:
-        await asyncio.sleep(0.05)
-    stop.set()
-    await running
+    async with traffic(system, 20.0, logged=True) as load:
+        while len(load.outcomes) < count:
+            await asyncio.sleep(0.05)
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []
 
 

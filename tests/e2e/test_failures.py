@@ -8,25 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from eldr import contract
-from eldr.sim import traces
-from eldr_demo.arrivals import Poisson
-from eldr_demo.load import Load, Outcome, Workload
-from eldr_demo.simulated import replay
-from tests.e2e.conftest import NAME, System, kill
+from eldr_demo.load import Outcome
+from tests.e2e.conftest import System, kill, traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 
-async def traffic(system: System, event: Callable[[], None]) -> list[Outcome]:
+async def disturbed(system: System, event: Callable[[], None]) -> list[Outcome]:
     """Send requests, let something happen amid them, send on until all is Ready again."""
-    routers = system.routers()
-    load = Load(lambda: routers, NAME, Poisson(15.0), tokens=60)
-    records, _ = traces.load().split()
-    load.switch(Workload("traffic", replay(records), logged=True))
-    stop = asyncio.Event()
-    running = asyncio.create_task(load.run(stop))
-    try:
+    async with traffic(system, 15.0, logged=True) as load:
         while len(load.outcomes) < 20 or load.in_flight < 8:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(event)
@@ -34,15 +25,12 @@ async def traffic(system: System, event: Callable[[], None]) -> list[Outcome]:
         while len(load.outcomes) < after + 60:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(wait_for, system.ready, "EldrDeployment Ready again", 120.0)
-    finally:
-        stop.set()
-        await running
     return load.outcomes
 
 
 async def test_a_killed_decode_engine_costs_only_the_streams_it_had_started(system: System):
     victim = system.addresses(contract.ROLE_DECODE)[1]
-    outcomes = await traffic(system, lambda: kill(victim, "decode"))
+    outcomes = await disturbed(system, lambda: kill(victim, "decode"))
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors, "the killed engine had streams"
     assert all(error.startswith("error event") for error in errors), errors
@@ -52,7 +40,7 @@ async def test_a_killed_decode_engine_costs_only_the_streams_it_had_started(syst
 
 async def test_a_killed_router_costs_only_its_own_streams(system: System):
     victim = system.addresses(contract.ROLE_PREFILL)[0]
-    outcomes = await traffic(system, lambda: kill(victim, "router"))
+    outcomes = await disturbed(system, lambda: kill(victim, "router"))
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors, "the killed router had streams"
     assert not any("wrong tokens" in error for error in errors), errors
@@ -62,7 +50,7 @@ async def test_a_killed_router_costs_only_its_own_streams(system: System):
 
 async def test_a_killed_prefill_engine_costs_no_wrong_token(system: System):
     victim = system.addresses(contract.ROLE_PREFILL)[1]
-    outcomes = await traffic(system, lambda: kill(victim, "prefill"))
+    outcomes = await disturbed(system, lambda: kill(victim, "prefill"))
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors == [], "prefill is retried elsewhere, pulled blocks are not needed any more"
     wait_for(system.idle, "in-flight counts back to zero", 60)

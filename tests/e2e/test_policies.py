@@ -7,11 +7,7 @@ import asyncio
 import pytest
 
 from eldr import contract
-from eldr.sim import traces
-from eldr_demo.arrivals import Poisson
-from eldr_demo.load import Load, Workload
-from eldr_demo.simulated import replay
-from tests.e2e.conftest import NAME, System, kill
+from tests.e2e.conftest import NAME, System, kill, traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -31,12 +27,7 @@ def patch(system: System, policy: str) -> None:
 async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system: System):
     """Routers tell each other of their experts, learn what a step costs, tell the user, and forget all in the end."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, Poisson(15.0), tokens=60)
-    records, _ = traces.load().split()
-    load.switch(Workload("traffic", replay(records), logged=False))
-    stop = asyncio.Event()
-    running = asyncio.create_task(load.run(stop))
-    try:
+    async with traffic(system, 15.0, logged=False) as load:
         await asyncio.to_thread(patch, system, "MarginalUnion")
 
         def told() -> bool:
@@ -57,9 +48,6 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
         while len(load.outcomes) < after + 60:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(wait_for, system.ready, "EldrDeployment Ready again", 120.0)
-    finally:
-        stop.set()
-        await running
     errors = [outcome.error for outcome in load.outcomes if outcome.error]
     assert all(error.startswith("error event") for error in errors), errors
     share = system.get("eldr")["status"]["locality"]["expertSharePercent"]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t
+
+from eldr.simulate.pairs import half_width
 
 
 class Interval(NamedTuple):
@@ -37,8 +38,4 @@ class Interval(NamedTuple):
 
 def interval(values: Sequence[float]) -> Interval:
     """Return the interval of one value per seed."""
-    n = len(values)
-    mean = float(np.mean(values))
-    if n < 2:
-        return Interval(mean, math.nan)
-    return Interval(mean, float(t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n))
+    return Interval(float(np.mean(values)), half_width(values))

@@ -13,7 +13,7 @@ from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr.core.balancers import JSQ
 from eldr.core.policy import Choice, Situation
 from eldr.core.step_time import StepTime
-from eldr.core.union import Outlook
+from eldr.core.union import Outlook, Request
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.table import Table
 
@@ -60,6 +60,8 @@ class Field(NamedTuple):
         Sequences in flight on each, over all routers.
     sequences : int
         How many the request runs.
+    request : Request or None
+        What the request is expected to use; None: nothing is known of it, it counts as one of the pool's mean.
     outlook : Outlook or None
         Expected unions, where the policy asks for them and something is known.
     laws : sequence of StepTime
@@ -71,6 +73,7 @@ class Field(NamedTuple):
     slots: list[int]
     totals: list[int]
     sequences: int = 1
+    request: Request | None = None
     outlook: Outlook | None = None
     laws: Sequence[StepTime] = ()
     reason: str = "policy"

@@ -41,6 +41,22 @@ def write_report(report: Report) -> dict[str, Any]:
     }
 
 
+def read_object(status: int, body: bytes, what: str) -> dict[str, Any]:
+    """Return the JSON object of another router's answer.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or of a version that is not known.
+    """
+    if status != 200:
+        raise ValueError(f"answers {status}")
+    fields = orjson.loads(body)
+    if not isinstance(fields, dict) or fields.get("v") != 1:
+        raise ValueError(f"its answer is no {what} object of version 1")
+    return fields
+
+
 def read_report(status: int, body: bytes) -> Report:
     """Read another router's answer.
 
@@ -49,11 +65,7 @@ def read_report(status: int, body: bytes) -> Report:
     ValueError
         If it is none.
     """
-    if status != 200:
-        raise ValueError(f"answers {status}")
-    fields = orjson.loads(body)
-    if not isinstance(fields, dict) or fields.get("v") != 1:
-        raise ValueError("its answer is no counts object of version 1")
+    fields = read_object(status, body, "counts")
     try:
         return Report(
             router=str(fields["router"]),

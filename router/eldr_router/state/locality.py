@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from eldr.centroids import CentroidSet
-from eldr.core.step_time import StepTime
-from eldr.core.union import MOST_LAYERS, Outlook, Request, Shape, Stay, Unions, spread
+from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
+from eldr_router.plan.placement import Field
 from eldr_router.plan.signature import Signature
 from eldr_router.state.laws import Laws
 
@@ -17,27 +16,6 @@ log = logging.getLogger(__name__)
 
 _ODD = 20
 """After so many signatures of another shape in a row the engines serve another model."""
-
-
-class Expected(NamedTuple):
-    """What is expected of a request on some engines.
-
-    Attributes
-    ----------
-    request : Request or None
-        None: nothing is known of it, it counts as one of the pool's mean.
-    reason : str
-        ``"union"``, or why nothing is known.
-    outlook : Outlook or None
-        None as long as nothing is known of any request.
-    laws : list of StepTime
-        Of the engines.
-    """
-
-    request: Request | None
-    reason: str
-    outlook: Outlook | None
-    laws: list[StepTime]
 
 
 class Locality:
@@ -107,27 +85,15 @@ class Locality:
         self.unions, self._odd = Unions(shape), 0
         self._begun += 1
 
-    def expect(
-        self, signature: Signature, engines: Sequence[str], totals: Sequence[int], sequences: int
-    ) -> Expected:
-        """Return what to expect of a request.
-
-        Parameters
-        ----------
-        signature : Signature
-        engines : sequence of str
-            Names of those that may take the request.
-        totals : sequence of int
-            Sequences in flight on each, over all routers.
-        sequences : int
-            How many the request runs.
-        """
+    def expect(self, signature: Signature, engines: Sequence[str], field: Field) -> Field:
+        """Return what is known of the engines, by name, with what to expect of a request there."""
         request, reason = self._request(signature)
         unions = self.unions
         if unions is None:
-            return Expected(None, reason, None, [])
-        outlook = unions.outlook(request, engines, totals, sequences)
-        return Expected(request, reason, outlook, self.laws.of(engines, unions.shape.n_experts))
+            return field._replace(reason=reason)
+        outlook = unions.outlook(request, engines, field.totals, field.sequences)
+        laws = self.laws.of(engines, unions.shape.n_experts)
+        return field._replace(request=request, outlook=outlook, laws=laws, reason=reason)
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""

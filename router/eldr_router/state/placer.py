@@ -14,7 +14,7 @@ from eldr_router.http.errors import no_endpoint
 from eldr_router.plan.placement import Field, rank
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.table import Table
-from eldr_router.state.locality import Expected, Locality
+from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Lease, Registry
 
 
@@ -52,8 +52,8 @@ class Decision(NamedTuple):
     ----------
     endpoints : list of Endpoint
         Those that are well and have room.
-    expected : Expected or None
-        What the policy was told of the request, if it asks.
+    field : Field
+        What was known of them.
     situation : eldr.core.policy.Situation
     policy, reason : str
         As in :class:`Placement`.
@@ -61,7 +61,7 @@ class Decision(NamedTuple):
     """
 
     endpoints: list[Endpoint]
-    expected: Expected | None
+    field: Field
     situation: Situation
     policy: str
     reason: str
@@ -104,9 +104,7 @@ class Placer:
         similarity = None if similarities is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
         endpoint = decision.endpoints[at]
-        stay = None
-        if decision.expected is not None:
-            stay = self.locality.join(endpoint.name, decision.expected.request, sequences)
+        stay = self.locality.join(endpoint.name, decision.field.request, sequences)
         return Placement(
             endpoint, Lease(endpoint, sequences, stay), decision.policy, decision.reason, decision.choice.candidates,
             known, decision.situation.in_flight[at],
@@ -131,9 +129,7 @@ class Placer:
         if not room:
             raise self._registry.full(limit, sequences)
         field = Field([engine.spec.slot for engine in room], self._registry.totals(room), sequences)
-        expected = None
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]
-            expected = self.locality.expect(signature, names, field.totals, sequences)
-            field = field._replace(outlook=expected.outlook, laws=expected.laws, reason=expected.reason)
-        return Decision(room, expected, *rank(table, signature, field, turn=turn, rng=self._rng))
+            field = self.locality.expect(signature, names, field)
+        return Decision(room, field, *rank(table, signature, field, turn=turn, rng=self._rng))

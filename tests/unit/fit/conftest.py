@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from eldr.siglog import Record, pack_counts
+from eldr.siglog import Record
 from eldr.sim import traces
+from tests.support import records as records_of
 
 
 @pytest.fixture(scope="session")
@@ -13,25 +14,7 @@ def captured():
 @pytest.fixture(scope="session")
 def make_record(captured):
     def make(number: int, record: int, tokens: int = 100, **fields) -> Record:
-        values = {
-            "request_id": f"eldr-00000000-{number:x}",
-            "time": 1000.0 + number,
-            "model": "m",
-            "n_layers": 4,
-            "n_experts": 64,
-            "top_k": 4,
-            "prompt_tokens": int(captured.prompt_tokens[record]),
-            "exact": True,
-            "prefill": pack_counts(captured.prefill_counts[record]),
-            "worker": "d0",
-            "slot": 0,
-            "policy": "JSQ",
-            "in_flight": 9,
-            "decode": pack_counts(captured.decode_counts(record, tokens)),
-            "decode_tokens": tokens,
-            "decode_exact": True,
-        }
-        return Record(**values | fields)
+        return records_of.make_record(captured, number, record, tokens=tokens, **fields)
 
     return make
 

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from eldr.core.step_time import QWEN3_30B_MI300X
-from eldr.siglog import Record, SignatureLog, pack_counts
+from eldr.siglog import SignatureLog, pack_counts
 from eldr.sim import traces
 from eldr.simulate.population import draw_steps
 from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
+from tests.support.records import make_record
 
 
 @pytest.fixture(scope="session")
@@ -49,25 +50,10 @@ def write_log(tmp_path_factory, captured):
             decode = captured.decode_counts(int(number), tokens)
             if at in empty:
                 decode[1] = 0
-            values = {
-                "request_id": f"eldr-{number:x}",
-                "time": 1000.0 + at,
-                "model": "m",
-                "n_layers": 4,
-                "n_experts": 64,
-                "top_k": 4,
-                "prompt_tokens": int(captured.prompt_tokens[number]),
-                "exact": True,
-                "prefill": pack_counts(captured.prefill_counts[number]),
-                "worker": "d0",
-                "slot": 0,
-                "policy": "JSQ",
-                "in_flight": 9,
-                "decode": pack_counts(decode),
-                "decode_tokens": tokens,
-                "decode_exact": True,
-            }
-            writer.append(Record(**values | fields), now=0.0)
+            made = make_record(
+                captured, at, int(number), tokens=tokens, **{"decode": pack_counts(decode)} | fields
+            )
+            writer.append(made, now=0.0)
         writer.close()
         return path
 
