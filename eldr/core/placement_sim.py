@@ -54,9 +54,8 @@ def inclusion_probabilities(counts: npt.NDArray[np.integer], tokens: npt.NDArray
     if tokens.min() < 1:
         raise ValueError(f"tokens: expected at least 1 per request, got {tokens.min()}")
     inclusion = np.empty(counts.shape, dtype=np.float32)
-    for row, one, n in zip(
-        inclusion, counts, tokens, strict=True
-    ):  # doubles of one request at a time, not of all
+    # doubles of one request at a time, not of all
+    for row, one, n in zip(inclusion, counts, tokens, strict=True):
         row[:] = np.minimum(one / n, _CEILING)
     return inclusion
 

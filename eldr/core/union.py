@@ -189,9 +189,8 @@ class Unions:
         inclusion = share * trust
         inclusion += self._mean * (1.0 - trust)
         np.minimum(inclusion, _CEILING, out=inclusion)
-        logs = np.log(
-            1.0 - inclusion
-        )  # several times as fast as log1p, and near 1 as exact as the steps of 1 / SCALE
+        # several times as fast as log1p, and near 1 as exact as the steps of 1 / SCALE
+        logs = np.log(1.0 - inclusion)
         logs *= SCALE
         return Request(share, inclusion, np.rint(logs, out=logs).astype(np.int16))
 
@@ -282,8 +281,6 @@ class Unions:
                 self._strangers[self._rows[worker]] = -1
 
     def _told(self, worker: str) -> int:
-        if not self._others:
-            return 0
         return sum(table[worker][0] for table in self._others.values() if worker in table)
 
     def _add(self, row: int, logs: Fixed, n: int) -> None:

@@ -11,17 +11,9 @@ import click
 
 from eldr import contract
 from eldr.fit import options
+from eldr.threads import one_thread
 
 MAX_SAMPLES = 4000
-
-
-def _one_thread_for_products() -> None:
-    """Before NumPy is imported: two threads choose layers, and those of a BLAS would only wait for each other.
-
-    A fit comes to the same result, to the last bit, whatever the number of cores.
-    """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
 
 
 @click.group("fit", context_settings={"auto_envvar_prefix": "ELDR_FIT", "show_default": True})
@@ -76,7 +68,7 @@ def log_command(**chosen: Any) -> None:
 
     Exits with 0 when the set was written, whatever the verdict; the report says whether it is better.
     """
-    _one_thread_for_products()
+    one_thread()  # two threads choose layers, and those of a BLAS would only wait for each other
     from eldr.fit.local import run
 
     run(**chosen)
@@ -116,7 +108,7 @@ def job_command(
         raise click.UsageError(
             f"{contract.ENV_ADMIN_TOKEN} is empty: set it to the token of the routers' admin ports"
         )
-    _one_thread_for_products()
+    one_thread()
     from eldr.fit.job import Job, run
 
     job = Job(

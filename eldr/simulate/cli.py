@@ -24,6 +24,7 @@ from eldr.simulate.setting import Setting
 from eldr.simulate.study import Outcome, Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
+from eldr.threads import one_thread
 
 _POLICIES = "JSQ,ELDR,ELDR:max_load=1.25,MarginalUnion,MarginalUnion:prior=0.23"
 _BATCH = (32.0,)
@@ -249,7 +250,7 @@ def _run(study: Study, jobs: int) -> list[Outcome]:
 
         if jobs == 1 or study.runs == 1:
             return run_study(study, progress=told)
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes below: one core each
+        one_thread()  # of the processes below: one core each
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(min(jobs, study.runs), mp_context=context)
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from eldr.contract import ENV_ADMIN_TOKEN, ENV_POD_NAMESPACE, PORT_ADMIN, PORT_ROUTER
+from eldr.threads import one_thread
 
 _option = partial(click.option, show_envvar=True)
 _PATH = click.Path(path_type=Path)
@@ -102,10 +103,7 @@ def command(
     The admin port needs a bearer token in ELDR_ADMIN_TOKEN unless it listens on loopback only.
     SIGTERM drains: /ready answers 503, running requests are finished, then the process ends.
     """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(
-            name, "1"
-        )  # before NumPy: its thread pools cost more than they save on small products
+    one_thread()  # thread pools cost more than they save on small products
     import uvloop
 
     from eldr_router.app import serve
