@@ -1,4 +1,4 @@
-.PHONY: help venv check test e2e-vllm demo evidence bench bench-engine bench-steps correlation soak kube-up
+.PHONY: help venv check test e2e-vllm demo evidence bench bench-engine bench-steps bench-policies correlation soak kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -21,7 +21,9 @@ bench-engine: venv ## measure what the plug-in costs a real engine, and write do
 	@.venv/bin/python hack/bench/engine.py
 	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py
 bench-steps: venv ## how decode steps of a real engine follow their active experts: writes docs/benchmarks/steps.md
-	@.venv/bin/python hack/bench/steps.py
+	@.venv/bin/python -m eldr_steps law
+bench-policies: venv ## what placement does to 2 and 4 real engines that take turns on a core: writes docs/benchmarks/policies.md; half an hour
+	@.venv/bin/python -m eldr_steps policies
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py
 soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from render import cpu_model, vllm_environment
 
+from eldr_steps.machine import cpu_model, vllm_environment
 from eldr_tiny_moe import corpus
 from eldr_tiny_moe import correlation as maths
 from eldr_tiny_moe.client import MODEL, run_in

@@ -24,7 +24,8 @@ from typing import IO, Any
 import click
 import numpy as np
 from engine_memory import memory
-from render import vllm_environment
+
+from eldr_steps.machine import vllm_environment
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))

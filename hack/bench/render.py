@@ -16,27 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from eldr_steps.machine import cpu_model
+
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "docs" / "benchmarks" / "README.md"
 BENCHMARKS = ("decision", "fit", "router")
-
-
-def cpu_model() -> str:
-    """Return the processor's name."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def vllm_environment() -> Path:
-    """Return vLLM's environment, made on first use; exits as ``hack/vllm/install`` does where it cannot be made."""
-    done = subprocess.run(
-        [HERE.parents[1] / "hack" / "vllm" / "install"], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(done.returncode)
-    return Path(done.stdout.strip())
 
 
 def row(figure: dict[str, Any]) -> str:

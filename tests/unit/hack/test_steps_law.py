@@ -1,21 +1,11 @@
 """The law of real steps, from steps whose law is known."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from eldr_steps import law as steps_law
+
 KINDS = {"copies of 1": 0.1, "one kind": 0.8, "all kinds": 1.0}
-
-
-@pytest.fixture
-def steps_law(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "hack" / "bench"))
-    yield importlib.import_module("steps_law")
-    sys.modules.pop("steps_law")
 
 
 def rows(fixed=2e-3, expert=0.5e-3, request=0.3e-3, noise=0.03, seed=0):
@@ -32,10 +22,11 @@ def rows(fixed=2e-3, expert=0.5e-3, request=0.3e-3, noise=0.03, seed=0):
                 "batch": batch,
                 "seconds": float(seconds),
                 "experts": experts.tolist(),
+                "reference": 0.04,
             }
 
 
-def test_the_law_is_found_with_its_interval(steps_law):
+def test_the_law_is_found_with_its_interval():
     law = steps_law.fit(steps_law.read(list(rows())))
     for constant, (low, high), true in zip(law.constants, law.intervals, (2e-3, 0.5e-3, 0.3e-3), strict=True):
         assert low < true < high
@@ -44,7 +35,7 @@ def test_the_law_is_found_with_its_interval(steps_law):
     assert law.r2_medians > law.r2
 
 
-def test_steps_in_which_the_machine_did_something_else_are_left_out(steps_law):
+def test_steps_in_which_the_machine_did_something_else_are_left_out():
     some = list(rows())
     for row in some[::100]:
         row["seconds"] += 1.0
@@ -53,7 +44,7 @@ def test_steps_in_which_the_machine_did_something_else_are_left_out(steps_law):
     assert law.constants[1] == pytest.approx(0.5e-3, rel=0.1)
 
 
-def test_a_router_learns_the_same(steps_law):
+def test_a_router_learns_the_same():
     steps = steps_law.read(list(rows()))
     (fixed, expert, request), error = steps_law.as_routers_learn_it(steps, 64)
     assert expert == pytest.approx(0.5e-3, abs=3 * error)
@@ -63,9 +54,21 @@ def test_a_router_learns_the_same(steps_law):
     assert fixed > 0 < request
 
 
-def test_medians_by_kind_of_batch(steps_law):
+def test_medians_by_kind_of_batch():
     found = steps_law.medians(steps_law.read(list(rows())))
     assert {kind for _, kind in found} == set(KINDS)
     for batch in (8, 16, 32):
         experts = [found[batch, kind][0] for kind in KINDS]
         assert experts == sorted(experts)
+
+
+def test_a_machine_that_changes_its_speed_is_seen_through():
+    some = list(rows())
+    for row in some:
+        if row["plan"] > 300:
+            row["seconds"] *= 1.8
+            row["reference"] *= 1.8
+    slow = sum(row["plan"] > 300 for row in some) > len(some) / 2
+    law = steps_law.fit(steps_law.read(some))
+    assert law.r2 > 0.95
+    assert law.constants[1] == pytest.approx(0.5e-3 * (1.8 if slow else 1.0), rel=0.1)

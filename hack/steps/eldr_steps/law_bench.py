@@ -1,19 +1,12 @@
-"""How the decode steps of a real engine follow their active experts: a model whose experts are heavy enough to feel.
-
-    .venv/bin/python hack/bench/steps.py
-
-widens the small trained model (``eldr_tiny_moe.widen``, kept in the cache folder), runs ``steps_engine.py`` in vLLM's environment and
-writes docs/benchmarks/steps.md and its picture.
-"""
+"""How the decode steps of a real engine follow their active experts: docs/benchmarks/steps.md and its picture."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,49 +14,26 @@ import click
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from render import cpu_model, vllm_environment
-from steps_law import Law, Steps, as_routers_learn_it, fit, medians, read
 
-ROOT = Path(__file__).parents[2]
-TINY = ROOT / "hack" / "tiny_moe"
+from eldr_steps.law import Law, Steps, as_routers_learn_it, fit, medians, read
+from eldr_steps.machine import N_EXPERTS, ROOT, VARIABLES, WIDTH, cpu_model, vllm_environment, wide_model
+
 PAGE = ROOT / "docs" / "benchmarks" / "steps.md"
+FIGURES = ROOT / "docs" / "benchmarks" / "steps.json"
 PICTURE = ROOT / "docs" / "images" / "steps.png"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eldr" / "models"
-WIDTH = 2048
-N_EXPERTS = 64
 DTYPES = ("float32", "bfloat16")
 BATCHES = (4, 8, 16, 32)
 TOKENS = 32
 
 
-def wide_model(python: Path) -> Path:
-    """Return the widened model, made on first use; its name says what it was made of."""
-    made_of = hashlib.sha256()
-    for path in (TINY / "eldr_tiny_moe" / "widen.py", TINY / "model" / "model.safetensors"):
-        made_of.update(path.read_bytes())
-    folder = CACHE / f"tiny-moe-{WIDTH}-{made_of.hexdigest()[:12]}"
-    if not folder.exists():
-        command = [python, "-m", "eldr_tiny_moe.widen", folder, "--width", str(WIDTH)]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(TINY)})
-    return folder
-
-
 def run(python: Path, model: Path, dtype: str, log: Path, seed: int) -> Steps:
     """Measure the steps of one engine."""
     setup = {"model": str(model), "dtype": dtype, "batches": BATCHES, "tokens": TOKENS, "seed": seed}
-    variables = {
-        "PYTHONPATH": str(TINY),
-        "VLLM_PLUGINS": "",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    # -P: files beside the script would hide packages of the same name
-    command = [python, "-P", Path(__file__).with_name("steps_engine.py"), json.dumps(setup)]
+    # -P: nothing in the working directory may hide a package
+    command = [str(python), "-P", "-m", "eldr_steps.batches", json.dumps(setup)]
     with log.open("ab") as errors:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **variables}, check=False
+            command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **VARIABLES}, check=False
         )
     if done.returncode:
         raise click.ClickException(
@@ -80,7 +50,8 @@ def page(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> str:
         f"`make bench-steps` on {datetime.now(UTC).date()}: vLLM 0.32 on a CPU ({cpu_model()}), one thread, no compilation. The small trained model with",
         f"every expert widened to {WIDTH} units by weights that add nothing: the same tokens and the same experts, but reading one costs",
         "as much as it does in a large model. Batches of one kind of text, of two, of all, and of copies of few requests, in random order.",
-        "A step's time is the CPU time of its one thread; steps that prefill are left out.",
+        "A step's time is the CPU time of its one thread at the machine's median speed: others share it, and its speed changes by up to two",
+        "within minutes, so that a step that is always the same is measured before and after every batch. Steps that prefill are left out.",
         "",
         "| | ms | R² | of batch alone | of batches' medians | steps |",
         "|---|---|---:|---:|---:|---:|",
@@ -159,10 +130,10 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
     figure.savefig(PICTURE, dpi=120)
 
 
-@click.command(context_settings={"show_default": True})
+@click.command("law", context_settings={"show_default": True})
 @click.option("--dtype", "dtypes", multiple=True, default=DTYPES, help="Weights; repeatable.")
 @click.option("--seed", default=0, help="Of prompts, order and sampling.")
-def main(*, dtypes: tuple[str, ...], seed: int) -> None:
+def command(*, dtypes: tuple[str, ...], seed: int) -> None:
     """Measure, and write docs/benchmarks/steps.md."""
     python = vllm_environment() / "bin" / "python"
     model, log = wide_model(python), ROOT / "out" / "steps.log"
@@ -176,9 +147,6 @@ def main(*, dtypes: tuple[str, ...], seed: int) -> None:
             f"{dtype}: T = {fixed:.2f} + {expert:.3f} A + {request:.3f} B ms, R2 {law.r2:.3f} (batch alone {law.r2_batch:.3f}), {law.steps} steps"
         )
     PAGE.write_text(page(found, laws))
+    FIGURES.write_text(json.dumps({dtype: asdict(law) for dtype, law in laws.items()}, indent=1) + "\n")
     draw(found, laws)
     click.echo(f"wrote {PAGE.relative_to(ROOT)}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -63,11 +63,15 @@ class Law:
 
 
 def read(rows: Sequence[dict[str, Any]]) -> Steps:
-    """Return what ``steps_engine.py`` wrote."""
+    """Return what :mod:`eldr_steps.batches` wrote, at the machine's median speed.
+
+    A machine that others share changes its speed within minutes: steps are as long as they would have been at the median one.
+    """
+    references = np.array([row["reference"] for row in rows])
     names = {row["plan"]: str(row["kind"]) for row in rows}
     order = sorted(names)
     return Steps(
-        seconds=np.array([row["seconds"] for row in rows]),
+        seconds=np.array([row["seconds"] for row in rows]) * np.median(references) / references,
         batch=np.array([row["batch"] for row in rows], dtype=np.float64),
         active=np.array([np.mean(row["experts"]) for row in rows]),
         plan=np.array([order.index(row["plan"]) for row in rows]),
@@ -114,7 +118,10 @@ def as_routers_learn_it(
     ]
     windows = [
         Window(
-            *(float(values[part].mean()) for values in (steps.seconds, steps.active, steps.batch)), len(part)
+            float(steps.seconds[part].mean()),
+            float(steps.active[part].mean()),
+            float(steps.batch[part].mean()),
+            len(part),
         )
         for part in parts
     ]
@@ -144,14 +151,13 @@ def _table(steps: Steps) -> Floats:
 
 def _usual(steps: Steps) -> npt.NDArray[np.bool_]:
     left = steps.seconds - _table(steps) @ _solve(_table(steps), steps.seconds)
-    left -= np.median(left)
-    usual: npt.NDArray[np.bool_] = np.abs(left) <= _OUTLIER * 1.4826 * np.median(np.abs(left))
+    off = np.abs(left - np.median(left))
+    usual: npt.NDArray[np.bool_] = off <= _OUTLIER * 1.4826 * np.median(off)
     return usual
 
 
 def _solve(table: Floats, seconds: Floats) -> Floats:
-    constants: Floats = np.linalg.lstsq(table, seconds, rcond=None)[0]
-    return constants
+    return np.asarray(np.linalg.lstsq(table, seconds, rcond=None)[0], dtype=np.float64)
 
 
 def _explained(table: Floats, seconds: Floats) -> float:

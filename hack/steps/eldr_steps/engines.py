@@ -1,0 +1,143 @@
+"""Engines in processes of their own, as whoever asks them sees them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Listener, Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from eldr_steps.machine import VARIABLES
+
+_PATIENCE = 60.0
+
+
+class Recorded(NamedTuple):
+    """What a request computed alone did.
+
+    Attributes
+    ----------
+    prefill : ndarray of int64, shape (n_layers, n_experts)
+        Tokens of the prompt that chose each expert.
+    decode : ndarray of int64, shape (n_steps, n_layers, top_k)
+        Experts that each decode step chose.
+    """
+
+    prefill: npt.NDArray[np.int64]
+    decode: npt.NDArray[np.int64]
+
+
+class Stepped(NamedTuple):
+    """A step; see :class:`eldr_steps.engine.Step`."""
+
+    seconds: float
+    wall: float
+    rows: int
+    experts: list[int]
+    names: list[str]
+    ended: list[str]
+
+
+class EngineEndedError(Exception):
+    """An engine's process is gone."""
+
+
+class Engine:
+    """One engine's process.
+
+    Parameters
+    ----------
+    connection : Connection
+    listener : Listener
+        Where its forks connect.
+    """
+
+    def __init__(self, connection: Connection, listener: Listener) -> None:
+        self._connection = connection
+        self._listener = listener
+
+    def wait(self) -> None:
+        """Return when it answers."""
+        self._ask("ready")
+
+    def encode(self, text: str) -> list[int]:
+        """Return a text's tokens."""
+        tokens: list[int] = self._ask("encode", text)
+        return tokens
+
+    def record(self, prompt: list[int], tokens: int, seed: int) -> Recorded:
+        """Compute a request alone; the engine keeps its prompt's KV."""
+        prefill, decode = self._ask("record", prompt, tokens, seed)
+        return Recorded(np.array(prefill), np.array(decode))
+
+    def add(self, name: str, prompt: list[int], tokens: int, seed: int) -> None:
+        """Give it a request."""
+        self._ask("add", name, prompt, tokens, seed)
+
+    def step(self) -> Stepped:
+        """Run a step."""
+        return Stepped(*self._ask("step"))
+
+    def reference(self) -> float:
+        """Return the seconds of a step that is always the same; of an idle engine only."""
+        seconds: float = self._ask("reference")
+        return seconds
+
+    def fork(self) -> Engine:
+        """Return another one with all that this one holds."""
+        self._ask("fork")
+        return Engine(self._listener.accept(), self._listener)
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+
+    def _ask(self, *call: Any) -> Any:
+        try:
+            self._connection.send(call)
+            return self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise EngineEndedError(f"an engine ended while asked to {call[0]}") from error
+
+
+@contextmanager
+def first_engine(python: Path, model: Path, dtype: str, log: Path) -> Iterator[Engine]:
+    """Start an engine that ends with the block; whoever forks it closes the forks.
+
+    Raises
+    ------
+    EngineEndedError
+        If it does not start; ``log`` says why.
+    """
+    ours, theirs = Pipe()
+    with tempfile.TemporaryDirectory() as folder, log.open("ab") as errors:
+        address = f"{folder}/forks"
+        with Listener(address, "AF_UNIX") as listener, ours:
+            with theirs:
+                # -P: nothing in the working directory may hide a package
+                process = subprocess.Popen(
+                    [python, "-P", "-m", "eldr_steps.server", str(theirs.fileno()), address, model, dtype],
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **VARIABLES},
+                )
+            try:
+                engine = Engine(ours, listener)
+                engine.wait()
+                yield engine
+            finally:
+                engine.close()
+                try:
+                    process.wait(_PATIENCE)
+                finally:
+                    process.kill()
+                    process.wait()

@@ -1,0 +1,39 @@
+"""How fast the machine is at the moment."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable
+
+_FIRST = 25
+_EVERY = 10
+_LATEST = 5
+
+
+class Pace:
+    """Turns seconds on a machine whose speed changes into seconds at the speed that it had at first.
+
+    Parameters
+    ----------
+    reference : callable
+        Does work that is always the same, and returns the seconds that it took.
+    """
+
+    def __init__(self, reference: Callable[[], float]) -> None:
+        self._reference = reference
+        for _ in range(3):  # the first ones fill caches
+            reference()
+        self._usual = statistics.median(reference() for _ in range(_FIRST))
+        self._latest = deque([self._usual] * _LATEST, maxlen=_LATEST)
+        self._asked = 0
+        self.factors: list[float] = []
+        """Times as slow as at first, over the run."""
+
+    def __call__(self, seconds: float) -> float:
+        """Return what they would have been at first."""
+        if self._asked % _EVERY == 0:
+            self._latest.append(self._reference())
+            self.factors.append(statistics.median(self._latest) / self._usual)
+        self._asked += 1
+        return seconds / self.factors[-1]

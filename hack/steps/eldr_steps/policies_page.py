@@ -1,0 +1,198 @@
+"""What the comparison of policies on real engines looks like: figures, page, picture. Nothing here measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from eldr_steps.machine import ROOT, WIDTH, cpu_model
+from eldr_steps.outcome import MEASURES, change
+from eldr_steps.pools import Found
+from eldr_steps.traffic import LONGEST, SHORTEST, Traffic
+
+PAGE = ROOT / "docs" / "benchmarks" / "policies.md"
+FIGURES = ROOT / "docs" / "benchmarks" / "policies.json"
+PICTURE = ROOT / "docs" / "images" / "policies.png"
+NAMES = {
+    "JSQ": "JSQ",
+    "ELDR": "band",
+    "MarginalUnion": "MarginalUnion",
+    "MarginalUnion:prior=0.23": "MarginalUnion + prior",
+}
+_TIMES = ("TPOT mean", "TPOT P50", "TPOT P99")
+Json = dict[str, Any]
+
+
+def pool_json(found: Found) -> Json:
+    """Return one comparison's figures; times in seconds, changes as shares with their 95 % intervals."""
+    setting, law = found.setting, found.law
+    first, *others = found.parts
+    learned, error = found.learned
+    return {
+        "engines": setting.engines,
+        "batch": setting.batch,
+        "requests": sum(len(block.tpot) for block in found.parts[first]),
+        "in_flight": "held" if setting.holds else "Poisson arrivals",
+        "rate": None if setting.holds else found.rate,
+        "policies": {
+            name: {measure: value(parts) for measure, value in MEASURES.items()}
+            for name, parts in found.parts.items()
+        },
+        "changes": {
+            name: {measure: change(found.parts[first], found.parts[name], measure) for measure in MEASURES}
+            for name in others
+        },
+        "predicted": {
+            name: {
+                "TPOT mean": measures.tpot_mean,
+                "TPOT P50": measures.tpot_p50,
+                "TPOT P99": measures.tpot_p99,
+                "active experts": measures.active_per_token,
+            }
+            for name, measures in found.predicted.items()
+        },
+        "law": {
+            "constants": law.constants,
+            "intervals": law.intervals,
+            "r2": law.r2,
+            "r2_batch": law.r2_batch,
+            "steps": law.steps,
+        },
+        "learned": {
+            "constants": (learned.fixed, learned.per_expert, learned.per_request),
+            "expert_error": error,
+        },
+    }
+
+
+def as_json(pools: Sequence[Json], traffic: Traffic, dtype: str, factors: Sequence[float]) -> Json:
+    """Return all that was found."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": cpu_model(),
+        "dtype": dtype,
+        "kinds": list(traffic.kinds),
+        "prompts": len(traffic.prompts),
+        "slowness": [float(value) for value in np.percentile(factors, [0, 50, 100])],
+        "pools": list(pools),
+    }
+
+
+def table_rows(pool: Json) -> list[list[str]]:
+    """Return a comparison as a table's head and rows."""
+    order = ("active experts", "batch", *_TIMES, "tokens/s")
+    rows = [["policy", "active experts", "batch", "TPOT mean, ms", "P50, ms", "P99, ms", "tokens/s"]]
+    for name, values in pool["policies"].items():
+        cells = {m: f"{1e3 * v:.2f}" if m in _TIMES else f"{v:.1f}" for m, v in values.items()}
+        for measure, (mean, low, high) in pool["changes"].get(name, {}).items():
+            cells[measure] += f" ({100 * mean:+.1f} %, {100 * low:+.1f} .. {100 * high:+.1f})"
+        rows.append([NAMES.get(name, name), *(cells[measure] for measure in order)])
+    return rows
+
+
+def table(pool: Json) -> list[str]:
+    """Return it in Markdown, line by line."""
+    head, *rows = (f"| {' | '.join(cells)} |" for cells in table_rows(pool))
+    return [head, "|" + "---|" * (head.count("|") - 1), *rows]
+
+
+def page(results: Json) -> str:
+    """Return the page."""
+    slowest = results["slowness"][2] / results["slowness"][0]
+    lines = [
+        "# Placement on real engines",
+        "",
+        f"`make bench-policies` on {results['date']}: vLLM 0.32 on a CPU ({results['machine']}), {results['dtype']}, the small trained model with experts of {WIDTH} units",
+        "([steps of it follow their active experts](steps.md)). Real text of the kinds "
+        + ", ".join(results["kinds"])
+        + f"; {results['prompts']} prompts,",
+        f"answers of {SHORTEST} to {LONGEST} tokens. All policies get the same requests at the same times. Every engine has a core to itself while it computes: engines take",
+        "turns, each has a clock of its own that advances by the CPU time of its steps, and the pools of all policies advance together.",
+        f"A step that is always the same is measured all the while; times are told at the machine's speed at the start (it changed by a factor of {slowest:.2f}).",
+        "Policies, routers' unions and the learning of the law are the router's own code; centroids were fitted on other requests.",
+        "",
+        "In brackets: change against JSQ and its 95 % interval (bootstrap over 16 pairs of blocks of the same requests). Active experts: mean over",
+        "the layers, as a generated token sees them.",
+        "",
+        "![Changes against JSQ](../images/policies.png)",
+    ]
+    for pool in results["pools"]:
+        lines += ["", f"## {title(pool)}", "", *table(pool)]
+        if pool["predicted"]:
+            lines += ["", *_predictions(pool)]
+    lines += ["", "## The law", "", *_laws(results["pools"])]
+    return "\n".join([*lines, ""])
+
+
+def title(pool: Json) -> str:
+    """Return a comparison's name."""
+    if pool["in_flight"] == "held":
+        return f"{pool['engines']} engines, {pool['engines'] * pool['batch']} requests in flight all the time"
+    return f"{pool['engines']} engines, {pool['rate']:.1f} requests/s"
+
+
+def _predictions(pool: Json) -> list[str]:
+    rows = [
+        "`eldr simulate`'s code on the same requests and arrivals, given what each request did when it ran alone and the law that the router's code learned:",
+        "",
+        "| policy | active experts, simulated | here | TPOT P50 against JSQ, simulated | here |",
+        "|---|---|---|---|---|",
+    ]
+    first = next(iter(pool["policies"]))
+    for name, told in pool["predicted"].items():
+        real = pool["policies"][name]
+        off = told["active experts"] / real["active experts"] - 1.0
+        less = told["TPOT P50"] / pool["predicted"][first]["TPOT P50"] - 1.0
+        own = real["TPOT P50"] / pool["policies"][first]["TPOT P50"] - 1.0
+        rows.append(
+            f"| {NAMES.get(name, name)} | {told['active experts']:.1f} ({100 * off:+.1f} %) | {real['active experts']:.1f} | {100 * less:+.1f} % | {100 * own:+.1f} % |"
+        )
+    return rows
+
+
+def _laws(pools: Sequence[Json]) -> list[str]:
+    rows = [
+        "T = fixed + per expert x A + per request x B. Routers learn it from means over some seconds; the fit knows every step.",
+        "",
+        "| pool | fit of all steps, ms | R² | of batch alone | per expert, ms: fit (95 %) | learned by the router's code (± 2 standard errors) |",
+        "|---|---|---|---|---|---|",
+    ]
+    for pool in pools:
+        law, learned = pool["law"], pool["learned"]
+        fixed, expert, request = (1e3 * constant for constant in law["constants"])
+        low, high = (1e3 * bound for bound in law["intervals"][1])
+        rows.append(
+            f"| {title(pool)} | {fixed:.1f} + {expert:.3f} A + {request:.3f} B | {law['r2']:.3f} | {law['r2_batch']:.3f} | {expert:.3f} ({low:.3f} .. {high:.3f}) | "
+            f"{1e3 * learned['constants'][1]:.3f} (± {2e3 * learned['expert_error']:.3f}) |"
+        )
+    return rows
+
+
+def draw(results: Json) -> None:
+    """Draw the changes against JSQ with their intervals, a panel a pool."""
+    pools = results["pools"]
+    measures = ("active experts", *_TIMES)
+    figure = Figure(figsize=(4.2 * len(pools), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = np.atleast_1d(figure.subplots(1, len(pools), sharex=True, sharey=True))
+    for axis, pool in zip(axes, pools, strict=True):
+        for at, (name, changes) in enumerate(pool["changes"].items()):
+            for row, measure in enumerate(measures):
+                mean, low, high = (100 * value for value in changes[measure])
+                y = row + 0.22 * (at - (len(pool["changes"]) - 1) / 2)
+                axis.plot([low, high], [y, y], color=f"C{at + 1}", linewidth=2)
+                axis.plot(
+                    [mean], [y], "o", color=f"C{at + 1}", label=NAMES.get(name, name) if not row else None
+                )
+        axis.axvline(0, color="0.6", linewidth=1)
+        axis.set(title=title(pool), xlabel="change against JSQ, %")
+        axis.set_yticks(range(len(measures)), measures)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(PICTURE, dpi=120)
