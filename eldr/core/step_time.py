@@ -47,5 +47,6 @@ class StepTime:
 QWEN3_30B_MI300X = StepTime(
     fixed=5.5e-3 + 48 * 3.45e-6 * 14.27, per_expert=48 * 3.45e-6, per_request=12e-6, n_experts=128
 )
-"""Fit to published decode times of Qwen3-30B-A3B on MI300X (ELDR's artifact, round-robin runs): 48 layers, 3.45 us an
-expert and layer, 14.27 experts' time of overhead a layer, 5.5 ms beside them, 12 us a request."""
+"""From published decode times of Qwen3-30B-A3B on MI300X (ELDR's artifact, round-robin runs): 48 layers, 3.45 us an expert and
+layer, 14.27 experts' time of overhead a layer, 5.5 ms beside them, 12 us a request. Not the least squares of those times, which are
+no straight line and leave nothing for a request's KV cache: ``docs/evidence.md``, "Step-time laws", shows both."""

@@ -73,6 +73,8 @@ def summarise(demo: Demo, console: Console, out: Path, failure: str | None) -> b
     if demo.phases:
         rows = report.measure(demo.phases, outcomes, demo.sampler)
         console.print(report.table(rows, demo.engines.title))
+        if demo.engines.remark:
+            console.print(demo.engines.remark, highlight=False)
         picture = out / "demo.png"
         draw(picture, demo.phases, outcomes, demo.sampler, demo.activations)
         console.print(f"picture: {picture}")

@@ -46,6 +46,8 @@ class Engines(Protocol):
     """A kind of engine: what is deployed, and what it is asked."""
 
     title: str
+    remark: str
+    """How to read the table; empty where nothing is to be said."""
     settings: DemoSettings
     plan: tuple[Step, ...]
 

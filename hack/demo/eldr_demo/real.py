@@ -56,6 +56,10 @@ class RealEngines:
     """
 
     title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, always as many requests in flight"
+    remark = (
+        "Engines share this machine's cores and the small model's experts fit its caches: compare \"vs random\", not the times. "
+        "What placement does to the time of real engines: docs/benchmarks/policies.md, make bench-policies."
+    )
     plan = SHORT
 
     def __init__(self, *, in_flight: int = 40, **changes: float) -> None:

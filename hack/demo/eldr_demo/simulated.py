@@ -36,6 +36,7 @@ class SimulatedEngines:
     """
 
     title = "simulated engines, real control plane, the same requests at the same times for every policy"
+    remark = ""
     plan = FULL
 
     def __init__(self, *, rate: float = 11.0, speed: float = 3.0, **changes: float) -> None:

@@ -132,7 +132,7 @@ def page(results: Json) -> str:
 def title(pool: Json) -> str:
     """Return a comparison's name."""
     if pool["in_flight"] == "held":
-        return f"{pool['engines']} engines, {pool['engines'] * pool['batch']} requests in flight all the time"
+        return f"{pool['engines']} engines, {pool['engines'] * pool['batch']} requests kept in flight"
     return f"{pool['engines']} engines, {pool['rate']:.1f} requests/s"
 
 
