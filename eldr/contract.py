@@ -217,6 +217,8 @@ A router loads ``staged`` beside ``active`` and reports both in its state; it sw
 
 POLICY_ELDR: Final = "ELDR"
 POLICY_MARGINAL: Final = "MarginalUnion"
+POLICY_DEFAULT: Final = POLICY_MARGINAL
+"""Chosen by docs/evidence.md: of the policies whose P99 is nowhere above the balancer's by more than noise, the fastest."""
 POLICIES: Final = (POLICY_ELDR, POLICY_MARGINAL, "JSQ", "RoundRobin", "PowerOfTwo", "Random")
 
 SHARD_KEY: Final = "shard"

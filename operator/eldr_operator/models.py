@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from eldr import contract
 from eldr_operator.errors import InvalidResourceError, Problem
 
 Object = dict[str, Any]
@@ -69,7 +70,7 @@ class RouterSpec(_Model):
     replicas: int | None = None
     image: str | None = None
     image_pull_policy: str = "IfNotPresent"
-    policy: str = "ELDR"
+    policy: str = contract.POLICY_DEFAULT
     tau: float = 0.1
     min_candidates: int = 1
     max_load: float | None = None

@@ -53,7 +53,7 @@ async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
     )
     wait_for(lambda: active(system) == "first", "activation", 60)
     system.wait("CentroidsActive", status="True", reason="Active")
-    assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("ELDR", "first")}
+    assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("MarginalUnion", "first")}
     await send(system, 60)
 
 
@@ -133,7 +133,7 @@ async def test_a_set_that_must_not_be_used_is_refused_and_the_old_one_serves_on(
     try:
         system.wait("CentroidsActive", reason="Refused", text=reason)
         assert active(system) == "first"
-        assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("ELDR", "first")}
+        assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("MarginalUnion", "first")}
         await send(system, 40)
     finally:
         system.cluster.kubectl("delete", "ef", name, "--wait=true", "--timeout=60s")

@@ -71,12 +71,13 @@ async def test_two_phases(control: Control):
     store, services = Store(), control._services
     first, second = (centroids.dump(make_set(seed=seed)) for seed in (1, 2))
     store.data = {"a": first, "b": second}
-    control.set_intent(Intent(model="m", epoch=1, active=ref(first, "a")), store.fetch)
+    control.set_intent(Intent(policy="ELDR", model="m", epoch=1, active=ref(first, "a")), store.fetch)
     await until(lambda: services.table.epoch == 1, "the first set to be active")
     assert services.table.active.fit == "a"
     before = services.table
     control.set_intent(
-        Intent(model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")), store.fetch
+        Intent(policy="ELDR", model="m", epoch=1, tau=0.5, active=ref(first, "a"), staged=ref(second, "b")),
+        store.fetch,
     )
     await until(lambda: control.staged, "the staged set to be loaded")
     assert control.staged.fit == "b"
@@ -87,7 +88,7 @@ async def test_two_phases(control: Control):
     assert services.table.active.fit == "b"
     assert store.asked == ["a", "b"], "an activation loads nothing again"
     assert before.active.fit == "a", "a request under way keeps its table"
-    control.set_intent(Intent(model="m", epoch=3), store.fetch)
+    control.set_intent(Intent(policy="ELDR", model="m", epoch=3), store.fetch)
     await until(lambda: services.table.epoch == 3, "no centroids")
     assert services.table.policy_in_effect == "JSQ"
 
@@ -189,7 +190,7 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
 async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_path):
     file = tmp_path / "c.eldr"
     file.write_bytes(GOOD)
-    async with start("p0", "d0", "d1", settings={"centroids": file}) as router:
+    async with start("p0", "d0", "d1", settings={"centroids": file}, policy="ELDR") as router:
         state = await router.state()
         assert (state["policy"], state["epoch"], state["active"]["fit"]) == ("ELDR", 1, "c")
         for values, name in (((9, 0, 0, 0, 0, 0, 0, 0), "d0"), ((0, 9, 0, 0, 0, 0, 0, 0), "d1")) * 3:

@@ -12,7 +12,7 @@ async def ask(router, body):
 
 
 async def test_without_centroids_load_decides(start):
-    async with start("p0", "d0", "d1") as router:
+    async with start("p0", "d0", "d1", policy="ELDR") as router:
         got = (await ask(router, {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)})).json()
         assert (got["policy"], got["reason"], got["signature"]) == ("JSQ", "no_centroids", "exact")
         assert got["choice"] in ("d0", "d1")
@@ -25,7 +25,7 @@ async def test_without_centroids_load_decides(start):
 async def test_similarities_and_the_band_are_told(start, tmp_path):
     file = tmp_path / "c.eldr"
     file.write_bytes(GOOD)
-    async with start("p0", "d0", "d1", settings={"centroids": file}, tau=0.1) as router:
+    async with start("p0", "d0", "d1", settings={"centroids": file}, policy="ELDR", tau=0.1) as router:
         got = (await ask(router, {"eldr": signature(4, 0, 0, 0, 0, 0, 0, 4)})).json()
         assert (got["policy"], got["reason"]) == ("ELDR", "similarity")
         rows = {row["name"]: row for row in got["engines"]}

@@ -86,7 +86,7 @@ async def test_expert_counts_never_reach_a_decode_engine(start):
         params = router["d0"].requests[0].body["kv_transfer_params"]
         assert "eldr" not in params
         assert params["remote_engine_id"] == "p0"
-        assert router.counter("placements", reason="no_centroids") == 1
+        assert router.counter("placements", reason="wire_error") == 1
 
 
 async def test_prefill_answers_are_counted_by_what_they_tell(start):

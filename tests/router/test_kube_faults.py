@@ -228,14 +228,14 @@ async def test_a_slow_shard_holds_up_nothing(api, tmp_path):
         await until(lambda: table.table.active, "the first set")
         await api.routing(epoch=2, active=slow)
         await until(lambda: api.seen["get g-1"], "the load to hang")
-        await api.routing(epoch=3, active=active, tau=0.5)
+        await api.routing(epoch=3, active=active, policy="ELDR", tau=0.5)
         await until(lambda: table.table.epoch == 3, "the rollback", seconds=3)
         assert table.table.active.fit == "f"
         assert table.table.policy.tau == 0.5
         assert api.seen["get f-1"] == 1, "it was at hand"
-        await api.routing(epoch=3, active=active, staged=slow)
+        await api.routing(epoch=3, active=active, staged=slow, policy="ELDR")
         await until(lambda: api.seen["get g-1"] == 2, "the load that was given up to begin again")
-        await api.routing(epoch=4, active=slow, tau=0.25)
+        await api.routing(epoch=4, active=slow, policy="ELDR", tau=0.25)
         await until(lambda: table.table.policy.tau == 0.25, "the settings", seconds=3)
         assert table.table.epoch == 3
         release.set()

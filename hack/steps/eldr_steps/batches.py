@@ -1,24 +1,19 @@
-"""Decode steps of one vLLM engine in this process: batches of one kind of text, of several, and of copies. Needs vLLM.
-
-    python -P -m eldr_steps.batches '{"model": "...", "dtype": "float32", "batches": [4, 8], "tokens": 32, "seed": 0}'
-
-Writes a JSON line per step of a whole batch to stdout: ``{"plan", "kind", "batch", "seconds", "wall", "experts", "reference"}``,
-the last one being the seconds of a step that is always the same, before and after the batch.
-"""
+"""Batches of one kind of text, of several, and of copies, run step by step on a real engine."""
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple, TextIO
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from eldr_steps.engine import Engine
+import numpy as np
+
+from eldr_steps.engines import Engine, Stepped
+from eldr_steps.law import Row
+from eldr_tiny_moe import corpus
 
 PROMPT = 40
-REFERENCES = 5
+_EVERY = 3
+"""Steps between two that are always the same: others who share the machine come and go within parts of a second."""
 
 
 class Plan(NamedTuple):
@@ -30,7 +25,7 @@ class Plan(NamedTuple):
     distinct: int
 
 
-def plans(kinds: list[str], batches: list[int], rng: Any) -> list[Plan]:
+def plans(kinds: list[str], batches: list[int], rng: np.random.Generator) -> list[Plan]:
     """Return the batches of a run, in random order, so that no kind of batch has one part of the time to itself."""
     found: list[Plan] = []
     for batch in batches:
@@ -45,73 +40,53 @@ def plans(kinds: list[str], batches: list[int], rng: Any) -> list[Plan]:
     return [found[at] for at in rng.permutation(len(found))]
 
 
-def run(
-    engine: Engine, requests: list[tuple[str, list[int], int]], tokens: int
-) -> Iterator[tuple[float, float, list[int]]]:
-    """Run requests of a name, a prompt and a seed together; yield CPU seconds, wall seconds and experts per layer of the steps.
+def measure(
+    engine: Engine, batches: list[int], tokens: int, seed: int, progress: Callable[[int, int], None]
+) -> Iterator[Row]:
+    """Run all batches on a fork of an engine; yield the steps that make one token for every request of a batch.
 
-    Only steps that make one token for every request count: neither prefills nor the first and last ones.
+    Neither prefills nor the first and last steps do. The engine itself runs, every few steps, one that is always the same.
     """
-    for name, prompt, seed in requests:
-        engine.add(name, prompt, tokens, seed)
-    known: set[str] = set()
-    while engine.busy:
-        step = engine.step()
-        if len(known.intersection(step.names)) == step.rows == len(requests):
-            yield step.seconds, step.wall, step.experts
-        known.update(step.names)
-
-
-def measure(setup: dict[str, Any], out: TextIO) -> None:
-    """Run all batches and write their steps."""
-    import numpy as np
-    from transformers import AutoTokenizer
-
-    from eldr_tiny_moe import corpus
-
     texts = corpus.load()
-    prompts = corpus.Prompts(texts, setup["seed"])
-    rng = np.random.default_rng(setup["seed"])
-    encode = AutoTokenizer.from_pretrained(setup["model"]).encode
-    engine = Engine(setup["model"], setup["dtype"])
-    before = references(engine)
-    for number, plan in enumerate(plans(sorted(texts), setup["batches"], rng)):
-        chosen = [
-            prompts.tokens(plan.kinds[at % len(plan.kinds)], PROMPT, encode) for at in range(plan.distinct)
-        ]
-        # a copy has its seed too: it says the same, and uses the same experts
-        requests = [
-            (f"{number}-{at}", chosen[at % plan.distinct], 1000 * number + at % plan.distinct)
-            for at in range(plan.batch)
-        ]
-        steps = list(run(engine, requests, setup["tokens"]))
-        after = references(engine)
-        reference = statistics.median(before + after)
-        before = after
-        for cpu, wall, experts in steps:
-            row = {
-                "plan": number,
-                "kind": plan.name,
-                "batch": plan.batch,
-                "seconds": cpu,
-                "wall": wall,
-                "experts": experts,
-                "reference": reference,
-            }
-            print(json.dumps(row), file=out, flush=True)
+    prompts = corpus.Prompts(texts, seed)
+    rng = np.random.default_rng(seed)
+    todo = plans(sorted(texts), batches, rng)
+    with engine.forks(1) as (fork,):
+        for number, plan in enumerate(todo):
+            chosen = [
+                prompts.tokens(plan.kinds[at % len(plan.kinds)], PROMPT, engine.encode)
+                for at in range(plan.distinct)
+            ]
+            for at in range(plan.batch):
+                # a copy has its seed too: it says the same, and uses the same experts
+                seed_of = 1000 * number + at % plan.distinct
+                fork.add(f"{number}-{at}", chosen[at % plan.distinct], tokens, seed_of)
+            for step, reference in _beside(_whole(fork, plan.batch), engine.reference):
+                active = sum(step.experts) / len(step.experts)
+                yield Row(number, plan.name, plan.batch, step.seconds, active, reference)
+            progress(number + 1, len(todo))
 
 
-def references(engine: Engine) -> list[float]:
-    """Return the seconds of some steps that are always the same."""
-    return [engine.reference() for _ in range(REFERENCES)]
+def _whole(engine: Engine, batch: int) -> Iterator[Stepped]:
+    """Run an engine until it is idle; yield the steps in which all requests got a token that is not their first."""
+    known: set[str] = set()
+    running = batch
+    while running:
+        step = engine.step()
+        if len(known.intersection(step.names)) == step.rows == batch:
+            yield step
+        known.update(step.names)
+        running -= len(step.ended)
 
 
-def main() -> None:
-    """Measure what the argument says; whatever vLLM prints goes to stderr."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    measure(json.loads(sys.argv[1]), out)
-
-
-if __name__ == "__main__":
-    main()
+def _beside(steps: Iterator[Stepped], reference: Callable[[], float]) -> Iterator[tuple[Stepped, float]]:
+    """Yield each step with the mean of the references run before and after it."""
+    before = reference()
+    some: list[Stepped] = []
+    for step in steps:
+        some.append(step)
+        if len(some) == _EVERY:
+            after = reference()
+            yield from ((one, (before + after) / 2) for one in some)
+            before, some = after, []
+    yield from ((one, before) for one in some)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing.connection import Connection, Listener, Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,8 +90,13 @@ class Engine:
         seconds: float = self._ask("reference")
         return seconds
 
-    def fork(self) -> Engine:
-        """Return another one with all that this one holds."""
+    @contextmanager
+    def forks(self, n: int) -> Iterator[list[Engine]]:
+        """Give so many others with all that this one holds; they end with the block."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(closing(self._fork())) for _ in range(n)]
+
+    def _fork(self) -> Engine:
         self._ask("fork")
         return Engine(self._listener.accept(), self._listener)
 
@@ -109,7 +114,7 @@ class Engine:
 
 @contextmanager
 def first_engine(python: Path, model: Path, dtype: str, log: Path) -> Iterator[Engine]:
-    """Start an engine that ends with the block; whoever forks it closes the forks.
+    """Start an engine that ends with the block.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,32 @@ from eldr.core.step_time import QWEN3_30B_MI300X
 Floats = npt.NDArray[np.float64]
 _RESAMPLES = 1000
 _OUTLIER = 6.0  # median absolute deviations
+
+
+class Row(NamedTuple):
+    """A step.
+
+    Attributes
+    ----------
+    plan : int
+        The batch that it belongs to.
+    kind : str
+        What the batch's requests have in common.
+    batch : int
+        Requests.
+    seconds : float
+    active : float
+        Distinct experts, mean over the layers.
+    reference : float
+        Seconds that a step that is always the same took at that time.
+    """
+
+    plan: int
+    kind: str
+    batch: int
+    seconds: float
+    active: float
+    reference: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,19 +88,20 @@ class Law:
     left_out: int
 
 
-def read(rows: Sequence[dict[str, Any]]) -> Steps:
-    """Return what :mod:`eldr_steps.batches` wrote, at the machine's median speed.
+def read(rows: Sequence[Row]) -> Steps:
+    """Return steps as arrays, at the machine's median speed.
 
-    A machine that others share changes its speed within minutes: steps are as long as they would have been at the median one.
+    A machine that others share changes its speed by two within parts of a second: steps are as long as they would have been at the
+    median one, by what steps that are always the same took beside them.
     """
-    references = np.array([row["reference"] for row in rows])
-    names = {row["plan"]: str(row["kind"]) for row in rows}
+    references = np.array([row.reference for row in rows])
+    names = {row.plan: row.kind for row in rows}
     order = sorted(names)
     return Steps(
-        seconds=np.array([row["seconds"] for row in rows]) * np.median(references) / references,
-        batch=np.array([row["batch"] for row in rows], dtype=np.float64),
-        active=np.array([np.mean(row["experts"]) for row in rows]),
-        plan=np.array([order.index(row["plan"]) for row in rows]),
+        seconds=np.array([row.seconds for row in rows]) * np.median(references) / references,
+        batch=np.array([row.batch for row in rows], dtype=np.float64),
+        active=np.array([row.active for row in rows]),
+        plan=np.array([order.index(row.plan) for row in rows]),
         kinds=[names[plan] for plan in order],
     )
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 
 import click
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
+from eldr_steps.batches import measure
+from eldr_steps.engines import first_engine
 from eldr_steps.law import Law, Steps, as_routers_learn_it, fit, medians, read
-from eldr_steps.machine import N_EXPERTS, ROOT, VARIABLES, WIDTH, cpu_model, vllm_environment, wide_model
+from eldr_steps.machine import N_EXPERTS, ROOT, WIDTH, cpu_model, vllm_environment, wide_model
 
 PAGE = ROOT / "docs" / "benchmarks" / "steps.md"
 FIGURES = ROOT / "docs" / "benchmarks" / "steps.json"
@@ -24,22 +26,6 @@ PICTURE = ROOT / "docs" / "images" / "steps.png"
 DTYPES = ("float32", "bfloat16")
 BATCHES = (4, 8, 16, 32)
 TOKENS = 32
-
-
-def run(python: Path, model: Path, dtype: str, log: Path, seed: int) -> Steps:
-    """Measure the steps of one engine."""
-    setup = {"model": str(model), "dtype": dtype, "batches": BATCHES, "tokens": TOKENS, "seed": seed}
-    # -P: nothing in the working directory may hide a package
-    command = [str(python), "-P", "-m", "eldr_steps.batches", json.dumps(setup)]
-    with log.open("ab") as errors:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **VARIABLES}, check=False
-        )
-    if done.returncode:
-        raise click.ClickException(
-            f"the engine ended with {done.returncode}: {log.read_text(errors='replace')[-2000:]}"
-        )
-    return read([json.loads(line) for line in done.stdout.splitlines()])
 
 
 def page(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> str:
@@ -51,7 +37,7 @@ def page(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> str:
         f"every expert widened to {WIDTH} units by weights that add nothing: the same tokens and the same experts, but reading one costs",
         "as much as it does in a large model. Batches of one kind of text, of two, of all, and of copies of few requests, in random order.",
         "A step's time is the CPU time of its one thread at the machine's median speed: others share it, and its speed changes by up to two",
-        "within minutes, so that a step that is always the same is measured before and after every batch. Steps that prefill are left out.",
+        "within parts of a second, so that steps that are always the same are measured all the while. Steps that prefill are left out.",
         "",
         "| | ms | R² | of batch alone | of batches' medians | steps |",
         "|---|---|---:|---:|---:|---:|",
@@ -140,7 +126,10 @@ def command(*, dtypes: tuple[str, ...], seed: int) -> None:
     log.parent.mkdir(exist_ok=True)
     found, laws = {}, {}
     for dtype in dtypes:
-        found[dtype] = run(python, model, dtype, log, seed)
+        with first_engine(python, model, dtype, log) as engine, Progress(console=Console(stderr=True)) as bar:
+            task = bar.add_task(dtype)
+            told = partial(_tell, bar, task)
+            found[dtype] = read(list(measure(engine, list(BATCHES), TOKENS, seed, told)))
         law = laws[dtype] = fit(found[dtype], seed)
         fixed, expert, request = (1e3 * constant for constant in law.constants)
         click.echo(
@@ -150,3 +139,7 @@ def command(*, dtypes: tuple[str, ...], seed: int) -> None:
     FIGURES.write_text(json.dumps({dtype: asdict(law) for dtype, law in laws.items()}, indent=1) + "\n")
     draw(found, laws)
     click.echo(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
+    bar.update(task, completed=done, total=of)

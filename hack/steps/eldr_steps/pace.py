@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 _FIRST = 25
-_EVERY = 10
-_LATEST = 5
+_EVERY = 6
+_LATEST = 3
 
 
 class Pace:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,7 +116,7 @@ class Comparison:
             for at, record, tokens in zip(workload.ready, workload.record, workload.tokens, strict=True)
         ]
         worlds: dict[str, World] = {}
-        with forks(engine, setting.engines * len(self._policies)) as made:
+        with engine.forks(setting.engines * len(self._policies)) as made:
             for at, name in enumerate(self._policies):
                 worlds[name] = self._world(name, made[at :: len(self._policies)], trace, pace)
             end = window.end + window.cooldown
@@ -179,16 +178,9 @@ class Comparison:
         ).measures
 
 
-@contextmanager
-def forks(engine: Engine, n: int) -> Iterator[list[Engine]]:
-    """Fork an engine so many times; the forks end with the block."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(closing(engine.fork())) for _ in range(n)]
-
-
 def pilot(engine: Engine, traffic: Traffic, batch: int, pace: Callable[[float], float]) -> float:
     """Return the seconds of a step with so many requests of all kinds."""
-    with forks(engine, 1) as (fork,):
+    with engine.forks(1) as (fork,):
         for at in range(batch):
             fork.add(str(at), traffic.prompts[at], _PILOT_STEPS, at)
         return statistics.median(pace(fork.step().seconds) for _ in range(_PILOT_STEPS))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eldr.centroids import CentroidSet
-from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_ELDR, ROUTING_VERSION
+from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_DEFAULT, POLICY_ELDR, ROUTING_VERSION
 from eldr.core.balancers import JSQ
 from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
@@ -33,7 +33,7 @@ class Intent:
 
     model: str = ""
     epoch: int = 0
-    policy: str = POLICY_ELDR
+    policy: str = POLICY_DEFAULT
     tau: float = 0.1
     min_candidates: int = 1
     max_load: float = math.inf

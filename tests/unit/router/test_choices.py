@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eldr.centroids import CentroidSet
-from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr.contract import POLICY_ELDR, ROLE_DECODE, ROLE_PREFILL
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.shares import Shares
@@ -196,7 +196,8 @@ def placer(specs):
 
 def table(centers=None, **fields):
     centroids = None if centers is None else centroid_set(centers)
-    return make_table(Intent(**fields), epoch=1, active=None, centroids=centroids)
+    intent = Intent(**{"policy": POLICY_ELDR, **fields})
+    return make_table(intent, epoch=1, active=None, centroids=centroids)
 
 
 EYE = np.eye(4)
