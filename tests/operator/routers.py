@@ -76,7 +76,7 @@ class PretendRouter:
             "v": contract.STATE_VERSION,
             "router": "0a1b2c3d",
             "epoch": routing["epoch"],
-            "policy": routing["policy"] if self._active else "JSQ",
+            "policy": "JSQ" if routing["policy"] == "ELDR" and not self._active else routing["policy"],
             "ready": True,
             "draining": False,
             "active": _short(self._active),

@@ -37,14 +37,17 @@ def test_created_becomes_ready(world):
     ready = world.make_ready()
     assert ready["message"] == "1 prefill, 2 decode, 1 routers ready"
     wait_for(
-        lambda: world.status["router"].get("policyInEffect") == "JSQ", "policy", 60, lambda: world.status
+        lambda: world.status["router"].get("policyInEffect") == "MarginalUnion",
+        "policy",
+        60,
+        lambda: world.status,
     )
     status = world.status
     assert status["url"] == f"http://x.{world.kube.namespace}.svc"
     assert (status["prefill"]["summary"], status["decode"]["summary"]) == ("1/1", "2/2")
     columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
     assert columns.split()[:7] == ["NAME", "MODEL", "READY", "PREFILL", "DECODE", "POLICY", "CENTROIDS"]
-    assert columns.splitlines()[1].split()[:6] == ["x", "x", "True", "1/1", "2/2", "JSQ"]
+    assert columns.splitlines()[1].split()[:6] == ["x", "x", "True", "1/1", "2/2", "MarginalUnion"]
     events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
     assert events.count("Ready") == 1
 
