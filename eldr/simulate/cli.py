@@ -120,6 +120,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--lag", type=click.FloatRange(1e-3), default=0.25, help="How often routers tell each other, seconds."
 )
 @click.option(
+    "--cached", type=click.FloatRange(0, 1), help="Share of every prompt that prefill engines find cached."
+)
+@click.option(
+    "--cached-counts",
+    type=click.Choice(["known", "lost"]),
+    default="known",
+    help="Whether routers learn which experts cached tokens use, as from engines with the plug-in.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4]",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -156,6 +170,9 @@ def command(
     drift_at: float | None,
     routers: int,
     lag: float,
+    cached: float | None,
+    cached_counts: str,
+    ranks: int | None,
     jobs: int,
     json_file: Path | None,
     picture_file: Path | None,
@@ -173,6 +190,7 @@ def command(
         raise click.UsageError(
             "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
         )
+    cache = options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None)
     chosen = tuple(
         dict.fromkeys((*contenders, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ())))
     )
@@ -207,6 +225,8 @@ def command(
             prefill=prefill,
             routers=routers,
             lag=lag,
+            cache=cache,
+            ranks=ranks or asked.ranks,
         )
         for n in engines
         for load in rates or batches or _BATCH

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from eldr.simulate.contenders import Contender, parse_contender
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill
 
 Value = TypeVar("Value", int, float)
@@ -61,3 +62,22 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
             f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
         )
     return found
+
+
+def cache(share: float | None, *, lost: bool, prefilled: bool) -> PrefixCache | None:
+    """Return the prefix cache that options ask for.
+
+    Raises
+    ------
+    click.UsageError
+        If it would change nothing.
+    """
+    if share is None:
+        if lost:
+            raise click.UsageError("--cached-counts lost: say how much is cached with --cached")
+        return None
+    if not (prefilled or lost):
+        raise click.UsageError(
+            "--cached: prompts take no time that a cache could spare; give --prefill, or --cached-counts lost"
+        )
+    return PrefixCache(share, counted=not lost)

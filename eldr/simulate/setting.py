@@ -12,6 +12,7 @@ from eldr.simulate.engine import Limits
 from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill, Window
 
 
@@ -25,6 +26,7 @@ class Setting:
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to: exactly one of them.
     law : StepTime
+        Of the experts on an engine's fullest rank.
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
     limits : Limits
@@ -38,6 +40,10 @@ class Setting:
     drift_at : float
         Seconds; infinity for none.
     prefill : Prefill or None
+    cache : PrefixCache or None
+        Of the prefill engines.
+    ranks : int
+        Of every engine, each with its part of the experts.
     routers : int
     lag : float
         Seconds.
@@ -57,6 +63,8 @@ class Setting:
     prefill: Prefill | None
     routers: int
     lag: float
+    cache: PrefixCache | None = None
+    ranks: int = 1
 
     @property
     def laws(self) -> tuple[StepTime, ...]:
@@ -76,10 +84,12 @@ class Setting:
         rng = np.random.default_rng([seed, 6])
         tokens = float(self.lengths(population).mean())
         if self.rate is not None:
-            return at_rate(self.laws, population, tokens, self.rate, rng, most=self.limits.max_num_seqs)
+            return at_rate(
+                self.laws, population, tokens, self.rate, rng, most=self.limits.max_num_seqs, ranks=self.ranks
+            )
         if self.batch is None:
             raise ValueError("expected a rate or a batch")
-        return at_batch(self.laws, population, tokens, self.batch, rng)
+        return at_batch(self.laws, population, tokens, self.batch, rng, ranks=self.ranks)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

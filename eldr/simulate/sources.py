@@ -34,6 +34,8 @@ class Asked:
         Requests that there are to draw from.
     notes : tuple of str
         What to know before believing the figures.
+    ranks : int
+        Of an engine.
     """
 
     source: Source
@@ -43,6 +45,7 @@ class Asked:
     sampled: bool
     distinct: int
     notes: tuple[str, ...] = ()
+    ranks: int = 1
 
 
 def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | None, sampled: bool) -> Asked:
@@ -105,4 +108,5 @@ def synthetic(workload: str, geometry: str, *, law: str | None, sampled: bool) -
         512,
         sampled=sampled,
         distinct=source.requests,
+        ranks=shape.ranks,
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from eldr.centroids import CentroidSet
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender, groups_by_share
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
+from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
 from eldr.simulate.workload import make_workload
@@ -20,11 +22,12 @@ from eldr.simulate.workload import make_workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A seed's requests, and their cosines to centroids by number of engines and kind of centroids."""
+    """A seed's requests; centroids, and the requests' cosines to them, by number of engines and kind of centroids."""
 
     seed: int
     population: Population
     similarity: dict[tuple[int, str], Floats]
+    centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
 
 
 class Outcome(NamedTuple):
@@ -54,7 +57,7 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
     """
     traffic = source.traffic(seed)
     kinds = {contender.centroids for contender in contenders}
-    similarity: dict[tuple[int, str], Floats] = {}
+    found: dict[tuple[int, str], CentroidSet] = {}
     for k in sorted(set(engines)):
         if kinds == {None}:
             break
@@ -62,12 +65,12 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
             balanced = centroids.fitted(traffic.calibration, k, seed)
         except FitError as error:  # does not travel between processes
             raise ValueError(f"{error.reason}: {error}") from None
-        counts = traffic.requests.prefill
-        similarity[k, "balanced"] = centroids.similarities(balanced, counts)
+        found[k, "balanced"] = balanced
         if "vanilla" in kinds:
-            plain = centroids.vanilla(balanced, traffic.calibration, seed)
-            similarity[k, "vanilla"] = centroids.similarities(plain, counts)
-    return Prepared(seed, traffic.requests, similarity)
+            found[k, "vanilla"] = centroids.vanilla(balanced, traffic.calibration, seed)
+    counts = traffic.requests.prefill
+    similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
+    return Prepared(seed, traffic.requests, similarity, found)
 
 
 def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple[float, Measures]:
@@ -90,19 +93,46 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
         prefill=setting.prefill,
+        cache=setting.cache,
     )
-    kind = contender.centroids
+    seen, similarity, again = _knowledge(prepared, setting, contender)
     done = simulate(
-        Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag),
+        Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks),
         population,
         workload,
         window,
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
-        similarity=None if kind is None else prepared.similarity[setting.engines, kind],
+        seen=seen,
+        similarity=similarity,
         unions=contender.unions,
+        refits=again,
         seed=seed,
     )
     return point.rate, done.measures
+
+
+def _knowledge(
+    prepared: Prepared, setting: Setting, contender: Contender
+) -> tuple[Population, Floats | None, Refits | None]:
+    """Return what routers see of the requests, and the cosines to centroids, or what these are re-fitted on."""
+    seen = prepared.population
+    hidden = setting.cache is not None and not setting.cache.counted
+    if setting.cache is not None and hidden:
+        seen = setting.cache.seen(seen, prepared.seed)
+    if contender.centroids is None:
+        return seen, None, None
+    key = setting.engines, contender.centroids
+    if contender.refit is not None:
+        every, window = contender.refit
+        balanced = contender.centroids == "balanced"
+        return (
+            seen,
+            None,
+            refits(prepared.centroids[key], seen, every=every, window=window, balanced=balanced),
+        )
+    if hidden:
+        return seen, centroids.similarities(prepared.centroids[key], seen.prefill), None
+    return seen, prepared.similarity[key], None
 
 
 @dataclass(frozen=True, slots=True)

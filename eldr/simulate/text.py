@@ -41,9 +41,11 @@ def _percent(found: list[float | None], unit: str = " %") -> str:
 def print_text(report: dict[str, Any], console: Console) -> None:
     """Write what was found as tables with a sentence below each."""
     law = report["law"]
+    several = any(setting["ranks"] > 1 for setting in report["settings"])
+    of = " of the fullest rank" if several else ""
     console.print(report["requests"], highlight=False, markup=False)
     console.print(
-        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert "
+        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert{of} "
         f"and {1e6 * law['per_request']:.0f} us for each request of the batch.",
         highlight=False,
         markup=False,
@@ -58,7 +60,10 @@ def print_text(report: dict[str, Any], console: Console) -> None:
 def _table(setting: dict[str, Any]) -> Table:
     baseline, *others = setting["policies"]
     name = baseline["policy"]
-    title = f"{setting['engines']} engines, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
+    engines = f"{setting['engines']} engines"
+    if setting["ranks"] > 1:
+        engines += f" of {setting['ranks']} ranks"
+    title = f"{engines}, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
     if setting["drift_at"] is not None:
         title += f", after the mix has changed at {setting['drift_at']:.0f} s"
     caption = f"TPOT: time per output token; experts: active per generated token. Below {name}: % of change."
