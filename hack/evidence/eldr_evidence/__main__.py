@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from eldr_evidence import cells, figures
+from eldr_evidence import cells, figures, grid
 from eldr_evidence.document import document
 from eldr_evidence.results import Results
 from eldr_evidence.running import Plan, run
@@ -49,7 +49,7 @@ def write(results: Results, out: Path) -> Path:
 )
 def main(*, smoke: bool, seeds: int, jobs: int, out: Path) -> None:
     """Simulate the paper's experiments and write docs/evidence.md."""
-    chosen, size = (cells.smoke(), cells.SMOKE) if smoke else (cells.full(), cells.FULL)
+    chosen, size = (grid.smoke(), cells.SMOKE) if smoke else (grid.full(), cells.FULL)
     plan = Plan(chosen, tuple(range(seeds)), size)
     if jobs == 1:
         found = run(plan, progress=_told)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from eldr_evidence import advice, claims, details, published
-from eldr_evidence.cells import BAND, BOUNDED, DRIFT_AT, LOCALITY, MARGINAL, PRIOR
+from eldr_evidence import advice, claims, details, published, sections
+from eldr_evidence.cells import BAND, BOUNDED, DRIFT_AT, LOCALITY, MARGINAL, PRIOR, ROLLING, ROLLING_PRIOR
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, place, policy
-from eldr_evidence.reproduction import Row, rows
+from eldr_evidence.reproduction import rows
 from eldr_evidence.results import BEST, P50, P99, Results
+from eldr_evidence.rows import Row
 from eldr_evidence.verdicts import LEAST, SHARE, Holds, Verdict
 
 _MISSING = (
@@ -22,16 +23,7 @@ _MISSING = (
         "Fig 8, kept layers of each model",
         "8 simulated layers stand for all of a model: which of the real ones matter cannot be seen",
     ),
-    (
-        "re-fitted centroids within a run",
-        "the pool simulator keeps its first centroids; the artifact's band re-fits all the time",
-    ),
-    ("prefix cache on and off, time to first token", "prefill and caches are not simulated here"),
-    ("Qwen3-235B with expert parallelism", "expert parallelism inside an engine is not simulated"),
-    (
-        "single steps (*sampled* unions)",
-        "expected unions only; `docs/reference/simulate.md` tells that both agree within 0.4 points",
-    ),
+    ("all-reduces, and experts spread over the ranks by cluster", "see *Engines of several ranks*"),
 )
 
 
@@ -53,11 +45,12 @@ def document(results: Results) -> str:
         section("Reproduction", _legend(), "![the band against the best balancer](images/evidence/headline.png)", _reproduction(found)),
         section("What should hold, and does it?", _summary(holds), table(("what", "found, %", "holds"), [(c.what, c.found, c.holds.value) for c in holds])),
         details.times(results),
+        sections.first_tokens(results),
         details.experts(results),
         details.marginal(results),
         details.changes(
             results, "drift", "Drift", f"The mix of kinds changes at {DRIFT_AT:.0f} s and the centroids stay; measured is what comes after, % against JSQ. "
-            f"{model(results.kinds('drift')[0][0])}.", LOCALITY, picture=True,
+            f"{model(results.kinds('drift')[0][0])}. *Re-fitted* ones follow it within seconds.", (*LOCALITY, ROLLING, ROLLING_PRIOR), picture=True,
         ),
         details.changes(
             results, "uneven", "Slow and fast engines", f"Of 16 engines {details.slower()}; MarginalUnion knows each engine's own law. % against JSQ, "
@@ -70,7 +63,11 @@ def document(results: Results) -> str:
         ),
         details.signatures(results),
         details.taus(results),
-        details.capacities(results),
+        sections.clusters(results),
+        sections.prefix(results),
+        sections.ranks(results),
+        sections.steps(results),
+        sections.throughput(results),
         details.laws(list(dict.fromkeys(geometry for geometry, _ in results.kinds("main")))),
         details.changes(
             results, "law", "With the law fitted anew", f"{model(results.kinds('law')[0][0])} at 60 requests/s under *fitted anew* of the table above, % against JSQ:",

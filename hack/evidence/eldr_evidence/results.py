@@ -12,7 +12,8 @@ from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.running import Found, Plan
 
 P50, P99, MEAN = "tpot_p50", "tpot_p99", "tpot_mean"
-EXPERTS, STEP_EXPERTS = "active_per_token", "active_per_step"
+FIRST_P50, FIRST_P99 = "ttft_p50", "ttft_p99"
+EXPERTS, STEP_EXPERTS, FULLEST = "active_per_token", "active_per_step", "fullest_per_token"
 BEST = None
 """In place of a baseline: the best balancer of each cell."""
 
@@ -56,6 +57,10 @@ class Results:
         values = self.values(cell, policy, measure)
         return sum(values) / len(values)
 
+    def level(self, cell: Cell, policy: str, measure: str, unit: float = 1.0) -> Interval:
+        """Return a value itself, so many times as large."""
+        return interval([unit * value for value in self.values(cell, policy, measure)])
+
     def best(self, cell: Cell, measure: str) -> str:
         """Return the balancer with the least mean."""
         known = [name for name in BALANCERS if name in cell.policies]
@@ -79,6 +84,11 @@ class Results:
                 [100 * (a / b - 1) for a, b in zip(self.values(cell, policy, measure), against, strict=True)]
             )
         return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
+
+    def change_between(self, cell: Cell, other: Cell, policy: str, measure: str) -> Interval:
+        """Return a policy's relative difference between two cells of the same arrivals, percent."""
+        pairs = zip(self.values(cell, policy, measure), self.values(other, policy, measure), strict=True)
+        return interval([100 * (a / b - 1) for a, b in pairs])
 
     def mean_fact(
         self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]

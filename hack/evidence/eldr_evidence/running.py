@@ -12,11 +12,13 @@ from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.measures import Measures
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Prepared, prepare, run_one
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 from eldr_evidence import forms, step_laws
 from eldr_evidence.cells import FITTED, Cell, Size
+from eldr_evidence.prefilling import prefill
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""
@@ -110,6 +112,7 @@ def run_group(plan: Plan, group: Group) -> Found:
         n_layers=size.layers,
         calibration=size.calibration,
         requests=size.requests,
+        sampled=any(cell.sampled for cell in cells),
     )
     contenders = [
         parse_contender(name) for name in sorted({name for cell in cells for name in cell.policies})
@@ -118,34 +121,38 @@ def run_group(plan: Plan, group: Group) -> Found:
     traffic = source.traffic(group.seed)
     runs: dict[tuple[Cell, str], Measures] = {}
     for cell in cells:
-        known = prepared
+        fitted = prepared
         if cell.form != FITTED:
             form = forms.make_form(cell.form, traffic.calibration)
             cosines = forms.cosines(form, traffic, cell.engines, size.pairs, group.seed)
-            known = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
+            fitted = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
         setting = setting_of(cell, size)
         for name in cell.policies:
-            runs[cell, name] = run_one(known, setting, parse_contender(name))[1]
-    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed))
+            runs[cell, name] = run_one(fitted, setting, parse_contender(name))[1]
+    known = any(cell.experiment == "main" for cell in cells)
+    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed) if known else {})
 
 
 def setting_of(cell: Cell, size: Size) -> Setting:
     """Return a cell's pool and load for the simulator."""
+    law = law_of(cell)
     return Setting(
         engines=cell.engines,
         rate=cell.rate,
         batch=None,
-        law=law_of(cell),
+        law=law,
         speeds=cell.speeds,
         limits=Limits(max_num_seqs=MOST),
         warmup=None,
         seconds=size.seconds,
         output_tokens=size.output_tokens,
-        sampled=False,
+        sampled=cell.sampled,
         drift_at=cell.drift_at,
-        prefill=None,
+        prefill=prefill(cell.geometry, law) if cell.prefilled else None,
         routers=1,
         lag=0.25,
+        cache=PrefixCache(cell.cached, cell.counted) if cell.cached else None,
+        ranks=GEOMETRIES[cell.geometry].ranks,
     )
 
 
