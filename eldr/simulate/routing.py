@@ -68,6 +68,7 @@ class Router:
         self._workers = [f"d{number}" for number in range(n)]
         self._own = [0] * n
         self._told = [0] * n
+        self._heard = False
         self._turn = 0
         self._rng = np.random.default_rng([seed, 3])
         self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
@@ -86,7 +87,9 @@ class Router:
 
     def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
-        loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
+        loads = self._own
+        if self._heard:
+            loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
         unions, request, outlook = self._unions, None, None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
@@ -119,6 +122,7 @@ class Router:
 
     def hear(self, others: Sequence[Router]) -> None:
         """Take what all other routers say of their own requests now."""
+        self._heard = True
         self._told = [sum(column) for column in zip(*(other.in_flight for other in others), strict=True)]
         if self._unions is not None:
             for other in others:

@@ -17,7 +17,7 @@ from eldr.simulate.population import Population, Source
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
-from eldr.simulate.workload import make_workload
+from eldr.simulate.workload import Window, Workload, make_workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,15 +73,18 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
     return Prepared(seed, traffic.requests, similarity, found)
 
 
-def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple[float, Measures]:
-    """Run one policy under one seed; the arrivals are those of every other policy.
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """What all policies meet in one setting: the rate, the requests, and these as routers see them."""
 
-    Returns
-    -------
-    rate : float
-        Requests per second.
-    measures : Measures
-    """
+    rate: float
+    window: Window
+    workload: Workload
+    seen: Population
+
+
+def meet(prepared: Prepared, setting: Setting) -> Load:
+    """Draw the requests of one setting under one seed."""
     population, seed = prepared.population, prepared.seed
     point = setting.operating_point(population, seed)
     window = setting.window(population, point.step)
@@ -95,44 +98,62 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
         prefill=setting.prefill,
         cache=setting.cache,
     )
-    seen, similarity, again = _knowledge(prepared, setting, contender)
+    hidden = setting.cache is not None and not setting.cache.counted
+    seen = setting.cache.seen(population, seed) if setting.cache is not None and hidden else population
+    return Load(point.rate, window, workload, seen)
+
+
+def run_one(
+    prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None
+) -> tuple[float, Measures]:
+    """Run one policy under one seed.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    setting : Setting
+    contender : Contender
+    load : Load, optional
+        What :func:`meet` returns for this seed and setting, if it is known already.
+
+    Returns
+    -------
+    rate : float
+        Requests per second.
+    measures : Measures
+    """
+    load = load or meet(prepared, setting)
+    population = prepared.population
+    similarity, again = _knowledge(prepared, setting, contender, load.seen)
     done = simulate(
         Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks),
         population,
-        workload,
-        window,
+        load.workload,
+        load.window,
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
-        seen=seen,
+        seen=load.seen,
         similarity=similarity,
         unions=contender.unions,
         refits=again,
-        seed=seed,
+        seed=prepared.seed,
     )
-    return point.rate, done.measures
+    return load.rate, done.measures
 
 
 def _knowledge(
-    prepared: Prepared, setting: Setting, contender: Contender
-) -> tuple[Population, Floats | None, Refits | None]:
-    """Return what routers see of the requests, and the cosines to centroids, or what these are re-fitted on."""
-    seen = prepared.population
-    hidden = setting.cache is not None and not setting.cache.counted
-    if setting.cache is not None and hidden:
-        seen = setting.cache.seen(seen, prepared.seed)
+    prepared: Prepared, setting: Setting, contender: Contender, seen: Population
+) -> tuple[Floats | None, Refits | None]:
+    """Return the requests' cosines to centroids, or what these are re-fitted on."""
     if contender.centroids is None:
-        return seen, None, None
+        return None, None
     key = setting.engines, contender.centroids
     if contender.refit is not None:
         every, window = contender.refit
         balanced = contender.centroids == "balanced"
-        return (
-            seen,
-            None,
-            refits(prepared.centroids[key], seen, every=every, window=window, balanced=balanced),
-        )
-    if hidden:
-        return seen, centroids.similarities(prepared.centroids[key], seen.prefill), None
-    return seen, prepared.similarity[key], None
+        return None, refits(prepared.centroids[key], seen, every=every, window=window, balanced=balanced)
+    if seen is not prepared.population:
+        return centroids.similarities(prepared.centroids[key], seen.prefill), None
+    return prepared.similarity[key], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +210,9 @@ def _jobs(study: Study) -> list[tuple[int, int]]:
 def _alone(study: Study) -> Iterator[Outcome]:
     for seed in study.seeds:
         prepared = study.prepare(seed)
+        loads = [meet(prepared, setting) for setting in study.settings]
         for at, which in _jobs(study):
-            done = run_one(prepared, study.settings[at], study.contenders[which])
+            done = run_one(prepared, study.settings[at], study.contenders[which], loads[at])
             yield Outcome(at, which, seed, *done)
 
 

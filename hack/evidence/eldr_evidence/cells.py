@@ -17,6 +17,8 @@ BALANCERS = ("RoundRobin", JSQ, "PowerOfTwo", "Random")
 EVEN = ("RoundRobin", JSQ, "PowerOfTwo")
 """Balancers that keep batches alike: what the paper calls level."""
 LOCALITY = (BAND, MIN2, BOUNDED, MARGINAL, PRIOR)
+DUELLISTS = (JSQ, BAND, BOUNDED, MARGINAL, PRIOR)
+"""Compared cell by cell, with more seeds than the others."""
 MAIN = (*BALANCERS, "Domain", BAND, MIN2, ROLLING, BOUNDED, TOP1, VANILLA, MARGINAL, PRIOR)
 TAUS = ("0", "0.05", "0.1", "0.2", "0.3", "1")
 SWEPT = tuple(f"ELDR:tau={tau}" for tau in TAUS)

@@ -78,7 +78,7 @@ def marginal(results: Results) -> str:
     """Return MarginalUnion against the band, cell by cell."""
     text = (
         f"Percent against the band under the same requests. P50 is *not worse* up to {claims.NOT_WORSE} %; P99 should be *better*. "
-        "Both are judged by the whole interval."
+        f"Both are judged by the whole interval, over {len(results.seeds(results.cells('main'), (BAND, PRIOR)))} seeds."
     )
     parts = [text]
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from eldr_evidence import advice, claims, details, published, sections
-from eldr_evidence.cells import BAND, BOUNDED, DRIFT_AT, LOCALITY, MARGINAL, PRIOR, ROLLING, ROLLING_PRIOR
+from eldr_evidence.cells import (
+    BAND,
+    BOUNDED,
+    DRIFT_AT,
+    DUELLISTS,
+    LOCALITY,
+    MARGINAL,
+    PRIOR,
+    ROLLING,
+    ROLLING_PRIOR,
+)
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, place, policy
 from eldr_evidence.reproduction import rows
@@ -34,8 +44,13 @@ def document(results: Results) -> str:
     about = (
         f"Written by `make evidence`; no figure is by hand. Pools of decode engines were simulated with the router's own policies "
         f"(`eldr simulate`), {len(plan.cells)} cells, {len(plan.seeds)} seeds ({listed([str(seed) for seed in plan.seeds])}), {plan.size.seconds:.0f} s measured each, "
-        f"answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. ± is half of a 95 % interval over the seeds, which change "
+        f"answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise; in the main cells prompts pass 8 prefill engines first. ± is half of a 95 % interval over the seeds, which change "
         "arrivals, requests and the model's preferences; policies of one seed meet the same requests."
+        + (
+            f" {listed([policy(name) for name in DUELLISTS])} met {len(plan.more)} seeds more in the main cells, for comparisons among them."
+            if plan.more
+            else ""
+        )
     )
     parts = [
         "# Evidence",

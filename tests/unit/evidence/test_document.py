@@ -19,7 +19,7 @@ from eldr_evidence.running import Plan, run
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    plan = Plan(smoke(), (0, 1), SMOKE)
+    plan = Plan(smoke(), (0, 1), SMOKE, more=(2,))
     return Results(plan, run(plan))
 
 
@@ -79,6 +79,18 @@ def test_full_grid_holds_the_papers_cells():
     assert {cell.engines for cell in cells if cell.experiment == "pool"} == {8, 16, 24}
     assert len(set(cells)) == len(cells)
     assert FULL.output_tokens == 512
+
+
+def test_duellists_are_compared_over_more_seeds(results):
+    cells = results.cells("main")
+    assert results.seeds(cells, (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(cells, (BAND, "Domain")) == [0, 1]
+    assert results.seeds(results.cells("drift"), (BAND, PRIOR)) == [0, 1]
+    known = dict(zip((0, 1, 2), results.values(cells[0], PRIOR, P50, (0, 1, 2)), strict=True))
+    band = results.values(cells[0], BAND, P50, (0, 1, 2))
+    expected = [100 * (known[seed] / band[seed] - 1) for seed in (0, 1, 2)]
+    assert results.change(cells[:1], PRIOR, BAND, P50).mean == pytest.approx(sum(expected) / 3)
+    assert results.values(cells[0], PRIOR, P50) == [known[0], known[1]]
 
 
 def test_every_part_is_simulated_as_its_cell_says(results):
