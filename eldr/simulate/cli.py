@@ -17,9 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eldr.fit import options as files
 from eldr.fit.samples import FitError
+from eldr.simulate import objective as objectives
 from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
+from eldr.simulate.objective import Objective
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Outcome, Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
@@ -134,6 +136,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4]",
 )
 @click.option(
+    "--objective",
+    callback=options.objective,
+    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it, between the --rate given.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -173,6 +180,7 @@ def command(
     cached: float | None,
     cached_counts: str,
     ranks: int | None,
+    objective: Objective | None,
     jobs: int,
     json_file: Path | None,
     picture_file: Path | None,
@@ -190,6 +198,8 @@ def command(
         raise click.UsageError(
             "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
         )
+    if objective is not None and len(rates or ()) < 2:
+        raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
     cache = options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None)
     chosen = tuple(
         dict.fromkeys((*contenders, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ())))
@@ -245,6 +255,8 @@ def command(
         "law": asdict(asked.law),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
+    if objective is not None:
+        about["objective"] = objectives.as_json(study, outcomes, objective)
     found = report.as_json(study, outcomes, about)
     if picture_file is not None:
         picture.draw(found, picture_file)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from eldr.simulate.contenders import Contender, parse_contender
+from eldr.simulate.objective import Objective, parse_objective
 from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill
 
@@ -41,6 +42,14 @@ def policies(_: click.Context, parameter: click.Parameter, text: str) -> tuple[C
     """Read policies separated by commas; JSQ, which all are compared with, comes first whether named or not."""
     try:
         return tuple(dict.fromkeys(parse_contender(part.strip()) for part in f"JSQ,{text}".split(",")))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+
+
+def objective(_: click.Context, parameter: click.Parameter, text: str | None) -> Objective | None:
+    """Read ``P99=MS``."""
+    try:
+        return None if text is None else parse_objective(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param=parameter) from None
 

@@ -53,8 +53,31 @@ def print_text(report: dict[str, Any], console: Console) -> None:
     for setting in report["settings"]:
         console.print(_table(setting))
         console.print(words(setting), highlight=False, markup=False)
+    if "objective" in report:
+        _print_objective(report["objective"], console)
     for note in report["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
+
+
+def _print_objective(objective: dict[str, Any], console: Console) -> None:
+    name = objective["measure"].removeprefix("tpot_").replace("p", "P").replace("mean", "a mean")
+    for pool in objective["pools"]:
+        title = f"{pool['engines']} engines: requests per second within {name} of {_time(objective['seconds'])} per token"
+        console.print(title, highlight=False)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("policy", no_wrap=True)
+        table.add_column("served", justify="right", no_wrap=True)
+        for policy in pool["policies"]:
+            table.add_row(policy["policy"], _served(policy))
+        console.print(table)
+
+
+def _served(policy: dict[str, Any]) -> str:
+    rate, half_width = policy["served"]
+    if not rate:
+        return "fewer than the lowest rate"
+    text = f"{rate:.1f}" if half_width is None else f"{rate:.1f} ±{half_width:.1f}"
+    return f"{text}, at least" if policy["at_least"] else f"{text}, at most" if policy["at_most"] else text
 
 
 def _table(setting: dict[str, Any]) -> Table:

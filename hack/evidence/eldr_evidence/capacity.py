@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from eldr.simulate.objective import capacity
 from eldr_evidence import published
 from eldr_evidence.cells import JSQ, RATES
 from eldr_evidence.intervals import Interval, interval
@@ -23,20 +22,6 @@ class Gain(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.more}{', at least' if self.at_least else ''}"
-
-
-def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -> float:
-    """Return the highest rate whose time keeps an objective, by straight lines between neighbours.
-
-    Beyond the highest rate nothing is known: it is returned where even that one keeps the objective; 0 where none does.
-    """
-    best = rates[0] if times[0] <= objective else 0.0
-    for (low, before), (high, after) in itertools.pairwise(zip(rates, times, strict=True)):
-        if after <= objective:
-            best = high
-        elif before <= objective:
-            best = low + (high - low) * (objective - before) / (after - before)
-    return best
 
 
 def gain(

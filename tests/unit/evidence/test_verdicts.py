@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from eldr_evidence.capacity import capacity, measured_gain
+from eldr_evidence.capacity import measured_gain
 from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.markdown import listed, table
 from eldr_evidence.verdicts import Holds, Verdict, at_most, judge, within
@@ -53,13 +53,6 @@ def test_interval_is_students():
     assert str(found) == "+2.0 ±2.5"
     assert str(interval([-0.04])) == "-0.0"
     assert math.isnan(interval([1.0]).half)
-
-
-def test_capacity_interpolates_and_says_where_it_ends():
-    rates, times = (20.0, 40.0, 60.0), (10.0, 20.0, 40.0)
-    assert capacity(rates, times, 30.0) == pytest.approx(50.0)
-    assert capacity(rates, times, 50.0) == pytest.approx(60.0)
-    assert capacity(rates, times, 5.0) == 0.0
 
 
 def test_published_throughput_by_the_same_rule():

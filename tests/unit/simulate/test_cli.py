@@ -90,6 +90,23 @@ def test_an_engine_of_several_ranks_waits_for_its_fullest():
     assert any("--unions sampled" in note for note in report["notes"])
 
 
+def test_throughput_within_an_objective():
+    quick = [*QUICK[:2], *QUICK[4:]]
+    arguments = ["--workload", "captured", *quick, "--policies", "MarginalUnion", "--rate", "4,40"]
+    done = run(*arguments, "--objective", "P99=1000", "--json", "-")
+    assert done.exit_code == 0, done.output
+    objective = json.loads(done.stdout)["objective"]
+    assert (objective["measure"], objective["seconds"]) == ("tpot_p99", 1.0)
+    ((jsq, union),) = [pool["policies"] for pool in objective["pools"]]
+    assert jsq == {"policy": "JSQ", "served": [40.0, 0.0], "at_least": True, "at_most": False}
+    settings = json.loads(done.stdout)["settings"]
+    between = sum(1e3 * one["policies"][0]["tpot_p99"] for one in settings) / 2
+    text = run(*arguments, "--objective", f"P99={between}")
+    assert text.exit_code == 0, text.output
+    assert "requests per second within P99 of" in text.stdout
+    assert union["policy"] == "MarginalUnion"
+
+
 def test_a_models_name_is_text(write_log):
     done = run("--log", write_log(140, model="[/bold]x[red]"), *QUICK, "--policies", "JSQ", "--seeds", "1")
     assert done.exit_code == 0, done.output
@@ -130,6 +147,8 @@ def test_processes_give_the_same_report():
         (["--cached-counts", "lost"], 2, "say how much is cached"),
         (["--workload", "captured", "--ranks", "5", "--jobs", "1"], 1, "do not divide evenly among 5"),
         (["--policies", "ELDR:refit=-1"], 2, "more than 0"),
+        (["--objective", "P99=20", "--rate", "5"], 2, "two rates or more"),
+        (["--objective", "20", "--rate", "5,9"], 2, "expected P50=MS"),
         (["--picture", "x.xyz"], 2, "ends in .png or .svg"),
         (["--json", "/nosuch/x.json"], 2, "the folder /nosuch does not exist"),
         (["--workload", "captured", "--kv-tokens", "5", "--jobs", "1"], 1, "kv_tokens: 5 do not hold"),
