@@ -19,7 +19,7 @@ from eldr_evidence.cells import (
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, place, policy
 from eldr_evidence.reproduction import rows
-from eldr_evidence.results import BEST, P50, P99, Results
+from eldr_evidence.results import BEST, MEAN, P50, P99, Results
 from eldr_evidence.rows import Row
 from eldr_evidence.verdicts import LEAST, SHARE, Holds, Verdict
 
@@ -132,6 +132,7 @@ def _take(results: Results, found: list[Row]) -> str:
             f"{policy(PRIOR)} against the band, cell by cell: P50 not worse {claims.count([one[2] for one in duels])}; P99 better "
             f"{claims.count([one[4] for one in duels])}; over all of them P50 {pooled[0]} % and P99 {pooled[1]} %; against the bounded band P50 {bounded[0]} % and P99 {bounded[1]} %."
         ),
+        _re_fitted(results),
         f"Of {len(found)} published numbers, {counts[Verdict.REPRODUCED]} are reproduced, {counts[Verdict.WEAKER]} come out weaker, "
         f"{counts[Verdict.STRONGER]} stronger, {counts[Verdict.NOT]} are not reproduced"
         + (f": {'; '.join(weak)}." if weak else "."),
@@ -141,6 +142,16 @@ def _take(results: Results, found: list[Row]) -> str:
         "\n".join(f"* {point}" for point in points),
         "Percent against JSQ over all those cells:",
         table(("policy", "P50", "mean", "P99", "worst P99", "where"), standing),
+    )
+
+
+def _re_fitted(results: Results) -> str:
+    main, drift = results.cells("main"), results.cells("drift")
+    middle, tail = (str(results.change(main, PRIOR, ROLLING, measure)) for measure in (P50, P99))
+    mean, late = (str(results.change(drift, PRIOR, ROLLING, measure)) for measure in (MEAN, P99))
+    return (
+        f"Against the band as the artifact runs it ({policy(ROLLING)}), {policy(PRIOR)} changes P50 by {middle} % and P99 by {tail} % over the main "
+        f"cells; after a drift, which re-fits follow within seconds, the mean by {mean} % and P99 by {late} %, its own prior being stale."
     )
 
 

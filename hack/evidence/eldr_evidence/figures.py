@@ -153,7 +153,7 @@ def bars(
         axis.set_xticks(range(len(cells)), [label(cell.workload, cell.rate) for cell in cells], fontsize=8)
         axis.set_ylabel(f"{title}, % against JSQ")
     figure.legend(handles=[Patch(color=COLOURS[name], label=policy(name)) for name in names], loc="outside upper center",
-                  ncols=len(names), frameon=False)  # fmt: skip
+                  ncols=min(5, len(names)), frameon=False, fontsize=9)  # fmt: skip
     save(figure, folder / f"{experiment}.png")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from eldr_evidence import published
@@ -51,16 +52,18 @@ def _first(results: Results) -> Iterator[Row]:
                     f"{place(geometry, workload)}, {cell.rate:.0f} requests/s: P50 of the time to first token, round robin, ms",
                     results.level(cell, "RoundRobin", FIRST_P50, 1e3),
                     published.FIRST, published.FIRST, f"{published.FIRST:.0f} (paper)", dict.fromkeys(Verdict, _ASSUMED),
+                    sign="",
                 )  # fmt: skip
 
 
 def _ranks(results: Results) -> Iterator[Row]:
     for geometry, workload in results.kinds("ranks"):
         cells = results.cells("ranks", workload, geometry)
-        for measure, known, name in zip((P50, P99), published.RANKS, ("P50", "P99"), strict=True):
+        quantiles = zip((P50, P99), published.RANKS, ("P50", "P99"), strict=True)
+        for (measure, known, name), one in itertools.product(quantiles, (BAND, ROLLING)):
             yield row(
-                f"{place(geometry, workload)}, 8 engines of 4 ranks: band, {name} against JSQ, mean over the rates",
-                results.change(cells, BAND, JSQ, measure), known.low, known.high, str(known),
+                f"{place(geometry, workload)}, 8 engines of 4 ranks: {policy(one)}, {name} against JSQ, mean over the rates",
+                results.change(cells, one, JSQ, measure), known.low, known.high, str(known),
                 dict.fromkeys(Verdict, _SCALED) | {Verdict.REPRODUCED: ""},
             )  # fmt: skip
 

@@ -31,7 +31,8 @@ def first_tokens(results: Results) -> str:
         f"From arrival to the end of the first decode step, milliseconds, P50 / P99: {prefilling.ENGINES} prefill engines compute one prompt at a time, "
         "each as long as reading every expert once takes by the step-time law, and two operations per active parameter and token at "
         f"{prefilling.FLOPS / 1e12:.0f} TFLOP/s; then a request waits for the running step of its decode engine and for its own. Policies change the last "
-        f"two parts only. The paper's first token leaves its prefill engine before anything is placed ({published.FIRST:.0f} ms for {first})."
+        "two parts only. (JSQ likes an engine that somebody just left, so at a step's end: its requests wait for a whole step a little oftener "
+        f"than round robin's.) The paper's first token leaves its prefill engine before anything is placed ({published.FIRST:.0f} ms for {first})."
     )
     parts = [
         text,

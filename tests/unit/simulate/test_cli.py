@@ -60,7 +60,7 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     ],
 )
 def test_workloads_without_a_log(arguments):
-    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23"
+    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23,ELDR:min_candidates=2:refit=1:window=3"
     done = run(*arguments, *QUICK, "--policies", policies, "--json", "-")
     assert done.exit_code == 0, done.output
     (setting,) = json.loads(done.stdout)["settings"]
