@@ -47,7 +47,7 @@ def document(results: Results) -> str:
         f"answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise; in the main cells prompts pass 8 prefill engines first. ± is half of a 95 % interval over the seeds, which change "
         "arrivals, requests and the model's preferences; policies of one seed meet the same requests."
         + (
-            f" {listed([policy(name) for name in DUELLISTS])} met {len(plan.more)} seeds more in the main cells, for comparisons among them."
+            f" {listed([policy(name) for name in DUELLISTS])} met {len(plan.more)} seeds more in the main cells, in pools that drift and in uneven ones, for comparisons among them."
             if plan.more
             else ""
         )

@@ -17,7 +17,7 @@ from eldr.simulate.setting import Setting
 from eldr.simulate.study import Prepared, meet, prepare, run_one
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 from eldr_evidence import forms, step_laws
-from eldr_evidence.cells import DUELLISTS, FITTED, Cell, Size
+from eldr_evidence.cells import DUELLISTS, DUELS, FITTED, Cell, Size
 from eldr_evidence.prefilling import prefill
 
 MOST = 512
@@ -60,7 +60,7 @@ class Plan:
         Of every cell and policy.
     size : Size
     more : tuple of int
-        Other seeds, of the main cells and those policies that are compared cell by cell.
+        Other seeds, of those cells and policies that are compared one by one.
     """
 
     cells: tuple[Cell, ...]
@@ -83,7 +83,7 @@ class Plan:
         ]
         if group.seed in self.seeds:
             return [(cell, cell.policies) for cell in cells]
-        return [(cell, DUELLISTS) for cell in cells if cell.experiment == "main"]
+        return [(cell, DUELLISTS) for cell in cells if cell.experiment in DUELS]
 
 
 def run(

@@ -85,7 +85,8 @@ def test_duellists_are_compared_over_more_seeds(results):
     cells = results.cells("main")
     assert results.seeds(cells, (BAND, PRIOR)) == [0, 1, 2]
     assert results.seeds(cells, (BAND, "Domain")) == [0, 1]
-    assert results.seeds(results.cells("drift"), (BAND, PRIOR)) == [0, 1]
+    assert results.seeds(results.cells("drift"), (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(results.cells("steps"), (BAND, PRIOR)) == [0, 1]
     known = dict(zip((0, 1, 2), results.values(cells[0], PRIOR, P50, (0, 1, 2)), strict=True))
     band = results.values(cells[0], BAND, P50, (0, 1, 2))
     expected = [100 * (known[seed] / band[seed] - 1) for seed in (0, 1, 2)]
