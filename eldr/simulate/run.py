@@ -117,7 +117,7 @@ def simulate(
     ValueError
         If a request could never fit an engine.
     """
-    knowledge = Knowledge(seen or population, pool.known_laws, similarity, unions, refits)
+    knowledge = Knowledge(population if seen is None else seen, pool.known_laws, similarity, unions, refits)
     routers = [Router(f"r{number}", policy, knowledge, seed + number) for number in range(pool.routers)]
     _check_room(pool.limits, population, workload)
     return _Simulation(pool, population, workload, window, routers).run()

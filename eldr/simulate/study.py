@@ -98,8 +98,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         prefill=setting.prefill,
         cache=setting.cache,
     )
-    hidden = setting.cache is not None and not setting.cache.counted
-    seen = setting.cache.seen(population, seed) if setting.cache is not None and hidden else population
+    seen = population if setting.cache is None else setting.cache.seen(population, seed)
     return Load(point.rate, window, workload, seen)
 
 
