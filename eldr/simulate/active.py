@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.signature import Floats
-from eldr.simulate.population import Cells, Population
+from eldr.simulate.population import Cells, Ints, Population
 
 
 class Active(NamedTuple):
@@ -57,13 +57,15 @@ class ExpectedUnion:
         See :class:`eldr.simulate.population.Population`.
     n_layers : int
     ranks : int
-        Each holds as many experts of every layer, one after another.
+        Each holds as many experts of every layer.
+    order : ndarray of int, shape (n_layers * n_experts,), optional
+        Cells of the first layer's first rank, of its second one, and so on; without, experts lie in their own order.
     """
 
     steady = True
 
-    def __init__(self, logs: Floats, n_layers: int, ranks: int = 1) -> None:
-        self._logs = logs
+    def __init__(self, logs: Floats, n_layers: int, ranks: int = 1, order: Ints | None = None) -> None:
+        self._logs, self._order = logs, order
         self._n_layers, self._ranks = n_layers, ranks
         self._sum = np.zeros(logs.shape[1], dtype=np.float64)
         self._members = 0
@@ -90,7 +92,8 @@ class ExpectedUnion:
             every = (survival.size - float(survival.sum())) / self._n_layers
             fullest = every
             if self._ranks > 1:
-                left = survival.reshape(self._n_layers, self._ranks, -1)
+                placed = survival if self._order is None else survival[self._order]
+                left = placed.reshape(self._n_layers, self._ranks, -1)
                 fullest = left.shape[2] - float(left.sum(axis=2).min(axis=1).mean())
             self._count = Active(every, fullest)
         return self._count
@@ -105,13 +108,17 @@ class SampledUnion:
         See :class:`eldr.simulate.population.Population`.
     shape : (n_layers, n_experts)
     ranks : int
-        Each holds as many experts of every layer, one after another.
+        Each holds as many experts of every layer.
+    order : ndarray of int, shape (n_layers * n_experts,), optional
+        Cells of the first layer's first rank, of its second one, and so on; without, experts lie in their own order.
     """
 
     steady = False
 
-    def __init__(self, steps: Cells, shape: tuple[int, int], ranks: int = 1) -> None:
-        self._steps = steps
+    def __init__(
+        self, steps: Cells, shape: tuple[int, int], ranks: int = 1, order: Ints | None = None
+    ) -> None:
+        self._steps, self._order = steps, order
         self._n_steps = steps.shape[1]
         self._n_layers, self._ranks = shape[0], ranks
         self._used = np.zeros(shape[0] * shape[1], dtype=np.bool_)
@@ -141,12 +148,15 @@ class SampledUnion:
         every = np.count_nonzero(self._used) / self._n_layers
         if self._ranks == 1:
             return Active(every, every)
-        held = np.count_nonzero(self._used.reshape(self._n_layers, self._ranks, -1), axis=2)
+        placed = self._used if self._order is None else self._used[self._order]
+        held = np.count_nonzero(placed.reshape(self._n_layers, self._ranks, -1), axis=2)
         return Active(every, float(held.max(axis=1).mean()))
 
 
-def active_experts(population: Population, *, sampled: bool, ranks: int = 1) -> ActiveExperts:
-    """Return an empty batch of a population on an engine of so many ranks.
+def active_experts(
+    population: Population, *, sampled: bool, ranks: int = 1, order: Ints | None = None
+) -> ActiveExperts:
+    """Return an empty batch of a population on an engine of so many ranks, which hold experts in some order.
 
     Raises
     ------
@@ -155,7 +165,7 @@ def active_experts(population: Population, *, sampled: bool, ranks: int = 1) -> 
     """
     population.of_a_rank(ranks)
     if not sampled:
-        return ExpectedUnion(population.logs, population.n_layers, ranks)
+        return ExpectedUnion(population.logs, population.n_layers, ranks, order)
     if population.steps is None:
         raise ValueError("unions: single steps of these requests are not known; use expected unions")
-    return SampledUnion(population.steps, (population.n_layers, population.n_experts), ranks)
+    return SampledUnion(population.steps, (population.n_layers, population.n_experts), ranks, order)

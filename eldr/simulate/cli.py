@@ -135,6 +135,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.IntRange(1),
     help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4]",
 )
+@click.option("--spread/--no-spread", help="Deal the hot experts of each engine's cluster out to its ranks.")
 @click.option(
     "--objective",
     callback=options.objective,
@@ -180,6 +181,7 @@ def command(
     cached: float | None,
     cached_counts: str,
     ranks: int | None,
+    spread: bool,
     objective: Objective | None,
     jobs: int,
     json_file: Path | None,
@@ -219,6 +221,8 @@ def command(
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if spread and (ranks or asked.ranks) == 1:
+        raise click.UsageError("--spread: the only rank of an engine holds all experts; give --ranks")
     settings = [
         Setting(
             engines=n,
@@ -237,6 +241,7 @@ def command(
             lag=lag,
             cache=cache,
             ranks=ranks or asked.ranks,
+            spread=spread,
         )
         for n in engines
         for load in rates or batches or _BATCH

@@ -70,6 +70,7 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "drift_at": setting.drift_at if setting.drift_at < math.inf else None,
         "routers": setting.routers,
         "ranks": setting.ranks,
+        "spread": setting.spread,
         "cached": None if setting.cache is None else asdict(setting.cache),
         "best": best,
         "level": level,

@@ -41,6 +41,8 @@ class Pool:
         How often routers tell each other what they placed, seconds; with more than one router.
     ranks : int
         Of each engine: expert parallelism, every step of a layer waits for the rank with most of the batch's experts.
+    orders : tuple of ndarray, optional
+        How each engine's ranks hold the experts, see :func:`eldr.simulate.ranks.dealt`.
     """
 
     laws: tuple[StepTime, ...]
@@ -49,6 +51,7 @@ class Pool:
     routers: int = 1
     lag: float = 0.25
     ranks: int = 1
+    orders: tuple[Ints | None, ...] | None = None
 
     @property
     def known_laws(self) -> tuple[StepTime, ...]:
@@ -145,8 +148,12 @@ class _Simulation:
         n = len(workload)
         self._pool, self._routers, self._workload = pool, routers, workload
         self._engines = [
-            Engine(law, pool.limits, active_experts(population, sampled=pool.sampled, ranks=pool.ranks))
-            for law in pool.laws
+            Engine(
+                law,
+                pool.limits,
+                active_experts(population, sampled=pool.sampled, ranks=pool.ranks, order=order),
+            )
+            for law, order in zip(pool.laws, pool.orders or [None] * len(pool.laws), strict=True)
         ]
         self._in_flight = [0] * len(self._engines)
         self._tally = Tally(window)

@@ -44,6 +44,8 @@ class Setting:
         Of the prefill engines.
     ranks : int
         Of every engine, each with its part of the experts.
+    spread : bool
+        Whether the hot experts of each engine's cluster are dealt out to its ranks.
     routers : int
     lag : float
         Seconds.
@@ -65,6 +67,7 @@ class Setting:
     lag: float
     cache: PrefixCache | None = None
     ranks: int = 1
+    spread: bool = False
 
     @property
     def laws(self) -> tuple[StepTime, ...]:

@@ -14,6 +14,7 @@ from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender, groups_by_share
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
+from eldr.simulate.ranks import dealt, profiles
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
@@ -22,12 +23,25 @@ from eldr.simulate.workload import Window, Workload, make_workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A seed's requests; centroids, and the requests' cosines to them, by number of engines and kind of centroids."""
+    """What one seed has.
+
+    Attributes
+    ----------
+    seed : int
+    population : Population
+    similarity : dict
+        The requests' cosines to centroids, by number of engines and kind of centroids.
+    centroids : dict
+        By the same.
+    profiles : dict
+        How often requests of each cluster use each expert, by number of engines.
+    """
 
     seed: int
     population: Population
     similarity: dict[tuple[int, str], Floats]
     centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
+    profiles: dict[int, Floats] = field(default_factory=dict)
 
 
 class Outcome(NamedTuple):
@@ -47,19 +61,26 @@ class Progress(Protocol):
         """Take how many are."""
 
 
-def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
-    """Make a seed's requests and fit the centroids that the contenders look at.
+def prepare(
+    source: Source,
+    seed: int,
+    engines: Sequence[int],
+    contenders: Sequence[Contender],
+    *,
+    profiled: bool = False,
+) -> Prepared:
+    """Make a seed's requests and fit the centroids that the contenders look at, or, if ``profiled``, the pool.
 
     Raises
     ------
     ValueError
-        If the requests for calibration cannot carry so many centroids.
+        If the requests for calibration cannot carry so many centroids, or tell nothing of decode steps.
     """
     traffic = source.traffic(seed)
     kinds = {contender.centroids for contender in contenders}
     found: dict[tuple[int, str], CentroidSet] = {}
     for k in sorted(set(engines)):
-        if kinds == {None}:
+        if kinds == {None} and not profiled:
             break
         try:
             balanced = centroids.fitted(traffic.calibration, k, seed)
@@ -70,7 +91,12 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
             found[k, "vanilla"] = centroids.vanilla(balanced, traffic.calibration, seed)
     counts = traffic.requests.prefill
     similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
-    return Prepared(seed, traffic.requests, similarity, found)
+    used = {
+        k: profiles(one, traffic.calibration)
+        for (k, kind), one in found.items()
+        if profiled and kind == "balanced"
+    }
+    return Prepared(seed, traffic.requests, similarity, found, used)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,8 +150,13 @@ def run_one(
     load = load or meet(prepared, setting)
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load.seen)
+    orders = None
+    if setting.spread:
+        orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
     done = simulate(
-        Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks),
+        Pool(
+            setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks, orders
+        ),
         population,
         load.workload,
         load.window,
@@ -172,7 +203,8 @@ class Study:
     def prepare(self, seed: int) -> Prepared:
         """Make one seed's requests and centroids."""
         engines = [setting.engines for setting in self.settings]
-        return prepare(self.source, seed, engines, self.contenders)
+        profiled = any(setting.spread for setting in self.settings)
+        return prepare(self.source, seed, engines, self.contenders, profiled=profiled)
 
 
 def run_study(

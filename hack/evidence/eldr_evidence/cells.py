@@ -63,6 +63,8 @@ class Cell:
         Share of every prompt that is found in their prefix caches.
     counted : bool
         Whether routers learn the experts of what was found.
+    spread : bool
+        Whether the hot experts of each engine's cluster are dealt out to its ranks.
     """
 
     experiment: str
@@ -79,6 +81,7 @@ class Cell:
     prefilled: bool = False
     cached: float = 0.0
     counted: bool = True
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ _MISSING = (
         "Fig 8, kept layers of each model",
         "8 simulated layers stand for all of a model: which of the real ones matter cannot be seen",
     ),
-    ("all-reduces, and experts spread over the ranks by cluster", "see *Engines of several ranks*"),
+    ("all-reduces between the ranks of an engine", "see *Engines of several ranks*"),
 )
 
 

@@ -53,6 +53,8 @@ class Grid:
         Rates of the pools that drift or are uneven.
     parallel : tuple of float
         Rates of the engines of several ranks.
+    unspread : float
+        The rate at which their experts also lie in their own order.
     drift_at : float
         Seconds.
     """
@@ -63,6 +65,7 @@ class Grid:
     pools: tuple[int, ...]
     lows: tuple[float, ...]
     parallel: tuple[float, ...]
+    unspread: float
     drift_at: float
 
 
@@ -70,7 +73,7 @@ def full() -> tuple[Cell, ...]:
     """Return every experiment."""
     return make(
         Grid(geometries=GEOMETRIES, rates=RATES, beyond=(120.0,), pools=(8, 16, 24), lows=(20.0, 60.0),
-             parallel=(5.0, 10.0, 20.0), drift_at=DRIFT_AT)
+             parallel=(5.0, 10.0, 20.0), unspread=10.0, drift_at=DRIFT_AT)
     )  # fmt: skip
 
 
@@ -78,7 +81,7 @@ def smoke() -> tuple[Cell, ...]:
     """Return a few small ones that touch every part."""
     return make(
         Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 16), lows=(60.0,), parallel=(10.0,),
-             drift_at=SMOKE_DRIFT_AT)
+             unspread=10.0, drift_at=SMOKE_DRIFT_AT)
     )  # fmt: skip
 
 
@@ -90,9 +93,9 @@ def make(grid: Grid) -> tuple[Cell, ...]:
     for workload in WORKLOADS:
         cells += _of_first(first, workload, grid)
         cells += [
-            Cell(experiment="ranks", workload=workload, geometry=PARALLEL, rate=rate, engines=8, sampled=True,
-                 policies=(JSQ, BAND, ROLLING, MARGINAL, PRIOR))
-            for rate in grid.parallel
+            Cell(experiment=experiment, workload=workload, geometry=PARALLEL, rate=rate, engines=8, sampled=True,
+                 spread=experiment == "ranks", policies=(JSQ, BAND, ROLLING, MARGINAL, PRIOR))
+            for experiment, rate in (*(("ranks", rate) for rate in grid.parallel), ("order", grid.unspread))
         ]  # fmt: skip
     return tuple(sorted(cells, key=lambda cell: cell.experiment != "main"))
 

@@ -130,7 +130,9 @@ def run_group(plan: Plan, group: Group) -> Found:
     contenders = [
         parse_contender(name) for name in sorted({name for _, names in plan.of(group) for name in names})
     ]
-    prepared = prepare(source, group.seed, sorted({cell.engines for cell in cells}), contenders)
+    engines = sorted({cell.engines for cell in cells})
+    profiled = any(cell.spread for cell in cells)
+    prepared = prepare(source, group.seed, engines, contenders, profiled=profiled)
     traffic = source.traffic(group.seed)
     runs: dict[tuple[Cell, str], Measures] = {}
     for cell, policies in plan.of(group):
@@ -167,6 +169,7 @@ def setting_of(cell: Cell, size: Size) -> Setting:
         lag=0.25,
         cache=PrefixCache(cell.cached, cell.counted) if cell.cached else None,
         ranks=GEOMETRIES[cell.geometry].ranks,
+        spread=cell.spread,
     )
 
 

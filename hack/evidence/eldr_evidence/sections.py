@@ -86,20 +86,24 @@ def ranks(results: Results) -> str:
     """Return engines of several ranks."""
     rows = []
     for geometry, workload in results.kinds("ranks"):
-        for cell in results.cells("ranks", workload, geometry):
+        for cell in (
+            *results.cells("ranks", workload, geometry),
+            *results.cells("order", workload, geometry),
+        ):
+            where = f"{workload}, {cell.rate:.0f}/s" + ("" if cell.spread else ", in order")
             level = [results.mean(cell, JSQ, measure) for measure in (EXPERTS, FULLEST)]
-            rows.append((f"{workload}, {cell.rate:.0f}/s", policy(JSQ), f"{1e3 * results.mean(cell, JSQ, P50):.1f} ms", f"{1e3 * results.mean(cell, JSQ, P99):.1f} ms",
+            rows.append((where, policy(JSQ), f"{1e3 * results.mean(cell, JSQ, P50):.1f} ms", f"{1e3 * results.mean(cell, JSQ, P99):.1f} ms",
                          *(f"{value:.1f}" for value in level)))  # fmt: skip
             rows += [
-                (f"{workload}, {cell.rate:.0f}/s", policy(name), *(str(results.change([cell], name, JSQ, measure)) for measure in (P50, P99, EXPERTS, FULLEST)))
+                (where, policy(name), *(str(results.change([cell], name, JSQ, measure)) for measure in (P50, P99, EXPERTS, FULLEST)))
                 for name in cell.policies
                 if name != JSQ
             ]  # fmt: skip
     return section(
         "Engines of several ranks",
         f"{model(results.kinds('ranks')[0][0])} on 8 decode engines of 4 expert-parallel ranks, no prefill stage, single steps (*sampled* unions): a step waits, layer by layer, for the "
-        "rank with most active experts, each rank holding a quarter of them in order. Policies place on whole engines and know of ranks only that each reads a quarter. "
-        "The paper spreads each cluster's hot experts over the ranks, which is not done here. The law is not fitted: from Qwen3-30B's by layers and "
+        "rank with most active experts. Each rank holds a quarter of them: the hot ones of the engine's cluster are dealt out to the ranks, as the paper does, or they lie *in "
+        "order*. Policies place on whole engines and know of ranks only that each reads a quarter. The law is not fitted: from Qwen3-30B's by layers and "
         "bytes, without all-reduces. % against JSQ:",
         table(("where", "policy", "P50", "P99", "experts per token", "of the fullest rank"), rows),
     )

@@ -102,6 +102,9 @@ def test_every_part_is_simulated_as_its_cell_says(results):
     (ranks,) = results.cells("ranks", "task")
     every, fullest = (results.mean(ranks, JSQ, measure) for measure in (EXPERTS, FULLEST))
     assert every / 4 < fullest < every
+    (order,) = results.cells("order", "task")
+    assert results.mean(order, JSQ, FULLEST) != fullest
+    assert ranks.spread
     expected, sampled = results.cells("steps", "task")
     assert results.mean(sampled, JSQ, P50) == pytest.approx(results.mean(expected, JSQ, P50), rel=0.1)
     assert results.values(sampled, JSQ, P50) != results.values(expected, JSQ, P50)

@@ -55,7 +55,7 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
         ("--workload", "captured", "--law", "5,100,20", "--speeds", "1,1.58"),
         ("--workload", "captured", "--drift-at", "4", "--unions", "expected"),
         ("--workload", "captured", "--prefill", "2,20,100", "--routers", "2", "--max-num-seqs", "4"),
-        ("--workload", "captured", "--prefill", "2,20,100", "--cached", "0.5", "--ranks", "4"),
+        ("--workload", "captured", "--prefill", "2,20,100", "--cached", "0.5", "--ranks", "4", "--spread"),
         ("--workload", "captured", "--cached", "1", "--cached-counts", "lost"),
     ],
 )
@@ -147,6 +147,7 @@ def test_processes_give_the_same_report():
         (["--cached-counts", "lost"], 2, "say how much is cached"),
         (["--workload", "captured", "--ranks", "5", "--jobs", "1"], 1, "do not divide evenly among 5"),
         (["--policies", "ELDR:refit=-1"], 2, "more than 0"),
+        (["--workload", "captured", "--spread"], 2, "give --ranks"),
         (["--objective", "P99=20", "--rate", "5"], 2, "two rates or more"),
         (["--objective", "20", "--rate", "5,9"], 2, "expected P50=MS"),
         (["--picture", "x.xyz"], 2, "ends in .png or .svg"),
