@@ -15,7 +15,7 @@ from eldr_evidence.results import Results
 from eldr_evidence.running import Plan, run
 
 DOCS = Path(__file__).parents[3] / "docs"
-SEEDS, MORE = 4, 6
+SEEDS, MORE = 4, 5
 
 
 def write(results: Results, out: Path) -> Path:

@@ -103,7 +103,7 @@ def ranks(results: Results) -> str:
         "Engines of several ranks",
         f"{model(results.kinds('ranks')[0][0])} on 8 decode engines of 4 expert-parallel ranks, no prefill stage, single steps (*sampled* unions): a step waits, layer by layer, for the "
         "rank with most active experts. Each rank holds a quarter of them: the hot ones of the engine's cluster are dealt out to the ranks, as the paper does, or they lie *in "
-        "order*. Policies place on whole engines and know of ranks only that each reads a quarter. The law is not fitted: from Qwen3-30B's by layers and "
+        "order*. Policies place on whole engines and know of ranks only that each reads a quarter; without centroids MarginalUnion does not know either for which cluster an engine's ranks were laid out. The law is not fitted: from Qwen3-30B's by layers and "
         "bytes, without all-reduces. % against JSQ:",
         table(("where", "policy", "P50", "P99", "experts per token", "of the fullest rank"), rows),
     )
