@@ -200,9 +200,6 @@ def command(
         raise click.UsageError(
             "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
         )
-    if objective is not None and len(rates or ()) < 2:
-        raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
-    cache = options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None)
     chosen = tuple(
         dict.fromkeys((*contenders, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ())))
     )
@@ -221,8 +218,6 @@ def command(
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if spread and (ranks or asked.ranks) == 1:
-        raise click.UsageError("--spread: the only rank of an engine holds all experts; give --ranks")
     settings = [
         Setting(
             engines=n,
@@ -231,21 +226,22 @@ def command(
             law=asked.law,
             speeds=speeds,
             limits=Limits(max_num_seqs, kv_tokens),
+            ranks=ranks or asked.ranks,
+            spread=spread,
             warmup=warmup,
             seconds=seconds,
             output_tokens=output_tokens or asked.output_tokens,
             sampled=asked.sampled,
             drift_at=math.inf if drift_at is None else drift_at,
             prefill=prefill,
+            cache=options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None),
             routers=routers,
             lag=lag,
-            cache=cache,
-            ranks=ranks or asked.ranks,
-            spread=spread,
         )
         for n in engines
         for load in rates or batches or _BATCH
     ]
+    options.check(settings, objective, rates)
     study = Study(asked.source, settings, chosen, range(seeds))
     try:
         outcomes = _run(study, jobs)

@@ -79,6 +79,19 @@ class Contender:
         )
 
 
+def _check_refit(contender: Contender) -> None:
+    given = {option: value for option, value in contender.options if option in _REFIT}
+    for option, value in given.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{contender.text!r}: {option}: expected seconds, more than 0, got {value:g}")
+    if given and "refit" not in given:
+        raise ValueError(
+            f"{contender.text!r}: window: says how far re-fits look back; give refit=SECONDS, too"
+        )
+    if given and contender.centroids is None:
+        raise ValueError(f"{contender.text!r}: refit: there are no centroids to re-fit; give prior=0.23, too")
+
+
 def parse_contender(text: str) -> Contender:
     """Return a contender from ``NAME[:option=value]...``.
 
@@ -112,19 +125,6 @@ def parse_contender(text: str) -> Contender:
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r}: {error}; {VANILLA} is ELDR with unbalanced clusters") from None
     return contender
-
-
-def _check_refit(contender: Contender) -> None:
-    given = {option: value for option, value in contender.options if option in _REFIT}
-    for option, value in given.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{contender.text!r}: {option}: expected seconds, more than 0, got {value:g}")
-    if given and "refit" not in given:
-        raise ValueError(
-            f"{contender.text!r}: window: says how far re-fits look back; give refit=SECONDS, too"
-        )
-    if given and contender.centroids is None:
-        raise ValueError(f"{contender.text!r}: refit: there are no centroids to re-fit; give prior=0.23, too")
 
 
 def groups_by_share(

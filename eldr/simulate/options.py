@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +11,7 @@ import click
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.objective import Objective, parse_objective
 from eldr.simulate.prefix import PrefixCache
+from eldr.simulate.setting import Setting
 from eldr.simulate.workload import Prefill
 
 Value = TypeVar("Value", int, float)
@@ -71,6 +72,19 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
             f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
         )
     return found
+
+
+def check(settings: Sequence[Setting], objective: Objective | None, rates: tuple[float, ...] | None) -> None:
+    """Refuse what options mean only together.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    if objective is not None and len(rates or ()) < 2:
+        raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
+    if any(setting.spread and setting.ranks == 1 for setting in settings):
+        raise click.UsageError("--spread: the only rank of an engine holds all experts; give --ranks")
 
 
 def cache(share: float | None, *, lost: bool, prefilled: bool) -> PrefixCache | None:

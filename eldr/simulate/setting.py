@@ -30,6 +30,10 @@ class Setting:
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
     limits : Limits
+    ranks : int
+        Of every engine, each with its part of the experts.
+    spread : bool
+        Whether the hot experts of each engine's cluster are dealt out to its ranks.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
@@ -39,13 +43,9 @@ class Setting:
     sampled : bool
     drift_at : float
         Seconds; infinity for none.
-    prefill : Prefill or None
     cache : PrefixCache or None
         Of the prefill engines.
-    ranks : int
-        Of every engine, each with its part of the experts.
-    spread : bool
-        Whether the hot experts of each engine's cluster are dealt out to its ranks.
+    prefill : Prefill or None
     routers : int
     lag : float
         Seconds.
@@ -57,17 +57,17 @@ class Setting:
     law: StepTime
     speeds: tuple[float, ...]
     limits: Limits
+    ranks: int = 1
+    spread: bool = False
     warmup: float | None
     seconds: float
     output_tokens: int | None
     sampled: bool
     drift_at: float
+    cache: PrefixCache | None = None
     prefill: Prefill | None
     routers: int
     lag: float
-    cache: PrefixCache | None = None
-    ranks: int = 1
-    spread: bool = False
 
     @property
     def laws(self) -> tuple[StepTime, ...]:

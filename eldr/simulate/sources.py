@@ -32,10 +32,10 @@ class Asked:
     sampled : bool
     distinct : int
         Requests that there are to draw from.
-    notes : tuple of str
-        What to know before believing the figures.
     ranks : int
         Of an engine.
+    notes : tuple of str
+        What to know before believing the figures.
     """
 
     source: Source
@@ -44,8 +44,8 @@ class Asked:
     output_tokens: int | None
     sampled: bool
     distinct: int
-    notes: tuple[str, ...] = ()
     ranks: int = 1
+    notes: tuple[str, ...] = ()
 
 
 def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | None, sampled: bool) -> Asked:

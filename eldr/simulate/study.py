@@ -119,10 +119,10 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         rate=point.rate,
         window=window,
         seed=seed,
+        cache=setting.cache,
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
         prefill=setting.prefill,
-        cache=setting.cache,
     )
     seen = population if setting.cache is None else setting.cache.seen(population, seed)
     return Load(point.rate, window, workload, seen)

@@ -82,10 +82,10 @@ def make_workload(
     rate: float,
     window: Window,
     seed: int,
+    cache: PrefixCache | None = None,
     output_tokens: int | None,
     drift_at: float = math.inf,
     prefill: Prefill | None = None,
-    cache: PrefixCache | None = None,
 ) -> Workload:
     """Draw Poisson arrivals.
 
@@ -97,14 +97,14 @@ def make_workload(
     window : Window
     seed : int
         The same for every policy that is compared.
+    cache : PrefixCache, optional
+        Tokens that prefill engines need not compute.
     output_tokens : int, optional
         Length of all answers; None: as long as each request's was.
     drift_at : float
         When the mix of labels changes, seconds.
     prefill : Prefill, optional
         Without, prompts take no time.
-    cache : PrefixCache, optional
-        Tokens that prefill engines need not compute.
 
     Raises
     ------

@@ -62,6 +62,15 @@ def test_a_rate_is_positive(population):
         make(population, rate=0.0)
 
 
+def test_cached_tokens_are_not_computed(population):
+    prefill = Prefill(engines=1000, fixed=0.05, per_token=1e-3)  # nobody waits
+    cold, warm = (make(population, prefill=prefill, cache=cache) for cache in (None, PrefixCache(0.5)))
+    tokens = population.prompt_tokens[warm.record]
+    found = tokens // 2 // 16 * 16
+    assert warm.ready - warm.arrival == pytest.approx(0.05 + 1e-3 * (tokens - found))
+    assert (warm.ready - warm.arrival).mean() < 0.8 * (cold.ready - cold.arrival).mean()
+
+
 def test_prompts_queue_at_prefill_engines(population):
     prefill = Prefill(engines=2, fixed=0.05, per_token=1e-4)
     workload = make(population, prefill=prefill)
@@ -80,12 +89,3 @@ def test_prompts_queue_at_prefill_engines(population):
     plain = make(population)
     assert np.array_equal(np.sort(plain.arrival), np.sort(workload.arrival))
     assert math.isclose(plain.ready[5], plain.arrival[5])
-
-
-def test_cached_tokens_are_not_computed(population):
-    prefill = Prefill(engines=1000, fixed=0.05, per_token=1e-3)  # nobody waits
-    cold, warm = (make(population, prefill=prefill, cache=cache) for cache in (None, PrefixCache(0.5)))
-    tokens = population.prompt_tokens[warm.record]
-    found = tokens // 2 // 16 * 16
-    assert warm.ready - warm.arrival == pytest.approx(0.05 + 1e-3 * (tokens - found))
-    assert (warm.ready - warm.arrival).mean() < 0.8 * (cold.ready - cold.arrival).mean()
