@@ -79,6 +79,26 @@ def balanced_kmeans(
     return min(runs, key=lambda run: run.inertia)
 
 
+def refine_balanced(points: Floats, centers: Floats, *, max_iter: int = 50) -> Clustering:
+    """Go on from given centres: new points, the same clusters.
+
+    Parameters
+    ----------
+    points : ndarray of float32, shape (n_points, n_features)
+        Unit rows; at least as many as centres.
+    centers : ndarray of float32, shape (n_clusters, n_features)
+        Unit rows.
+    max_iter : int
+
+    Raises
+    ------
+    ValueError
+        As :func:`balanced_kmeans`.
+    """
+    _check_points(points, len(centers))
+    return _run(points, centers, max_iter)
+
+
 def _check_points(points: Floats, n_clusters: int) -> None:
     if points.ndim != 2 or 0 in points.shape:
         raise ValueError(f"points: expected (n_points, n_features) with no empty axis, got {points.shape}")

@@ -40,19 +40,32 @@ def vanilla(centroids: CentroidSet, samples: Samples, seed: int) -> CentroidSet:
     """
     points = signatures(samples.prefill, centroids.full_weights(), centroids.layer_mask)
     points = points[np.linalg.norm(points, axis=1) > 0.5]
-    centers = _seeds(points, centroids.k, np.random.default_rng([seed, 4]))
+    seeds = _seeds(points, centroids.k, np.random.default_rng([seed, 4]))
+    return replace(centroids, centers=nearest_means(points, seeds))
+
+
+def nearest_means(points: Floats, centers: Floats) -> Floats:
+    """Return the centres that plain K-means makes of given ones.
+
+    Parameters
+    ----------
+    points : ndarray of float32, shape (n_points, n_features)
+        Unit rows.
+    centers : ndarray of float32, shape (n_clusters, n_features)
+    """
+    centers = centers.copy()
     labels = np.full(len(points), -1)
     for _ in range(_ITERATIONS):
         nearest = np.argmax(points @ centers.T, axis=1)
         if np.array_equal(nearest, labels):
             break
         labels = nearest
-        for cluster in range(centroids.k):
+        for cluster in range(len(centers)):
             mean = points[labels == cluster].sum(axis=0)
             norm = np.linalg.norm(mean)
             if norm > TINY:  # an empty cluster keeps its centre
                 centers[cluster] = mean / norm
-    return replace(centroids, centers=centers)
+    return centers
 
 
 def _seeds(points: Floats, k: int, rng: np.random.Generator) -> Floats:

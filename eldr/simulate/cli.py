@@ -17,9 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eldr.fit import options as files
 from eldr.fit.samples import FitError
+from eldr.simulate import objective as objectives
 from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
+from eldr.simulate.objective import Objective
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Outcome, Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
@@ -120,6 +122,26 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--lag", type=click.FloatRange(1e-3), default=0.25, help="How often routers tell each other, seconds."
 )
 @click.option(
+    "--cached", type=click.FloatRange(0, 1), help="Share of every prompt that prefill engines find cached."
+)
+@click.option(
+    "--cached-counts",
+    type=click.Choice(["known", "lost"]),
+    default="known",
+    help="Whether routers learn which experts cached tokens use, as from engines with the plug-in.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4]",
+)
+@click.option("--spread/--no-spread", help="Deal the hot experts of each engine's cluster out to its ranks.")
+@click.option(
+    "--objective",
+    callback=options.objective,
+    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it, between the --rate given.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -156,6 +178,11 @@ def command(
     drift_at: float | None,
     routers: int,
     lag: float,
+    cached: float | None,
+    cached_counts: str,
+    ranks: int | None,
+    spread: bool,
+    objective: Objective | None,
     jobs: int,
     json_file: Path | None,
     picture_file: Path | None,
@@ -199,18 +226,22 @@ def command(
             law=asked.law,
             speeds=speeds,
             limits=Limits(max_num_seqs, kv_tokens),
+            ranks=ranks or asked.ranks,
+            spread=spread,
             warmup=warmup,
             seconds=seconds,
             output_tokens=output_tokens or asked.output_tokens,
             sampled=asked.sampled,
             drift_at=math.inf if drift_at is None else drift_at,
             prefill=prefill,
+            cache=options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None),
             routers=routers,
             lag=lag,
         )
         for n in engines
         for load in rates or batches or _BATCH
     ]
+    options.check(settings, objective, rates)
     study = Study(asked.source, settings, chosen, range(seeds))
     try:
         outcomes = _run(study, jobs)
@@ -225,6 +256,8 @@ def command(
         "law": asdict(asked.law),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
+    if objective is not None:
+        about["objective"] = objectives.as_json(study, outcomes, objective)
     found = report.as_json(study, outcomes, about)
     if picture_file is not None:
         picture.draw(found, picture_file)

@@ -11,7 +11,11 @@ from eldr.core.policy import Policy
 
 VANILLA = "ELDR-vanilla"
 """ELDR with centroids of a K-means that does not balance its clusters: a baseline of the paper."""
-_OPTIONS = {"ELDR": ("tau", "min_candidates", "max_load"), "MarginalUnion": ("prior", "max_load")}
+_REFIT = ("refit", "window")
+_OPTIONS = {
+    "ELDR": ("tau", "min_candidates", "max_load", *_REFIT),
+    "MarginalUnion": ("prior", "max_load", *_REFIT),
+}
 _OPTIONS[VANILLA] = _OPTIONS["ELDR"]
 
 
@@ -38,6 +42,13 @@ class Contender:
             return "vanilla"
         prior = dict(self.options).get("prior", 0.0)
         return "balanced" if self.name == "ELDR" or prior > 0 else None
+
+    @property
+    def refit(self) -> tuple[float, float] | None:
+        """Seconds between re-fits of its centroids, and of prompts that they look back on; None: it keeps the first ones."""
+        options = dict(self.options)
+        every = options.get("refit")
+        return None if every is None else (every, options.get("window", 2.0 * every))
 
     @property
     def unions(self) -> bool:
@@ -68,6 +79,19 @@ class Contender:
         )
 
 
+def _check_refit(contender: Contender) -> None:
+    given = {option: value for option, value in contender.options if option in _REFIT}
+    for option, value in given.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{contender.text!r}: {option}: expected seconds, more than 0, got {value:g}")
+    if given and "refit" not in given:
+        raise ValueError(
+            f"{contender.text!r}: window: says how far re-fits look back; give refit=SECONDS, too"
+        )
+    if given and contender.centroids is None:
+        raise ValueError(f"{contender.text!r}: refit: there are no centroids to re-fit; give prior=0.23, too")
+
+
 def parse_contender(text: str) -> Contender:
     """Return a contender from ``NAME[:option=value]...``.
 
@@ -95,6 +119,7 @@ def parse_contender(text: str) -> Contender:
         except ValueError:
             raise ValueError(f"{text!r}: expected a number for {option}, got {value!r}") from None
     contender = Contender(text, name, tuple(options))
+    _check_refit(contender)
     try:
         contender.policy({})
     except (ValueError, OverflowError) as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from eldr.core.step_time import StepTime
-from eldr.simulate.active import ActiveExperts
+from eldr.simulate.active import Active, ActiveExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Ran(NamedTuple):
     seconds: float
     steps: int
     batch: int
-    active: float
+    active: Active
 
 
 class Engine:
@@ -68,6 +68,7 @@ class Engine:
     Parameters
     ----------
     law : StepTime
+        Of its fullest rank's experts.
     limits : Limits
     experts : ActiveExperts
         An empty batch.
@@ -83,7 +84,7 @@ class Engine:
         self._step = 0
         self._begin = 0.0
         self._seconds = 0.0
-        self._active = 0.0
+        self._active = Active(0.0, 0.0)
         self._planned = 0
 
     @property
@@ -147,7 +148,7 @@ class Engine:
         if self._ends:
             self._begin = now
             self._active = self._experts.count(self._step)
-            self._seconds = self._law.seconds(len(self._ends), self._active)
+            self._seconds = self._law.seconds(len(self._ends), self._active.fullest)
             self._planned = self._ends[0][0] - self._step if self._experts.steady else 1
         return ended, joined, ran
 

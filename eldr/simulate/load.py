@@ -33,7 +33,13 @@ class OperatingPoint(NamedTuple):
 
 
 def at_batch(
-    laws: Sequence[StepTime], population: Population, tokens: float, batch: float, rng: np.random.Generator
+    laws: Sequence[StepTime],
+    population: Population,
+    tokens: float,
+    batch: float,
+    rng: np.random.Generator,
+    *,
+    ranks: int = 1,
 ) -> OperatingPoint:
     """Return the point where every engine's mean batch is a given one.
 
@@ -46,8 +52,10 @@ def at_batch(
         Mean steps of a request.
     batch : float
     rng : numpy.random.Generator
+    ranks : int
+        Of every engine.
     """
-    active = population.active(batch, rng, _DRAWS)
+    active = population.active(batch, rng, _DRAWS, ranks=ranks)
     steps = [law.seconds(batch, active) for law in laws]
     return OperatingPoint(sum(batch / (step * tokens) for step in steps), batch, max(steps))
 
@@ -60,6 +68,7 @@ def at_rate(
     rng: np.random.Generator,
     *,
     most: int,
+    ranks: int = 1,
 ) -> OperatingPoint:
     """Return the point where a pool serves a rate, with at most ``most`` requests on an engine.
 
@@ -68,8 +77,8 @@ def at_rate(
     low, high = 0.0, float(most)
     for _ in range(_ROUNDS):
         batch = (low + high) / 2
-        if at_batch(laws, population, tokens, batch, rng).rate < rate:
+        if at_batch(laws, population, tokens, batch, rng, ranks=ranks).rate < rate:
             low = batch
         else:
             high = batch
-    return at_batch(laws, population, tokens, high, rng)._replace(rate=rate)
+    return at_batch(laws, population, tokens, high, rng, ranks=ranks)._replace(rate=rate)

@@ -28,6 +28,8 @@ class Measures:
         Distinct experts per layer in the steps that a generated token sees: each step counts as often as it has requests.
     active_per_step : float
         The same with all steps alike; a policy that leaves some engines nearly empty lowers it without serving anybody faster.
+    fullest_per_token : float
+        As ``active_per_token``, of the rank that has most of a layer's.
     batch : float
         Requests per step.
     imbalance : float
@@ -47,6 +49,7 @@ class Measures:
     waited: float
     active_per_token: float
     active_per_step: float
+    fullest_per_token: float
     batch: float
     imbalance: float
     candidates: float
@@ -57,7 +60,7 @@ class Tally:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._steps = self._tokens = self._active = self._active_tokens = 0.0
+        self._steps = self._tokens = self._active = self._active_tokens = self._fullest_tokens = 0.0
         self._placements = self._candidates = self._waited = 0
         self._imbalance = 0.0
 
@@ -70,8 +73,9 @@ class Tally:
         steps = (end - begin) / ran.seconds
         self._steps += steps
         self._tokens += steps * ran.batch
-        self._active += steps * ran.active
-        self._active_tokens += steps * ran.batch * ran.active
+        self._active += steps * ran.active.all
+        self._active_tokens += steps * ran.batch * ran.active.all
+        self._fullest_tokens += steps * ran.batch * ran.active.fullest
 
     def placed(self, in_flight: list[int], candidates: int, *, waits: bool) -> None:
         """Count a placement, after it."""
@@ -116,6 +120,7 @@ class Tally:
             waited=self._waited / placements,
             active_per_token=self._active_tokens / max(self._tokens, 1e-9),
             active_per_step=self._active / max(self._steps, 1e-9),
+            fullest_per_token=self._fullest_tokens / max(self._tokens, 1e-9),
             batch=self._tokens / max(self._steps, 1e-9),
             imbalance=self._imbalance / placements,
             candidates=self._candidates / placements,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from eldr.simulate.contenders import Contender, parse_contender
+from eldr.simulate.objective import Objective, parse_objective
+from eldr.simulate.prefix import PrefixCache
+from eldr.simulate.setting import Setting
 from eldr.simulate.workload import Prefill
 
 Value = TypeVar("Value", int, float)
@@ -44,6 +47,14 @@ def policies(_: click.Context, parameter: click.Parameter, text: str) -> tuple[C
         raise click.BadParameter(str(error), param=parameter) from None
 
 
+def objective(_: click.Context, parameter: click.Parameter, text: str | None) -> Objective | None:
+    """Read ``P99=MS``."""
+    try:
+        return None if text is None else parse_objective(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+
+
 def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> Prefill | None:
     """Read ``ENGINES,FIXED_MS,PER_TOKEN_US``."""
     if text is None:
@@ -61,3 +72,35 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
             f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
         )
     return found
+
+
+def check(settings: Sequence[Setting], objective: Objective | None, rates: tuple[float, ...] | None) -> None:
+    """Refuse what options mean only together.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    if objective is not None and len(rates or ()) < 2:
+        raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
+    if any(setting.spread and setting.ranks == 1 for setting in settings):
+        raise click.UsageError("--spread: the only rank of an engine holds all experts; give --ranks")
+
+
+def cache(share: float | None, *, lost: bool, prefilled: bool) -> PrefixCache | None:
+    """Return the prefix cache that options ask for.
+
+    Raises
+    ------
+    click.UsageError
+        If it would change nothing.
+    """
+    if share is None:
+        if lost:
+            raise click.UsageError("--cached-counts lost: say how much is cached with --cached")
+        return None
+    if not (prefilled or lost):
+        raise click.UsageError(
+            "--cached: prompts take no time that a cache could spare; give --prefill, or --cached-counts lost"
+        )
+    return PrefixCache(share, counted=not lost)

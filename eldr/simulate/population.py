@@ -64,8 +64,20 @@ class Population:
         """Experts per layer."""
         return int(self.prefill.shape[2])
 
-    def active(self, batch: float, rng: np.random.Generator, draws: int = 64) -> float:
-        """Return the expected distinct experts per layer of a batch of randomly placed requests.
+    def of_a_rank(self, ranks: int) -> int:
+        """Return how many experts of a layer each of so many ranks holds.
+
+        Raises
+        ------
+        ValueError
+            If they do not divide evenly.
+        """
+        if ranks < 1 or self.n_experts % ranks:
+            raise ValueError(f"ranks: {self.n_experts} experts per layer do not divide evenly among {ranks}")
+        return self.n_experts // ranks
+
+    def active(self, batch: float, rng: np.random.Generator, draws: int = 64, *, ranks: int = 1) -> float:
+        """Return the expected distinct experts per layer of a batch of randomly placed requests, on its fullest rank.
 
         Parameters
         ----------
@@ -74,12 +86,24 @@ class Population:
         rng : numpy.random.Generator
         draws : int
             Batches that the mean is taken over.
+        ranks : int
+            Among which a layer's experts are divided.
         """
+        held = self.of_a_rank(ranks)
         weights = np.array(self.shares)[self.label] / np.bincount(self.label)[self.label]
         size = max(1, round(batch))
         chosen = rng.choice(len(self), (draws, size), p=weights / weights.sum())
-        survivals = [float(np.exp(self.logs[some].sum(axis=0)).sum()) for some in chosen]
-        return self.n_experts - float(np.mean(survivals)) / self.n_layers
+        least = [
+            float(
+                np.exp(self.logs[some].sum(axis=0))
+                .reshape(self.n_layers, ranks, held)
+                .sum(axis=2)
+                .min(axis=1)
+                .sum()
+            )
+            for some in chosen
+        ]
+        return held - float(np.mean(least)) / self.n_layers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from eldr.core.signature import Floats
 from eldr.core.step_time import StepTime
 from eldr.core.union import Shape, Stay, Unions, spread
 from eldr.simulate.population import Population
+from eldr.simulate.rolling import Refits, Rolling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,18 +23,21 @@ class Knowledge:
     Attributes
     ----------
     population : Population
-        Prompts and labels; nothing that only engines know is looked at.
+        Prompts, as far as they are seen, and labels; nothing that only engines know is looked at.
     laws : sequence of StepTime, length n_engines
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         Cosine of each request's signature to each engine's centroid.
     unions : bool
         Whether the policy looks at expected unions.
+    refits : Refits, optional
+        In place of ``similarity``, where every router re-fits its centroids.
     """
 
     population: Population
     laws: Sequence[StepTime]
     similarity: Floats | None
     unions: bool
+    refits: Refits | None = None
 
 
 class Placement(NamedTuple):
@@ -64,9 +68,11 @@ class Router:
         self._workers = [f"d{number}" for number in range(n)]
         self._own = [0] * n
         self._told = [0] * n
+        self._heard = False
         self._turn = 0
         self._rng = np.random.default_rng([seed, 3])
         self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
+        self._rolling = None if knowledge.refits is None else Rolling(knowledge.refits)
         self._labels = [population.labels[label] for label in population.label.tolist()]
         self._tokens = population.prompt_tokens.tolist()
         self._unions = None
@@ -79,9 +85,11 @@ class Router:
         """Requests in flight at each engine that this router placed."""
         return self._own
 
-    def place(self, record: int) -> Placement:
+    def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
-        loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
+        loads = self._own
+        if self._heard:
+            loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
         unions, request, outlook = self._unions, None, None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
@@ -89,7 +97,7 @@ class Router:
         situation = Situation(
             loads,
             self._turn,
-            None if self._scores is None else self._scores[record],
+            self._similarity(record, now),
             slots=range(len(loads)),
             label=self._labels[record],
             outlook=outlook,
@@ -101,6 +109,11 @@ class Router:
         stay = None if unions is None or request is None else unions.join(self._workers[worker], request)
         return Placement(worker, candidates, stay)
 
+    def _similarity(self, record: int, now: float) -> list[float] | None:
+        if self._rolling is not None:
+            return self._rolling.similarity(record, now)
+        return None if self._scores is None else self._scores[record]
+
     def ended(self, placement: Placement) -> None:
         """Count a request no longer."""
         self._own[placement.worker] -= 1
@@ -109,6 +122,7 @@ class Router:
 
     def hear(self, others: Sequence[Router]) -> None:
         """Take what all other routers say of their own requests now."""
+        self._heard = True
         self._told = [sum(column) for column in zip(*(other.in_flight for other in others), strict=True)]
         if self._unions is not None:
             for other in others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from eldr.simulate.active import active_experts
 from eldr.simulate.engine import Engine, Limits, Member
 from eldr.simulate.measures import Measures, Tally
 from eldr.simulate.population import Ints, Population
+from eldr.simulate.rolling import Refits
 from eldr.simulate.routing import Knowledge, Placement, Router, exchange
 from eldr.simulate.workload import Times, Window, Workload
 
@@ -38,6 +39,10 @@ class Pool:
         Requests go to them in turn.
     lag : float
         How often routers tell each other what they placed, seconds; with more than one router.
+    ranks : int
+        Of each engine: expert parallelism, every step of a layer waits for the rank with most of the batch's experts.
+    orders : tuple of ndarray, optional
+        How each engine's ranks hold the experts, see :func:`eldr.simulate.ranks.dealt`.
     """
 
     laws: tuple[StepTime, ...]
@@ -45,6 +50,13 @@ class Pool:
     sampled: bool
     routers: int = 1
     lag: float = 0.25
+    ranks: int = 1
+    orders: tuple[Ints | None, ...] | None = None
+
+    @property
+    def known_laws(self) -> tuple[StepTime, ...]:
+        """What routers know of the engines: they see experts of whole engines, and of R ranks each has about an R-th of them."""
+        return tuple(replace(law, per_expert=law.per_expert / self.ranks) for law in self.laws)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +89,10 @@ def simulate(
     window: Window,
     policy: Policy,
     *,
+    seen: Population | None = None,
     similarity: Floats | None = None,
     unions: bool = False,
+    refits: Refits | None = None,
     seed: int = 0,
 ) -> Run:
     """Simulate until every measured request has ended.
@@ -90,10 +104,14 @@ def simulate(
     workload : Workload
     window : Window
     policy : Policy
+    seen : Population, optional
+        The same requests as routers see them, where a prefix cache hides a part of each prompt.
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         For policies that look at centroids.
     unions : bool
         Whether the policy looks at expected unions.
+    refits : Refits, optional
+        In place of ``similarity``: what routers re-fit centroids on.
     seed : int
         Of the policy's own choices.
 
@@ -102,7 +120,7 @@ def simulate(
     ValueError
         If a request could never fit an engine.
     """
-    knowledge = Knowledge(population, pool.laws, similarity, unions)
+    knowledge = Knowledge(population if seen is None else seen, pool.known_laws, similarity, unions, refits)
     routers = [Router(f"r{number}", policy, knowledge, seed + number) for number in range(pool.routers)]
     _check_room(pool.limits, population, workload)
     return _Simulation(pool, population, workload, window, routers).run()
@@ -130,7 +148,12 @@ class _Simulation:
         n = len(workload)
         self._pool, self._routers, self._workload = pool, routers, workload
         self._engines = [
-            Engine(law, pool.limits, active_experts(population, sampled=pool.sampled)) for law in pool.laws
+            Engine(
+                law,
+                pool.limits,
+                active_experts(population, sampled=pool.sampled, ranks=pool.ranks, order=order),
+            )
+            for law, order in zip(pool.laws, pool.orders or [None] * len(pool.laws), strict=True)
         ]
         self._in_flight = [0] * len(self._engines)
         self._tally = Tally(window)
@@ -173,7 +196,7 @@ class _Simulation:
 
     def _place(self, number: int, now: float) -> None:
         record = self._records[number]
-        placement = self._routers[number % len(self._routers)].place(record)
+        placement = self._routers[number % len(self._routers)].place(record, now)
         worker = placement.worker
         engine = self._engines[worker]
         waits = not engine.has_room

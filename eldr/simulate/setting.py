@@ -12,6 +12,7 @@ from eldr.simulate.engine import Limits
 from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill, Window
 
 
@@ -25,9 +26,14 @@ class Setting:
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to: exactly one of them.
     law : StepTime
+        Of the experts on an engine's fullest rank.
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
     limits : Limits
+    ranks : int
+        Of every engine, each with its part of the experts.
+    spread : bool
+        Whether the hot experts of each engine's cluster are dealt out to its ranks.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
@@ -37,6 +43,8 @@ class Setting:
     sampled : bool
     drift_at : float
         Seconds; infinity for none.
+    cache : PrefixCache or None
+        Of the prefill engines.
     prefill : Prefill or None
     routers : int
     lag : float
@@ -49,11 +57,14 @@ class Setting:
     law: StepTime
     speeds: tuple[float, ...]
     limits: Limits
+    ranks: int = 1
+    spread: bool = False
     warmup: float | None
     seconds: float
     output_tokens: int | None
     sampled: bool
     drift_at: float
+    cache: PrefixCache | None = None
     prefill: Prefill | None
     routers: int
     lag: float
@@ -76,10 +87,12 @@ class Setting:
         rng = np.random.default_rng([seed, 6])
         tokens = float(self.lengths(population).mean())
         if self.rate is not None:
-            return at_rate(self.laws, population, tokens, self.rate, rng, most=self.limits.max_num_seqs)
+            return at_rate(
+                self.laws, population, tokens, self.rate, rng, most=self.limits.max_num_seqs, ranks=self.ranks
+            )
         if self.batch is None:
             raise ValueError("expected a rate or a batch")
-        return at_batch(self.laws, population, tokens, self.batch, rng)
+        return at_batch(self.laws, population, tokens, self.batch, rng, ranks=self.ranks)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

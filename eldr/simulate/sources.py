@@ -32,6 +32,8 @@ class Asked:
     sampled : bool
     distinct : int
         Requests that there are to draw from.
+    ranks : int
+        Of an engine.
     notes : tuple of str
         What to know before believing the figures.
     """
@@ -42,6 +44,7 @@ class Asked:
     output_tokens: int | None
     sampled: bool
     distinct: int
+    ranks: int = 1
     notes: tuple[str, ...] = ()
 
 
@@ -105,4 +108,5 @@ def synthetic(workload: str, geometry: str, *, law: str | None, sampled: bool) -
         512,
         sampled=sampled,
         distinct=source.requests,
+        ranks=shape.ranks,
     )

@@ -4,27 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from eldr.centroids import CentroidSet
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender, groups_by_share
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
+from eldr.simulate.ranks import dealt, profiles
+from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
-from eldr.simulate.workload import make_workload
+from eldr.simulate.workload import Window, Workload, make_workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A seed's requests, and their cosines to centroids by number of engines and kind of centroids."""
+    """What one seed has.
+
+    Attributes
+    ----------
+    seed : int
+    population : Population
+    similarity : dict
+        The requests' cosines to centroids, by number of engines and kind of centroids.
+    centroids : dict
+        By the same.
+    profiles : dict
+        How often requests of each cluster use each expert, by number of engines.
+    """
 
     seed: int
     population: Population
     similarity: dict[tuple[int, str], Floats]
+    centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
+    profiles: dict[int, Floats] = field(default_factory=dict)
 
 
 class Outcome(NamedTuple):
@@ -44,41 +61,56 @@ class Progress(Protocol):
         """Take how many are."""
 
 
-def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
-    """Make a seed's requests and fit the centroids that the contenders look at.
+def prepare(
+    source: Source,
+    seed: int,
+    engines: Sequence[int],
+    contenders: Sequence[Contender],
+    *,
+    profiled: bool = False,
+) -> Prepared:
+    """Make a seed's requests and fit the centroids that the contenders look at, or, if ``profiled``, the pool.
 
     Raises
     ------
     ValueError
-        If the requests for calibration cannot carry so many centroids.
+        If the requests for calibration cannot carry so many centroids, or tell nothing of decode steps.
     """
     traffic = source.traffic(seed)
     kinds = {contender.centroids for contender in contenders}
-    similarity: dict[tuple[int, str], Floats] = {}
+    found: dict[tuple[int, str], CentroidSet] = {}
     for k in sorted(set(engines)):
-        if kinds == {None}:
+        if kinds == {None} and not profiled:
             break
         try:
             balanced = centroids.fitted(traffic.calibration, k, seed)
         except FitError as error:  # does not travel between processes
             raise ValueError(f"{error.reason}: {error}") from None
-        counts = traffic.requests.prefill
-        similarity[k, "balanced"] = centroids.similarities(balanced, counts)
+        found[k, "balanced"] = balanced
         if "vanilla" in kinds:
-            plain = centroids.vanilla(balanced, traffic.calibration, seed)
-            similarity[k, "vanilla"] = centroids.similarities(plain, counts)
-    return Prepared(seed, traffic.requests, similarity)
+            found[k, "vanilla"] = centroids.vanilla(balanced, traffic.calibration, seed)
+    counts = traffic.requests.prefill
+    similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
+    used = {
+        k: profiles(one, traffic.calibration)
+        for (k, kind), one in found.items()
+        if profiled and kind == "balanced"
+    }
+    return Prepared(seed, traffic.requests, similarity, found, used)
 
 
-def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple[float, Measures]:
-    """Run one policy under one seed; the arrivals are those of every other policy.
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """What all policies meet in one setting: the rate, the requests, and these as routers see them."""
 
-    Returns
-    -------
-    rate : float
-        Requests per second.
-    measures : Measures
-    """
+    rate: float
+    window: Window
+    workload: Workload
+    seen: Population
+
+
+def meet(prepared: Prepared, setting: Setting) -> Load:
+    """Draw the requests of one setting under one seed."""
     population, seed = prepared.population, prepared.seed
     point = setting.operating_point(population, seed)
     window = setting.window(population, point.step)
@@ -87,22 +119,71 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
         rate=point.rate,
         window=window,
         seed=seed,
+        cache=setting.cache,
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
         prefill=setting.prefill,
     )
-    kind = contender.centroids
+    seen = population if setting.cache is None else setting.cache.seen(population, seed)
+    return Load(point.rate, window, workload, seen)
+
+
+def run_one(
+    prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None
+) -> tuple[float, Measures]:
+    """Run one policy under one seed.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    setting : Setting
+    contender : Contender
+    load : Load, optional
+        What :func:`meet` returns for this seed and setting, if it is known already.
+
+    Returns
+    -------
+    rate : float
+        Requests per second.
+    measures : Measures
+    """
+    load = load or meet(prepared, setting)
+    population = prepared.population
+    similarity, again = _knowledge(prepared, setting, contender, load.seen)
+    orders = None
+    if setting.spread:
+        orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
     done = simulate(
-        Pool(setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag),
+        Pool(
+            setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks, orders
+        ),
         population,
-        workload,
-        window,
+        load.workload,
+        load.window,
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
-        similarity=None if kind is None else prepared.similarity[setting.engines, kind],
+        seen=load.seen,
+        similarity=similarity,
         unions=contender.unions,
-        seed=seed,
+        refits=again,
+        seed=prepared.seed,
     )
-    return point.rate, done.measures
+    return load.rate, done.measures
+
+
+def _knowledge(
+    prepared: Prepared, setting: Setting, contender: Contender, seen: Population
+) -> tuple[Floats | None, Refits | None]:
+    """Return the requests' cosines to centroids, or what these are re-fitted on."""
+    if contender.centroids is None:
+        return None, None
+    key = setting.engines, contender.centroids
+    if contender.refit is not None:
+        every, window = contender.refit
+        balanced = contender.centroids == "balanced"
+        return None, refits(prepared.centroids[key], seen, every=every, window=window, balanced=balanced)
+    if seen is not prepared.population:
+        return centroids.similarities(prepared.centroids[key], seen.prefill), None
+    return prepared.similarity[key], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +203,8 @@ class Study:
     def prepare(self, seed: int) -> Prepared:
         """Make one seed's requests and centroids."""
         engines = [setting.engines for setting in self.settings]
-        return prepare(self.source, seed, engines, self.contenders)
+        profiled = any(setting.spread for setting in self.settings)
+        return prepare(self.source, seed, engines, self.contenders, profiled=profiled)
 
 
 def run_study(
@@ -159,8 +241,9 @@ def _jobs(study: Study) -> list[tuple[int, int]]:
 def _alone(study: Study) -> Iterator[Outcome]:
     for seed in study.seeds:
         prepared = study.prepare(seed)
+        loads = [meet(prepared, setting) for setting in study.settings]
         for at, which in _jobs(study):
-            done = run_one(prepared, study.settings[at], study.contenders[which])
+            done = run_one(prepared, study.settings[at], study.contenders[which], loads[at])
             yield Outcome(at, which, seed, *done)
 
 

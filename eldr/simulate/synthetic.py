@@ -23,16 +23,18 @@ _CALIBRATED_TOKENS = 511
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Mixture-of-experts layers of a model: experts per layer, experts per token."""
+    """Mixture-of-experts layers of a model: experts per layer, experts per token; ranks of an engine that serves it."""
 
     n_experts: int
     top_k: int
+    ranks: int = 1
 
 
 GEOMETRIES = {
     "qwen3-30b": Geometry(128, 8),
     "gpt-oss-120b": Geometry(128, 4),
     "gemma-4-26b": Geometry(128, 8),
+    "qwen3-235b": Geometry(128, 8, ranks=4),
 }
 
 

@@ -41,9 +41,11 @@ def _percent(found: list[float | None], unit: str = " %") -> str:
 def print_text(report: dict[str, Any], console: Console) -> None:
     """Write what was found as tables with a sentence below each."""
     law = report["law"]
+    several = any(setting["ranks"] > 1 for setting in report["settings"])
+    of = " of the fullest rank" if several else ""
     console.print(report["requests"], highlight=False, markup=False)
     console.print(
-        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert "
+        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert{of} "
         f"and {1e6 * law['per_request']:.0f} us for each request of the batch.",
         highlight=False,
         markup=False,
@@ -51,14 +53,40 @@ def print_text(report: dict[str, Any], console: Console) -> None:
     for setting in report["settings"]:
         console.print(_table(setting))
         console.print(words(setting), highlight=False, markup=False)
+    if "objective" in report:
+        _print_objective(report["objective"], console)
     for note in report["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
+
+
+def _print_objective(objective: dict[str, Any], console: Console) -> None:
+    name = objective["measure"].removeprefix("tpot_").replace("p", "P").replace("mean", "a mean")
+    for pool in objective["pools"]:
+        title = f"{pool['engines']} engines: requests per second within {name} of {_time(objective['seconds'])} per token"
+        console.print(title, highlight=False)
+        table = Table(box=None, pad_edge=False)
+        table.add_column("policy", no_wrap=True)
+        table.add_column("served", justify="right", no_wrap=True)
+        for policy in pool["policies"]:
+            table.add_row(policy["policy"], _served(policy))
+        console.print(table)
+
+
+def _served(policy: dict[str, Any]) -> str:
+    rate, half_width = policy["served"]
+    if not rate:
+        return "fewer than the lowest rate"
+    text = f"{rate:.1f}" if half_width is None else f"{rate:.1f} ±{half_width:.1f}"
+    return f"{text}, at least" if policy["at_least"] else f"{text}, at most" if policy["at_most"] else text
 
 
 def _table(setting: dict[str, Any]) -> Table:
     baseline, *others = setting["policies"]
     name = baseline["policy"]
-    title = f"{setting['engines']} engines, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
+    engines = f"{setting['engines']} engines"
+    if setting["ranks"] > 1:
+        engines += f" of {setting['ranks']} ranks"
+    title = f"{engines}, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
     if setting["drift_at"] is not None:
         title += f", after the mix has changed at {setting['drift_at']:.0f} s"
     caption = f"TPOT: time per output token; experts: active per generated token. Below {name}: % of change."

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.simulate.population import Ints, Population
+from eldr.simulate.prefix import PrefixCache
 
 Times = npt.NDArray[np.float64]
 
@@ -81,6 +82,7 @@ def make_workload(
     rate: float,
     window: Window,
     seed: int,
+    cache: PrefixCache | None = None,
     output_tokens: int | None,
     drift_at: float = math.inf,
     prefill: Prefill | None = None,
@@ -95,6 +97,8 @@ def make_workload(
     window : Window
     seed : int
         The same for every policy that is compared.
+    cache : PrefixCache, optional
+        Tokens that prefill engines need not compute.
     output_tokens : int, optional
         Length of all answers; None: as long as each request's was.
     drift_at : float
@@ -124,7 +128,10 @@ def make_workload(
     else:
         assert population.output_tokens is not None  # noqa: S101 - checked above
         tokens = population.output_tokens[record]
-    ready = arrival if prefill is None else _prefilled(prefill, arrival, population.prompt_tokens[record])
+    ready = arrival
+    if prefill is not None:
+        computed = population.prompt_tokens[record]
+        ready = _prefilled(prefill, arrival, computed if cache is None else computed - cache.found(computed))
     order = np.argsort(ready, kind="stable")
     arrival, record, tokens = arrival[order], record[order], tokens[order]
     measured = (arrival >= window.warmup) & (arrival < window.end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eldr_evidence.cells import JSQ, LOCALITY, Cell
+from eldr_evidence.cells import DUELS, JSQ, LOCALITY, Cell
 from eldr_evidence.intervals import Interval
 from eldr_evidence.names import FIELDS, place, policy
 from eldr_evidence.results import MEAN, P50, P99, Results
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
 
 def cells(results: Results) -> list[Cell]:
     """Return the cells that the rule looks at: every policy by locality was run in each."""
-    return [cell for name in ("main", "drift", "uneven") for cell in results.cells(name)]
+    return [cell for name in DUELS for cell in results.cells(name)]
 
 
 def standings(results: Results, known: list[Cell]) -> list[Standing]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from eldr_evidence.cells import BAND, BEST_RANGES, EVEN, JSQ, MARGINAL, PRIOR, TOP1, VANILLA, Cell
+from eldr_evidence.cells import BAND, BEST_RANGES, EVEN, JSQ, MARGINAL, PRIOR, ROLLING, TOP1, VANILLA, Cell
 from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.names import place, policy
-from eldr_evidence.results import BEST, MEAN, P50, P99, STEP_EXPERTS, Results
+from eldr_evidence.results import BEST, FIRST_P50, MEAN, P50, P99, STEP_EXPERTS, Results
 from eldr_evidence.verdicts import Holds, at_most, within
 
 LEVEL = 1.5
 """Balancers are level within so many percent of P50."""
 ACTIVE = (-26.0, -18.0)
 FLAT = 1.0
+SAME = 1.0
+"""Points within which two settings agree."""
 NOT_WORSE = 0.5
 """Percent that count as the same."""
 
@@ -37,6 +40,10 @@ def claims(results: Results) -> list[Claim]:
         *_pools(results),
         *_flat(results),
         *_moved(results),
+        *_first_tokens(results),
+        *_prefix(results),
+        *_ranks(results),
+        *_steps(results),
     ]
 
 
@@ -103,14 +110,7 @@ def _pools(results: Results) -> Iterator[Claim]:
     for workload in dict.fromkeys(cell.workload for cell in results.cells("pool")):
         sizes = sorted(results.cells("pool", workload), key=lambda cell: cell.engines)
         small, large = sizes[0], sizes[-1]
-        few, many = (
-            [
-                a / b
-                for a, b in zip(results.values(cell, BAND, P50), results.values(cell, JSQ, P50), strict=True)
-            ]
-            for cell in (small, large)
-        )
-        more = interval([100 * (b - a) for a, b in zip(few, many, strict=True)])
+        more = _moved_by(results, BAND, small, large, P50)
         yield Claim(
             f"{place(large.geometry, workload)}: the band gains more in P50 on {large.engines} engines than on {small.engines} (points)",
             str(more), at_most(more, 0.0),
@@ -131,13 +131,85 @@ def _flat(results: Results) -> Iterator[Claim]:
 def _moved(results: Results) -> Iterator[Claim]:
     for experiment, text in (("drift", "after a drift"), ("uneven", "slow and fast engines")):
         for cell in results.cells(experiment):
-            for name in (MARGINAL, PRIOR):
+            rivals = [rival for rival in (BAND, ROLLING) if rival in cell.policies]
+            for rival, name in itertools.product(rivals, (MARGINAL, PRIOR)):
                 for measure, title in ((MEAN, "mean"), (P99, "P99")):
-                    change = results.change([cell], name, BAND, measure)
+                    change = results.change([cell], name, rival, measure)
                     yield Claim(
-                        f"{text}, {cell.workload}, {cell.rate:.0f} requests/s: {policy(name)} better than the band in {title}",
+                        f"{text}, {cell.workload}, {cell.rate:.0f} requests/s: {policy(name)} better than the {policy(rival)} in {title}",
                         str(change), at_most(change, 0.0),
                     )  # fmt: skip
+
+
+def _first_tokens(results: Results) -> Iterator[Claim]:
+    for geometry, workload in results.kinds("main"):
+        cells = results.cells("main", workload, geometry)
+        first = results.change(cells, PRIOR, JSQ, FIRST_P50)
+        yield Claim(
+            f"{place(geometry, workload)}: {policy(PRIOR)} has no longer time to first token than JSQ in P50",
+            str(first),
+            at_most(first, 0.0),
+        )
+
+
+def _prefix(results: Results) -> Iterator[Claim]:
+    for workload in dict.fromkeys(cell.workload for cell in results.cells("prefix")):
+        cells = results.cells("prefix", workload)
+        cold, warm = (
+            next(cell for cell in cells if cell.counted and bool(cell.cached) is some)
+            for some in (False, True)
+        )
+        for name in (BAND, PRIOR):
+            moved = _moved_by(results, name, cold, warm, P50)
+            yield Claim(
+                f"prefix cache, {workload}: with the counts of cached tokens known, {policy(name)} gains the same in P50 (points, within {SAME})",
+                str(moved), within(moved, -SAME, SAME),
+            )  # fmt: skip
+        quicker = results.change_between(warm, cold, JSQ, FIRST_P50)
+        yield Claim(
+            f"prefix cache, {workload}: half of every prompt cached shortens the time to first token (P50, JSQ)",
+            str(quicker),
+            at_most(quicker, 0.0),
+        )
+
+
+def _ranks(results: Results) -> Iterator[Claim]:
+    for geometry, workload in results.kinds("ranks"):
+        cells = results.cells("ranks", workload, geometry)
+        for name in (MARGINAL, PRIOR):
+            for measure, text in ((P50, "P50"), (P99, "P99")):
+                change = results.change(cells, name, BAND, measure)
+                bound = NOT_WORSE if measure == P50 else 0.0
+                yield Claim(
+                    f"{place(geometry, workload)}, engines of 4 ranks: {policy(name)} {'not worse' if measure == P50 else 'better'} than the band in {text}",
+                    str(change), at_most(change, bound),
+                )  # fmt: skip
+
+
+def _steps(results: Results) -> Iterator[Claim]:
+    for workload in dict.fromkeys(cell.workload for cell in results.cells("steps")):
+        expected, sampled = results.cells("steps", workload)
+        for name in (BAND, MARGINAL, PRIOR):
+            for measure, text in ((P50, "P50"), (P99, "P99")):
+                moved = _moved_by(results, name, expected, sampled, measure)
+                yield Claim(
+                    f"single steps, {workload}: {policy(name)} gains in {text} what it does with expected unions (points, within {SAME})",
+                    str(moved), within(moved, -SAME, SAME),
+                )  # fmt: skip
+
+
+def _moved_by(results: Results, name: str, cell: Cell, other: Cell, measure: str) -> Interval:
+    """Return how many points a policy's change against JSQ differs between two cells, seed by seed."""
+    changes = [
+        [
+            100 * (a / b - 1)
+            for a, b in zip(
+                results.values(one, name, measure), results.values(one, JSQ, measure), strict=True
+            )
+        ]
+        for one in (cell, other)
+    ]
+    return interval([b - a for a, b in zip(*changes, strict=True)])
 
 
 def duels(results: Results, name: str) -> list[tuple[Cell, Interval, Holds, Interval, Holds]]:

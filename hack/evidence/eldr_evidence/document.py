@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 
-from eldr_evidence import advice, claims, details, published
-from eldr_evidence.cells import BAND, BOUNDED, DRIFT_AT, LOCALITY, MARGINAL, PRIOR
+from eldr_evidence import advice, claims, details, published, sections
+from eldr_evidence.cells import (
+    BAND,
+    BOUNDED,
+    DRIFT_AT,
+    DUELLISTS,
+    LOCALITY,
+    MARGINAL,
+    PRIOR,
+    ROLLING,
+    ROLLING_PRIOR,
+)
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, place, policy
-from eldr_evidence.reproduction import Row, rows
-from eldr_evidence.results import BEST, P50, P99, Results
+from eldr_evidence.reproduction import rows
+from eldr_evidence.results import BEST, MEAN, P50, P99, Results
+from eldr_evidence.rows import Row
 from eldr_evidence.verdicts import LEAST, SHARE, Holds, Verdict
 
 _MISSING = (
@@ -22,16 +33,7 @@ _MISSING = (
         "Fig 8, kept layers of each model",
         "8 simulated layers stand for all of a model: which of the real ones matter cannot be seen",
     ),
-    (
-        "re-fitted centroids within a run",
-        "the pool simulator keeps its first centroids; the artifact's band re-fits all the time",
-    ),
-    ("prefix cache on and off, time to first token", "prefill and caches are not simulated here"),
-    ("Qwen3-235B with expert parallelism", "expert parallelism inside an engine is not simulated"),
-    (
-        "single steps (*sampled* unions)",
-        "expected unions only; `docs/reference/simulate.md` tells that both agree within 0.4 points",
-    ),
+    ("all-reduces between the ranks of an engine", "see *Engines of several ranks*"),
 )
 
 
@@ -42,8 +44,13 @@ def document(results: Results) -> str:
     about = (
         f"Written by `make evidence`; no figure is by hand. Pools of decode engines were simulated with the router's own policies "
         f"(`eldr simulate`), {len(plan.cells)} cells, {len(plan.seeds)} seeds ({listed([str(seed) for seed in plan.seeds])}), {plan.size.seconds:.0f} s measured each, "
-        f"answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. ± is half of a 95 % interval over the seeds, which change "
+        f"answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise; in the main cells prompts pass 8 prefill engines first. ± is half of a 95 % interval over the seeds, which change "
         "arrivals, requests and the model's preferences; policies of one seed meet the same requests."
+        + (
+            f" {listed([policy(name) for name in DUELLISTS])} met {len(plan.more)} seeds more in the main cells, in pools that drift and in uneven ones, for comparisons among them."
+            if plan.more
+            else ""
+        )
     )
     parts = [
         "# Evidence",
@@ -53,11 +60,12 @@ def document(results: Results) -> str:
         section("Reproduction", _legend(), "![the band against the best balancer](images/evidence/headline.png)", _reproduction(found)),
         section("What should hold, and does it?", _summary(holds), table(("what", "found, %", "holds"), [(c.what, c.found, c.holds.value) for c in holds])),
         details.times(results),
+        sections.first_tokens(results),
         details.experts(results),
         details.marginal(results),
         details.changes(
             results, "drift", "Drift", f"The mix of kinds changes at {DRIFT_AT:.0f} s and the centroids stay; measured is what comes after, % against JSQ. "
-            f"{model(results.kinds('drift')[0][0])}.", LOCALITY, picture=True,
+            f"{model(results.kinds('drift')[0][0])}. *Re-fitted* ones follow it within seconds.", (*LOCALITY, ROLLING, ROLLING_PRIOR), picture=True,
         ),
         details.changes(
             results, "uneven", "Slow and fast engines", f"Of 16 engines {details.slower()}; MarginalUnion knows each engine's own law. % against JSQ, "
@@ -70,7 +78,11 @@ def document(results: Results) -> str:
         ),
         details.signatures(results),
         details.taus(results),
-        details.capacities(results),
+        sections.clusters(results),
+        sections.prefix(results),
+        sections.ranks(results),
+        sections.steps(results),
+        sections.throughput(results),
         details.laws(list(dict.fromkeys(geometry for geometry, _ in results.kinds("main")))),
         details.changes(
             results, "law", "With the law fitted anew", f"{model(results.kinds('law')[0][0])} at 60 requests/s under *fitted anew* of the table above, % against JSQ:",
@@ -120,6 +132,7 @@ def _take(results: Results, found: list[Row]) -> str:
             f"{policy(PRIOR)} against the band, cell by cell: P50 not worse {claims.count([one[2] for one in duels])}; P99 better "
             f"{claims.count([one[4] for one in duels])}; over all of them P50 {pooled[0]} % and P99 {pooled[1]} %; against the bounded band P50 {bounded[0]} % and P99 {bounded[1]} %."
         ),
+        _re_fitted(results),
         f"Of {len(found)} published numbers, {counts[Verdict.REPRODUCED]} are reproduced, {counts[Verdict.WEAKER]} come out weaker, "
         f"{counts[Verdict.STRONGER]} stronger, {counts[Verdict.NOT]} are not reproduced"
         + (f": {'; '.join(weak)}." if weak else "."),
@@ -129,6 +142,16 @@ def _take(results: Results, found: list[Row]) -> str:
         "\n".join(f"* {point}" for point in points),
         "Percent against JSQ over all those cells:",
         table(("policy", "P50", "mean", "P99", "worst P99", "where"), standing),
+    )
+
+
+def _re_fitted(results: Results) -> str:
+    main, drift = results.cells("main"), results.cells("drift")
+    middle, tail = (str(results.change(main, PRIOR, ROLLING, measure)) for measure in (P50, P99))
+    mean, late = (str(results.change(drift, PRIOR, ROLLING, measure)) for measure in (MEAN, P99))
+    return (
+        f"Against the band as the artifact runs it ({policy(ROLLING)}), {policy(PRIOR)} changes P50 by {middle} % and P99 by {tail} % over the main "
+        f"cells; after a drift, which re-fits follow within seconds, the mean by {mean} % and P99 by {late} %, its own prior being stale."
     )
 
 

@@ -12,15 +12,27 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from eldr_evidence import published
-from eldr_evidence.cells import BAND, FORMS, JSQ, LOCALITY, MARGINAL, MIN2, PRIOR, TAUS
+from eldr_evidence.cells import (
+    BAND,
+    FORMS,
+    JSQ,
+    LOCALITY,
+    MARGINAL,
+    PRIOR,
+    ROLLING,
+    ROLLING_PRIOR,
+    ROLLING_TAUS,
+    SWEPT_ROLLING,
+    TAUS,
+)
 from eldr_evidence.names import COLOURS, model, place, policy
-from eldr_evidence.results import BEST, MEAN, P50, P99, STEP_EXPERTS, Results
+from eldr_evidence.results import BEST, FIRST_P50, FIRST_P99, MEAN, P50, P99, STEP_EXPERTS, Results
 
 _SHOWN = (JSQ, "Domain", BAND, MARGINAL, PRIOR)
 _MEASURED = {"RoundRobin": "black", "ELDR": COLOURS[BAND]}
 
 
-def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[list[Axes]]]:
+def panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[list[Axes]]]:
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -29,7 +41,7 @@ def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure,
     return figure, grid.tolist()
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Software": None})  # the same bytes from the same numbers
 
 
@@ -40,7 +52,7 @@ def rates(results: Results, folder: Path, *, relative: bool) -> None:
     stem = "changes" if relative else "rates"
     for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
         geometries = [geometry for geometry, kind in results.kinds("main") if kind == workload]
-        figure, grid = _panels(2, len(geometries), (4.4, 3.2))
+        figure, grid = panels(2, len(geometries), (4.4, 3.2))
         for column, geometry in enumerate(geometries):
             cells = results.cells("main", workload, geometry)
             x = [cell.rate for cell in cells]
@@ -85,18 +97,18 @@ def rates(results: Results, folder: Path, *, relative: bool) -> None:
         figure.legend(
             handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
         )
-        _save(figure, folder / f"{stem}-{workload}.png")
+        save(figure, folder / f"{stem}-{workload}.png")
 
 
 def headline(results: Results, folder: Path) -> None:
     """Draw the band against the best balancer beside the published numbers."""
     kinds = results.kinds("main")
-    figure, grid = _panels(1, 2, (6.5, 3.4))
+    figure, grid = panels(1, 2, (6.5, 3.4))
     for quantile, measure in enumerate((P50, P99)):
         axis = grid[0][quantile]
         for at, (geometry, workload) in enumerate(kinds):
             cells = results.cells("main", workload, geometry)
-            for shift, name in ((-0.3, BAND), (-0.1, MIN2)):
+            for shift, name in ((-0.3, BAND), (-0.1, ROLLING)):
                 change = results.change(cells, name, BEST, measure)
                 axis.bar(
                     at + shift,
@@ -106,14 +118,14 @@ def headline(results: Results, folder: Path) -> None:
                     color=COLOURS[name],
                     capsize=2,
                 )
-            axis.bar(at + 0.1, published.HEADLINE[geometry, workload][quantile], 0.2, color="tab:cyan")
+            axis.bar(at + 0.1, published.HEADLINE[geometry, workload][quantile], 0.2, color="tab:olive")
             axis.bar(
                 at + 0.3, published.against_best(geometry, workload, "ELDR", quantile), 0.2, color="tab:blue"
             )
         axis.axhline(0, color="black", linewidth=0.8)
         axis.set_xticks(range(len(kinds)), [f"{model(g)}\n{w}" for g, w in kinds], fontsize=7)
         axis.set_ylabel(f"P{(50, 99)[quantile]}, % against the best balancer")
-    named = ((COLOURS[BAND], "band, simulated"), (COLOURS[MIN2], "band, min-2, simulated"), ("tab:cyan", "band, paper"),
+    named = ((COLOURS[BAND], "band, simulated"), (COLOURS[ROLLING], "band, min-2, re-fitted, simulated"), ("tab:olive", "band, paper"),
              ("tab:blue", "band, artifact (min-2, re-fitted)"))  # fmt: skip
     figure.legend(
         handles=[Patch(color=colour, label=label) for colour, label in named],
@@ -121,7 +133,7 @@ def headline(results: Results, folder: Path) -> None:
         ncols=4,
         frameon=False,
     )
-    _save(figure, folder / "headline.png")
+    save(figure, folder / "headline.png")
 
 
 def bars(
@@ -129,7 +141,7 @@ def bars(
 ) -> None:
     """Draw mean and P99 against JSQ of an experiment's cells."""
     cells = results.cells(experiment)
-    figure, grid = _panels(1, 2, (6.0, 3.2))
+    figure, grid = panels(1, 2, (6.0, 3.2))
     width = 0.8 / len(names)
     for axis, measure, title in zip(grid[0], (MEAN, P99), ("mean", "P99"), strict=True):
         for which, name in enumerate(names):
@@ -141,14 +153,14 @@ def bars(
         axis.set_xticks(range(len(cells)), [label(cell.workload, cell.rate) for cell in cells], fontsize=8)
         axis.set_ylabel(f"{title}, % against JSQ")
     figure.legend(handles=[Patch(color=COLOURS[name], label=policy(name)) for name in names], loc="outside upper center",
-                  ncols=len(names), frameon=False)  # fmt: skip
-    _save(figure, folder / f"{experiment}.png")
+                  ncols=min(5, len(names)), frameon=False, fontsize=9)  # fmt: skip
+    save(figure, folder / f"{experiment}.png")
 
 
 def experts(results: Results, folder: Path) -> None:
     """Draw active experts of a step by rate."""
     kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
-    figure, grid = _panels(1, len(kinds), (3.6, 3.0))
+    figure, grid = panels(1, len(kinds), (3.6, 3.0))
     for axis, (geometry, workload) in zip(grid[0], kinds, strict=True):
         cells = results.cells("main", workload, geometry)
         for name in _SHOWN:
@@ -157,14 +169,14 @@ def experts(results: Results, folder: Path) -> None:
         axis.set(title=place(geometry, workload), xlabel="requests/s", ylabel="active experts of a step")
     figure.legend(handles=[Line2D([], [], color=COLOURS[name], marker="o", label=policy(name)) for name in _SHOWN],
                   loc="outside upper center", ncols=len(_SHOWN), frameon=False)  # fmt: skip
-    _save(figure, folder / "experts.png")
+    save(figure, folder / "experts.png")
 
 
 def taus(results: Results, folder: Path) -> None:
     """Draw P50 and P99 against round robin (published) and JSQ (simulated) by the width of the band."""
     kinds = results.kinds("tau")
     columns = -(-len(kinds) // 2)
-    figure, grid = _panels(2, columns, (4.2, 2.8))
+    figure, grid = panels(2, columns, (4.2, 2.8))
     for at, (geometry, workload) in enumerate(kinds):
         axis = grid[at % 2][at // 2]
         cells = results.cells("tau", workload, geometry)
@@ -173,21 +185,24 @@ def taus(results: Results, folder: Path) -> None:
         for quantile, (measure, colour) in enumerate(((P50, "tab:orange"), (P99, "tab:purple"))):
             y = [results.change(cells, f"ELDR:tau={tau}", JSQ, measure).mean for tau in TAUS[:-1]]
             axis.plot([float(tau) for tau in TAUS[:-1]], y, "-o", color=colour, markersize=4)
+            y = [results.change(cells, name, JSQ, measure).mean for name in SWEPT_ROLLING]
+            axis.plot([float(tau) for tau in ROLLING_TAUS], y, "--^", color=colour, markersize=3)
             y = [100 * (times[quantile] / base[quantile] - 1) for times in known.values()]
             axis.plot([float(tau) for tau in known], y, ":s", color=colour, markersize=3)
         axis.axhline(0, color="black", linewidth=0.8)
         axis.set_title(place(geometry, workload), fontsize=9)
         axis.set(xlabel="tau", ylabel="% against a balancer")
     handles = [Line2D([], [], color="tab:orange", label="P50"), Line2D([], [], color="tab:purple", label="P99"),
-               Line2D([], [], color="black", marker="o", label="simulated"), Line2D([], [], color="black", linestyle=":", marker="s", label="published (min-2, re-fitted)")]  # fmt: skip
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
-    _save(figure, folder / "tau.png")
+               Line2D([], [], color="black", marker="o", label="simulated"),
+               Line2D([], [], color="black", linestyle="--", marker="^", label="simulated, min-2, re-fitted"), Line2D([], [], color="black", linestyle=":", marker="s", label="published (min-2, re-fitted)")]  # fmt: skip
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
+    save(figure, folder / "tau.png")
 
 
 def forms(results: Results, folder: Path) -> None:
     """Draw rho of every form of signature."""
     kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
-    figure, grid = _panels(1, 1, (7.0, 3.0))
+    figure, grid = panels(1, 1, (7.0, 3.0))
     axis = grid[0][0]
     shades = ("tab:orange", "tab:grey", "tab:green", "tab:purple")
     for which, name in enumerate(FORMS):
@@ -205,7 +220,32 @@ def forms(results: Results, folder: Path) -> None:
     axis.set_ylabel("rho with decode experts")
     handles = [Patch(color=shades[which], label=name.replace("_", " x ")) for which, name in enumerate(FORMS)]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(FORMS), frameon=False)
-    _save(figure, folder / "forms.png")
+    save(figure, folder / "forms.png")
+
+
+def first_tokens(results: Results, folder: Path) -> None:
+    """Draw time to first token by rate, one picture a workload."""
+    for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
+        geometries = [geometry for geometry, kind in results.kinds("main") if kind == workload]
+        figure, grid = panels(1, len(geometries), (4.4, 3.0))
+        for axis, geometry in zip(grid[0], geometries, strict=True):
+            cells = results.cells("main", workload, geometry)
+            x = [cell.rate for cell in cells]
+            for name in _SHOWN:
+                for measure, line in ((FIRST_P50, "-o"), (FIRST_P99, ":o")):
+                    y = [1e3 * results.mean(cell, name, measure) for cell in cells]
+                    axis.plot(x, y, line, color=COLOURS[name], markersize=3)
+            axis.set(title=model(geometry), xlabel="requests/s", ylabel="first token, ms")
+            axis.set_ylim(bottom=0)
+        handles = [Line2D([], [], color=COLOURS[name], marker="o", label=policy(name)) for name in _SHOWN]
+        handles += [
+            Line2D([], [], color="black", linestyle="-", label="P50"),
+            Line2D([], [], color="black", linestyle=":", label="P99"),
+        ]
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
+        )
+        save(figure, folder / f"first-{workload}.png")
 
 
 def draw(results: Results, folder: Path) -> None:
@@ -216,11 +256,6 @@ def draw(results: Results, folder: Path) -> None:
     experts(results, folder)
     taus(results, folder)
     forms(results, folder)
-    for experiment in ("drift", "uneven"):
-        bars(
-            results,
-            folder,
-            experiment,
-            LOCALITY,
-            lambda workload, rate: f"{workload}\n{rate:.0f}/s",
-        )
+    first_tokens(results, folder)
+    for experiment, names in (("drift", (*LOCALITY, ROLLING, ROLLING_PRIOR)), ("uneven", LOCALITY)):
+        bars(results, folder, experiment, names, lambda workload, rate: f"{workload}\n{rate:.0f}/s")

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from eldr_evidence.cells import BAND, BOUNDED, JSQ, MARGINAL, MIN2, PRIOR, TOP1, VANILLA
+from eldr_evidence.cells import (
+    BAND,
+    BOUNDED,
+    JSQ,
+    MARGINAL,
+    MIN2,
+    PRIOR,
+    ROLLING,
+    ROLLING_PRIOR,
+    ROLLING_VANILLA,
+    TOP1,
+    VANILLA,
+)
 
-MODELS = {"qwen3-30b": "Qwen3-30B", "gpt-oss-120b": "GPT-OSS-120B", "gemma-4-26b": "Gemma-4-26B"}
+MODELS = {
+    "qwen3-30b": "Qwen3-30B",
+    "gpt-oss-120b": "GPT-OSS-120B",
+    "gemma-4-26b": "Gemma-4-26B",
+    "qwen3-235b": "Qwen3-235B",
+}
 POLICIES = {
     "RoundRobin": "round robin", JSQ: "JSQ", "PowerOfTwo": "power of two", "Random": "random", "Domain": "Domain",
     BAND: "band", MIN2: "band, min-2", BOUNDED: "band, bounded 1.25", TOP1: "band, tau = 0", VANILLA: "band, plain K-means",
-    MARGINAL: "MarginalUnion", PRIOR: "MarginalUnion + prior",
+    MARGINAL: "MarginalUnion", PRIOR: "MarginalUnion + prior", ROLLING: "band, min-2, re-fitted",
+    ROLLING_VANILLA: "band, min-2, re-fitted, plain K-means", ROLLING_PRIOR: "MarginalUnion + prior, re-fitted",
 }  # fmt: skip
 FIELDS = {
     BAND: "`policy: ELDR`",
@@ -19,7 +37,7 @@ FIELDS = {
 }
 COLOURS = {
     JSQ: "tab:grey", "RoundRobin": "black", "Domain": "tab:blue", BAND: "tab:orange", MIN2: "tab:brown", BOUNDED: "tab:red",
-    MARGINAL: "tab:olive", PRIOR: "tab:green", TOP1: "tab:pink", VANILLA: "tab:purple",
+    MARGINAL: "tab:olive", PRIOR: "tab:green", TOP1: "tab:pink", VANILLA: "tab:purple", ROLLING: "tab:cyan", ROLLING_PRIOR: "darkgreen",
 }  # fmt: skip
 
 

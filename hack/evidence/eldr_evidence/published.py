@@ -111,3 +111,10 @@ VANILLA_WORST_P99 = 17.4
 """The paper's worst P99 of plain K-means against the best balancer, percent."""
 TOP1_WORST_P99 = 7.9
 """The paper's worst P99 of tau = 0 against the best balancer, percent."""
+
+PREFIX = (-13.0, -5.0)
+"""The paper's P50 and P99 of its band, with prefix caches as well as without, percent, rounded (Fig 17)."""
+RANKS = (Range(-4.3, -2.7, "paper"), Range(-2.0, -0.6, "paper"))
+"""The paper's P50 and P99 of its band for Qwen3-235B on 8 engines of 4 expert-parallel ranks, percent (Fig 18)."""
+FIRST, FIRST_MODEL, FIRST_RATE = 69.0, "qwen3-30b", 60.0
+"""Time to first token that the paper sets its overhead of 0.86 ms (1.2 %) beside, milliseconds."""

@@ -1,49 +1,26 @@
-"""Rows of the main table: our number, the published ones, a verdict, and why."""
+"""The rows of the main table."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from eldr_evidence import published
-from eldr_evidence.cells import BAND, FORMS, MIN2, TOP1, VANILLA
-from eldr_evidence.intervals import Interval
-from eldr_evidence.names import place
+from eldr_evidence.cells import BAND, FORMS, ROLLING, ROLLING_VANILLA, TOP1, VANILLA
+from eldr_evidence.further import further
+from eldr_evidence.names import place, policy
 from eldr_evidence.results import BEST, P50, P99, STEP_EXPERTS, Results
+from eldr_evidence.rows import Row, row
 from eldr_evidence.verdicts import Verdict, judge
 
-_RE_FITTED = "the artifact's band re-fits its centroids all the time, ours keeps the first ones; published runs are single ones"
+_SINGLE = "published runs are single ones"
 _FOREIGN = (
     "preferences of experts were set once, for Qwen3-30B: this model's experts probably tell such kinds less apart "
     "(measured, Domain brings less as well)"
 )
 _ALL_EXPERTS = "the law of this model leaves nothing beside the experts, so that each one saved counts too much; preferences were set for Qwen3-30B"
-_MENDED = (
-    "the artifact's band re-fits its centroids all the time, which mends crowded clusters; here nothing does"
-)
 _CROWDED = "nothing relieves a crowded engine here: neither a second candidate nor a re-fit"
-_NOTHING = "these seeds do not tell ours from no effect"
-_DIFFERS = {"qwen3-30b": _RE_FITTED, "gpt-oss-120b": _FOREIGN, "gemma-4-26b": _ALL_EXPERTS}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One published number and ours."""
-
-    what: str
-    ours: Interval
-    low: float
-    high: float
-    published: str
-    verdict: Verdict
-    why: str
-    decimals: int = 1
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells of the table."""
-        mean, half = f"+.{self.decimals}f", f".{self.decimals}f"
-        return self.what, self.ours.text(mean, half), self.published, self.verdict.value, self.why
+_DIFFERS = {"qwen3-30b": _SINGLE, "gpt-oss-120b": _FOREIGN, "gemma-4-26b": _ALL_EXPERTS}
 
 
 def rows(results: Results) -> list[Row]:
@@ -54,16 +31,8 @@ def rows(results: Results) -> list[Row]:
         *_mathematics(results),
         *_pools(results),
         *_ablations(results),
+        *further(results),
     ]
-
-
-def _row(  # noqa: PLR0917 - the columns, in their order
-    what: str, ours: Interval, low: float, high: float, text: str, why: dict[Verdict, str]
-) -> Row:
-    verdict = judge(ours, low, high)
-    if verdict is Verdict.NOT and ours.low <= 0 <= ours.high:
-        return Row(what, ours, low, high, text, verdict, _NOTHING)
-    return Row(what, ours, low, high, text, verdict, why.get(verdict, ""))
 
 
 def _headline(results: Results) -> Iterator[Row]:
@@ -72,23 +41,19 @@ def _headline(results: Results) -> Iterator[Row]:
         paper = published.HEADLINE[geometry, workload]
         for quantile, measure in enumerate((P50, P99)):
             artifact = published.against_best(geometry, workload, "ELDR", quantile)
-            # min-2 is what the artifact measured, the plain band what the paper's text describes
-            for policy, number, source in ((BAND, paper[quantile], "paper"), (MIN2, artifact, "artifact")):
-                name = "band" if policy == BAND else "band, min-2"
-                why = dict.fromkeys(Verdict, _DIFFERS[geometry]) | {
-                    Verdict.REPRODUCED: "",
-                    Verdict.WEAKER: _RE_FITTED,
-                }
-                yield _row(
-                    f"{place(geometry, workload)}: {name}, P{(50, 99)[quantile]} against the best balancer",
-                    results.change(cells, policy, BEST, measure), number, number, f"{number:+.1f} ({source})", why,
+            # two candidates and re-fits are what the artifact measured, the plain band what the paper's text describes
+            for name, number, source in ((BAND, paper[quantile], "paper"), (ROLLING, artifact, "artifact")):
+                why = dict.fromkeys(Verdict, _DIFFERS[geometry]) | {Verdict.REPRODUCED: ""}
+                yield row(
+                    f"{place(geometry, workload)}: {policy(name)}, P{(50, 99)[quantile]} against the best balancer",
+                    results.change(cells, name, BEST, measure), number, number, f"{number:+.1f} ({source})", why,
                 )  # fmt: skip
 
 
 def _experts(results: Results) -> Iterator[Row]:
     geometry = results.kinds("main")[0][0]
     cells = results.cells("main", "task", geometry)
-    yield _row(
+    yield row(
         f"{place(geometry, 'task')}: active experts of the band's steps against round robin",
         results.change(cells, BAND, "RoundRobin", STEP_EXPERTS),
         published.ACTIVE.low, published.ACTIVE.high, str(published.ACTIVE), {},
@@ -101,7 +66,7 @@ def _mathematics(results: Results) -> Iterator[Row]:
             continue  # its experts are Qwen3's in number: the same activations
         for batch in (8, 16, 32):
             known = published.UNIONS[workload]
-            yield _row(
+            yield row(
                 f"{place(geometry, workload)}: experts of {batch} requests of one kind against a mixed batch",
                 results.fact(geometry, workload, f"union {batch}"), known.low, known.high, str(known),
                 {Verdict.WEAKER: "fewer experts a token than Qwen3-30B, for which preferences were set" if geometry != "qwen3-30b" else ""},
@@ -122,7 +87,7 @@ def _mathematics(results: Results) -> Iterator[Row]:
         Verdict.WEAKER: "nearly every prompt uses nearly every expert here: rarity says little",
     }
     number = published.IDF_GAIN
-    yield _row(
+    yield row(
         "points of rho that idf adds to counts, mean",
         ours,
         number,
@@ -141,7 +106,7 @@ def _pools(results: Results) -> Iterator[Row]:
     for cell in results.cells("pool", "task"):
         number = published.POOLS.get(cell.engines)
         if number is not None:
-            yield _row(
+            yield row(
                 f"{place(cell.geometry, 'task')}, {cell.engines} engines: band, P50 against JSQ",
                 results.change([cell], BAND, "JSQ", P50), number, number, f"{number:+.1f} (paper)",
                 {Verdict.STRONGER: "at 60 requests/s on 16 engines, where the artifact's band gains most as well; the paper's load is not known to us"},
@@ -150,24 +115,24 @@ def _pools(results: Results) -> Iterator[Row]:
 
 def _ablations(results: Results) -> Iterator[Row]:
     for geometry, workload in results.kinds("main"):
-        cells = [cell for cell in results.cells("main", workload, geometry) if cell.rate == 60]
+        cells = results.cells("clusters", workload, geometry)
         known = published.ABLATED[geometry, workload]
         for quantile, measure in enumerate((P50, P99)):
             number = 100 * (known[VANILLA][quantile] / known["RoundRobin"][quantile] - 1)
-            yield _row(
-                f"{place(geometry, workload)}, 60 requests/s: plain K-means, P{(50, 99)[quantile]} against round robin",
-                results.change(cells, VANILLA, "RoundRobin", measure), number, number, f"{number:+.1f} (artifact)",
-                dict.fromkeys(Verdict, _MENDED) | {Verdict.REPRODUCED: ""},
+            yield row(
+                f"{place(geometry, workload)}, 60 requests/s: {policy(ROLLING_VANILLA)}, P{(50, 99)[quantile]} against round robin",
+                results.change(cells, ROLLING_VANILLA, "RoundRobin", measure), number, number, f"{number:+.1f} (artifact)",
+                dict.fromkeys(Verdict, _DIFFERS[geometry]) | {Verdict.REPRODUCED: ""},
             )  # fmt: skip
-    for policy, name, number in (
+    for one, name, number in (
         (VANILLA, "plain K-means", published.VANILLA_WORST_P99),
         (TOP1, "tau = 0", published.TOP1_WORST_P99),
     ):
         worst, where = max(
-            ((results.change([cell], policy, BEST, P99), cell) for cell in results.cells("main")),
-            key=lambda one: one[0].mean,
+            ((results.change([cell], one, BEST, P99), cell) for cell in results.cells("main")),
+            key=lambda found: found[0].mean,
         )
-        yield _row(
+        yield row(
             f"{name}: worst P99 of all cells against the best balancer ({place(where.geometry, where.workload)}, {where.rate:.0f} requests/s)",
             worst, number, number, f"{number:+.1f} (paper)", {Verdict.STRONGER: _CROWDED},
         )  # fmt: skip

@@ -12,7 +12,8 @@ from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.running import Found, Plan
 
 P50, P99, MEAN = "tpot_p50", "tpot_p99", "tpot_mean"
-EXPERTS, STEP_EXPERTS = "active_per_token", "active_per_step"
+FIRST_P50, FIRST_P99 = "ttft_p50", "ttft_p99"
+EXPERTS, STEP_EXPERTS, FULLEST = "active_per_token", "active_per_step", "fullest_per_token"
 BEST = None
 """In place of a baseline: the best balancer of each cell."""
 
@@ -46,15 +47,27 @@ class Results:
         """Return geometry and workload of an experiment's cells, each once."""
         return list(dict.fromkeys((cell.geometry, cell.workload) for cell in self.cells(experiment)))
 
-    def values(self, cell: Cell, policy: str, measure: str) -> list[float]:
-        """Return one value per seed."""
+    def seeds(self, cells: Sequence[Cell], policies: Sequence[str]) -> list[int]:
+        """Return the seeds under which all of these were run."""
+        known = (*self.plan.seeds, *self.plan.more)
+        runs = [self._runs[cell, policy] for cell in cells for policy in policies]
+        return [seed for seed in known if all(seed in some for some in runs)]
+
+    def values(
+        self, cell: Cell, policy: str, measure: str, seeds: Sequence[int] | None = None
+    ) -> list[float]:
+        """Return one value per seed; without ``seeds``, those of every cell and policy."""
         runs = self._runs[cell, policy]
-        return [float(getattr(runs[seed], measure)) for seed in self.plan.seeds]
+        return [float(getattr(runs[seed], measure)) for seed in (self.plan.seeds if seeds is None else seeds)]
 
     def mean(self, cell: Cell, policy: str, measure: str) -> float:
         """Return the mean over the seeds."""
         values = self.values(cell, policy, measure)
         return sum(values) / len(values)
+
+    def level(self, cell: Cell, policy: str, measure: str, unit: float = 1.0) -> Interval:
+        """Return a value itself, so many times as large."""
+        return interval([unit * value for value in self.values(cell, policy, measure)])
 
     def best(self, cell: Cell, measure: str) -> str:
         """Return the balancer with the least mean."""
@@ -62,7 +75,7 @@ class Results:
         return min(known, key=lambda name: self.mean(cell, name, measure))
 
     def change(self, cells: Sequence[Cell], policy: str, baseline: str | None, measure: str) -> Interval:
-        """Return the relative difference, percent: of each seed the mean over the cells, paired request by request.
+        """Return the relative difference, percent: of each seed that all of them had the mean over the cells, paired request by request.
 
         Parameters
         ----------
@@ -72,13 +85,19 @@ class Results:
             ``BEST``: the best balancer of each cell, by its mean over the seeds.
         measure : str
         """
+        others = [baseline or self.best(cell, measure) for cell in cells]
+        common = [set(self.seeds([cell], (policy, other))) for cell, other in zip(cells, others, strict=True)]
+        seeds = sorted(set.intersection(*common))
         rows = []
-        for cell in cells:
-            against = self.values(cell, baseline or self.best(cell, measure), measure)
-            rows.append(
-                [100 * (a / b - 1) for a, b in zip(self.values(cell, policy, measure), against, strict=True)]
-            )
+        for cell, other in zip(cells, others, strict=True):
+            ours, theirs = (self.values(cell, name, measure, seeds) for name in (policy, other))
+            rows.append([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
         return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
+
+    def change_between(self, cell: Cell, other: Cell, policy: str, measure: str) -> Interval:
+        """Return a policy's relative difference between two cells of the same arrivals, percent."""
+        pairs = zip(self.values(cell, policy, measure), self.values(other, policy, measure), strict=True)
+        return interval([100 * (a / b - 1) for a, b in pairs])
 
     def mean_fact(
         self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]
@@ -105,5 +124,6 @@ class Results:
                 one.facts[name]
                 for one in self.found
                 if (one.group.geometry, one.group.workload) == (geometry, workload)
+                and one.group.seed in self.plan.seeds
             ]
         )

@@ -12,11 +12,13 @@ from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.measures import Measures
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.setting import Setting
-from eldr.simulate.study import Prepared, prepare, run_one
+from eldr.simulate.study import Prepared, meet, prepare, run_one
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 from eldr_evidence import forms, step_laws
-from eldr_evidence.cells import FITTED, Cell, Size
+from eldr_evidence.cells import DUELLISTS, DUELS, FITTED, Cell, Size
+from eldr_evidence.prefilling import prefill
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""
@@ -49,26 +51,39 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is run."""
+    """Everything that is run.
+
+    Attributes
+    ----------
+    cells : tuple of Cell
+    seeds : tuple of int
+        Of every cell and policy.
+    size : Size
+    more : tuple of int
+        Other seeds, of those cells and policies that are compared one by one.
+    """
 
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     size: Size
+    more: tuple[int, ...] = ()
 
     @property
     def groups(self) -> list[Group]:
         """Groups, those with most to do first."""
-        kinds: dict[tuple[str, str], int] = {}
-        for cell in self.cells:
-            kinds[cell.workload, cell.geometry] = kinds.get((cell.workload, cell.geometry), 0) + 1
-        ordered = sorted(kinds, key=lambda kind: (-kinds[kind], kind))
-        return [Group(*kind, seed) for kind in ordered for seed in self.seeds]
+        kinds = dict.fromkeys((cell.workload, cell.geometry) for cell in self.cells)
+        found = [Group(*kind, seed) for kind in kinds for seed in (*self.seeds, *self.more)]
+        sizes = {group: sum(len(names) for _, names in self.of(group)) for group in found}
+        return sorted((group for group in found if sizes[group]), key=lambda group: (-sizes[group], group))
 
-    def of(self, group: Group) -> list[Cell]:
-        """Return a group's cells."""
-        return [
+    def of(self, group: Group) -> list[tuple[Cell, tuple[str, ...]]]:
+        """Return a group's cells, and the policies that are run there."""
+        cells = [
             cell for cell in self.cells if (cell.workload, cell.geometry) == (group.workload, group.geometry)
         ]
+        if group.seed in self.seeds:
+            return [(cell, cell.policies) for cell in cells]
+        return [(cell, DUELLISTS) for cell in cells if cell.experiment in DUELS]
 
 
 def run(
@@ -103,49 +118,58 @@ def _beside(plan: Plan, groups: Sequence[Group], executor: Executor) -> Iterator
 
 def run_group(plan: Plan, group: Group) -> Found:
     """Run one group's cells."""
-    size, cells = plan.size, plan.of(group)
+    size, cells = plan.size, [cell for cell, _ in plan.of(group)]
     source = Synthetic(
         WORKLOADS[group.workload],
         GEOMETRIES[group.geometry],
         n_layers=size.layers,
         calibration=size.calibration,
         requests=size.requests,
+        sampled=any(cell.sampled for cell in cells),
     )
     contenders = [
-        parse_contender(name) for name in sorted({name for cell in cells for name in cell.policies})
+        parse_contender(name) for name in sorted({name for _, names in plan.of(group) for name in names})
     ]
-    prepared = prepare(source, group.seed, sorted({cell.engines for cell in cells}), contenders)
+    engines = sorted({cell.engines for cell in cells})
+    profiled = any(cell.spread for cell in cells)
+    prepared = prepare(source, group.seed, engines, contenders, profiled=profiled)
     traffic = source.traffic(group.seed)
     runs: dict[tuple[Cell, str], Measures] = {}
-    for cell in cells:
-        known = prepared
+    for cell, policies in plan.of(group):
+        fitted = prepared
         if cell.form != FITTED:
             form = forms.make_form(cell.form, traffic.calibration)
             cosines = forms.cosines(form, traffic, cell.engines, size.pairs, group.seed)
-            known = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
+            fitted = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
         setting = setting_of(cell, size)
-        for name in cell.policies:
-            runs[cell, name] = run_one(known, setting, parse_contender(name))[1]
-    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed))
+        load = meet(fitted, setting)
+        for name in policies:
+            runs[cell, name] = run_one(fitted, setting, parse_contender(name), load)[1]
+    known = group.seed in plan.seeds and any(cell.experiment == "main" for cell in cells)
+    return Found(group, runs, forms.facts(traffic, size.pairs, group.seed) if known else {})
 
 
 def setting_of(cell: Cell, size: Size) -> Setting:
     """Return a cell's pool and load for the simulator."""
+    law = law_of(cell)
     return Setting(
         engines=cell.engines,
         rate=cell.rate,
         batch=None,
-        law=law_of(cell),
+        law=law,
         speeds=cell.speeds,
         limits=Limits(max_num_seqs=MOST),
         warmup=None,
         seconds=size.seconds,
         output_tokens=size.output_tokens,
-        sampled=False,
+        sampled=cell.sampled,
         drift_at=cell.drift_at,
-        prefill=None,
+        prefill=prefill(cell.geometry, law) if cell.prefilled else None,
         routers=1,
         lag=0.25,
+        cache=PrefixCache(cell.cached, cell.counted) if cell.cached else None,
+        ranks=GEOMETRIES[cell.geometry].ranks,
+        spread=cell.spread,
     )
 
 

@@ -9,16 +9,17 @@ from click.testing import CliRunner
 
 from eldr_evidence import advice
 from eldr_evidence.__main__ import main, write
-from eldr_evidence.cells import BAND, FULL, MAIN, PRIOR, SMOKE, full, smoke
+from eldr_evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
 from eldr_evidence.document import document
+from eldr_evidence.grid import full, smoke
 from eldr_evidence.intervals import Interval
-from eldr_evidence.results import BEST, P50, Results
+from eldr_evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, P50, Results
 from eldr_evidence.running import Plan, run
 
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    plan = Plan(smoke(), (0, 1), SMOKE)
+    plan = Plan(smoke(), (0, 1), SMOKE, more=(2,))
     return Results(plan, run(plan))
 
 
@@ -42,6 +43,12 @@ def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
         "Reproduction",
         "Drift",
         "Signatures",
+        "Time to first token",
+        "Balanced and plain clusters",
+        "Prefix cache",
+        "Engines of several ranks",
+        "Single steps",
+        "Throughput within a time per token",
         "Step-time laws",
         "What was tuned",
         "Missing",
@@ -72,6 +79,37 @@ def test_full_grid_holds_the_papers_cells():
     assert {cell.engines for cell in cells if cell.experiment == "pool"} == {8, 16, 24}
     assert len(set(cells)) == len(cells)
     assert FULL.output_tokens == 512
+
+
+def test_duellists_are_compared_over_more_seeds(results):
+    cells = results.cells("main")
+    assert results.seeds(cells, (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(cells, (BAND, "Domain")) == [0, 1]
+    assert results.seeds(results.cells("drift"), (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(results.cells("steps"), (BAND, PRIOR)) == [0, 1]
+    known = dict(zip((0, 1, 2), results.values(cells[0], PRIOR, P50, (0, 1, 2)), strict=True))
+    band = results.values(cells[0], BAND, P50, (0, 1, 2))
+    expected = [100 * (known[seed] / band[seed] - 1) for seed in (0, 1, 2)]
+    assert results.change(cells[:1], PRIOR, BAND, P50).mean == pytest.approx(sum(expected) / 3)
+    assert results.values(cells[0], PRIOR, P50) == [known[0], known[1]]
+
+
+def test_every_part_is_simulated_as_its_cell_says(results):
+    cold, warm, lost, _ = results.cells("prefix", "task")
+    assert results.mean(warm, JSQ, FIRST_P50) < results.mean(cold, JSQ, FIRST_P50)
+    assert results.values(warm, JSQ, FIRST_P50) == results.values(lost, JSQ, FIRST_P50)
+    assert results.values(warm, BAND, EXPERTS) != results.values(lost, BAND, EXPERTS)
+    (ranks,) = results.cells("ranks", "task")
+    every, fullest = (results.mean(ranks, JSQ, measure) for measure in (EXPERTS, FULLEST))
+    assert every / 4 < fullest < every
+    (order,) = results.cells("order", "task")
+    assert results.mean(order, JSQ, FULLEST) != fullest
+    assert ranks.spread
+    expected, sampled = results.cells("steps", "task")
+    assert results.mean(sampled, JSQ, P50) == pytest.approx(results.mean(expected, JSQ, P50), rel=0.1)
+    assert results.values(sampled, JSQ, P50) != results.values(expected, JSQ, P50)
+    (main_cell,) = results.cells("main", "task")
+    assert results.mean(main_cell, JSQ, FIRST_P50) > 1.3 * results.mean(expected, JSQ, FIRST_P50)
 
 
 def standing(policy, mean, worst, cell):

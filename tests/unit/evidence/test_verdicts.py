@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from eldr_evidence.capacity import capacity
+from eldr_evidence.capacity import measured_gain
 from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.markdown import listed, table
 from eldr_evidence.verdicts import Holds, Verdict, at_most, judge, within
@@ -55,11 +55,17 @@ def test_interval_is_students():
     assert math.isnan(interval([1.0]).half)
 
 
-def test_capacity_interpolates_and_says_where_it_ends():
-    rates, times = (20.0, 40.0, 60.0), (10.0, 20.0, 40.0)
-    assert capacity(rates, times, 30.0) == pytest.approx(50.0)
-    assert capacity(rates, times, 50.0) == pytest.approx(60.0)
-    assert capacity(rates, times, 5.0) == 0.0
+def test_published_throughput_by_the_same_rule():
+    """By hand: JSQ has 42.3 / 44.5 ms at 60 requests/s, the band 39.0 at 60 and 44.9 at 80, 38.4 at 40 and 46.6 at 60."""
+    middle, tail = (measured_gain("gpt-oss-120b", "language", "ELDR", quantile) for quantile in (0, 1))
+    assert middle.more.mean == pytest.approx(100 * (20 * 3.3 / 5.9) / 60, abs=1.0)
+    assert tail.more.mean == pytest.approx(100 * (40 + 20 * 6.1 / 8.2 - 60) / 60, abs=1.0)
+    assert not middle.at_least
+    task = measured_gain("gpt-oss-120b", "task", "ELDR", 0)
+    assert task.at_least
+    assert str(task) == "+66.7, at least"
+    # faster at 100 requests/s than at 60: such times say nothing on throughput
+    assert measured_gain("qwen3-30b", "task", "ELDR", 0) is None
 
 
 def test_table_refuses_ragged_rows_and_escapes():

@@ -55,10 +55,12 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
         ("--workload", "captured", "--law", "5,100,20", "--speeds", "1,1.58"),
         ("--workload", "captured", "--drift-at", "4", "--unions", "expected"),
         ("--workload", "captured", "--prefill", "2,20,100", "--routers", "2", "--max-num-seqs", "4"),
+        ("--workload", "captured", "--prefill", "2,20,100", "--cached", "0.5", "--ranks", "4", "--spread"),
+        ("--workload", "captured", "--cached", "1", "--cached-counts", "lost"),
     ],
 )
 def test_workloads_without_a_log(arguments):
-    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23"
+    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23,ELDR:min_candidates=2:refit=1:window=3"
     done = run(*arguments, *QUICK, "--policies", policies, "--json", "-")
     assert done.exit_code == 0, done.output
     (setting,) = json.loads(done.stdout)["settings"]
@@ -72,6 +74,37 @@ def test_a_synthetic_workload_is_the_default():
     assert "128 experts per layer, 4 per token" in done.stdout
     assert "3 engines, 5 requests/s" in done.stdout
     assert "one seed gives no intervals" in done.stdout
+
+
+def test_an_engine_of_several_ranks_waits_for_its_fullest():
+    done = run("--geometry", "qwen3-235b", "--policies", "JSQ", "--rate", "2", "--engines", "2", "--seconds", "3", "--warmup", "0",
+               "--seeds", "1", "--output-tokens", "20", "--jobs", "1", "--json", "-")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    (setting,) = report["settings"]
+    assert setting["ranks"] == 4
+    (jsq,) = setting["policies"]
+    assert jsq["active_per_token"] / 4 < jsq["fullest_per_token"] < jsq["active_per_token"]
+    step = report["law"]["fixed"] + report["law"]["per_expert"] * jsq["fullest_per_token"]
+    assert jsq["tpot_mean"] == pytest.approx(step, rel=0.1)
+    assert any("--unions sampled" in note for note in report["notes"])
+
+
+def test_throughput_within_an_objective():
+    quick = [*QUICK[:2], *QUICK[4:]]
+    arguments = ["--workload", "captured", *quick, "--policies", "MarginalUnion", "--rate", "4,40"]
+    done = run(*arguments, "--objective", "P99=1000", "--json", "-")
+    assert done.exit_code == 0, done.output
+    objective = json.loads(done.stdout)["objective"]
+    assert (objective["measure"], objective["seconds"]) == ("tpot_p99", 1.0)
+    ((jsq, union),) = [pool["policies"] for pool in objective["pools"]]
+    assert jsq == {"policy": "JSQ", "served": [40.0, 0.0], "at_least": True, "at_most": False}
+    settings = json.loads(done.stdout)["settings"]
+    between = sum(1e3 * one["policies"][0]["tpot_p99"] for one in settings) / 2
+    text = run(*arguments, "--objective", f"P99={between}")
+    assert text.exit_code == 0, text.output
+    assert "requests per second within P99 of" in text.stdout
+    assert union["policy"] == "MarginalUnion"
 
 
 def test_a_models_name_is_text(write_log):
@@ -109,6 +142,14 @@ def test_processes_give_the_same_report():
         (["--tau", "3"], 2, "at most 2"),
         (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
         (["--prefill", "0,2,2"], 2, "at least one engine"),
+        (["--cached", "2"], 2, "is not in the range"),
+        (["--cached", "0.5"], 2, "give --prefill"),
+        (["--cached-counts", "lost"], 2, "say how much is cached"),
+        (["--workload", "captured", "--ranks", "5", "--jobs", "1"], 1, "do not divide evenly among 5"),
+        (["--policies", "ELDR:refit=-1"], 2, "more than 0"),
+        (["--workload", "captured", "--spread"], 2, "give --ranks"),
+        (["--objective", "P99=20", "--rate", "5"], 2, "two rates or more"),
+        (["--objective", "20", "--rate", "5,9"], 2, "expected P50=MS"),
         (["--picture", "x.xyz"], 2, "ends in .png or .svg"),
         (["--json", "/nosuch/x.json"], 2, "the folder /nosuch does not exist"),
         (["--workload", "captured", "--kv-tokens", "5", "--jobs", "1"], 1, "kv_tokens: 5 do not hold"),

@@ -12,6 +12,7 @@ from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.pairs import change
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import WORKLOADS, Geometry, Synthetic
@@ -130,3 +131,31 @@ def test_intervals_are_students():
     assert found.mean == pytest.approx(-0.15)
     assert found.half_width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-5)
     assert math.isnan(change([1.0], [2.0]).half_width)
+
+
+def test_refits_follow_a_drift():
+    source = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=400)
+    setting = replace(
+        DEMO, law=QWEN3_30B_MI300X.for_experts(32), sampled=False, rate=40.0, speeds=(1.0,), drift_at=20.0
+    )
+    texts = ("ELDR", "ELDR:refit=2.5", "ELDR-vanilla:refit=2.5", "MarginalUnion:prior=0.23:refit=5:window=20")
+    study = Study(source, [setting], [parse_contender(text) for text in texts], [0])
+    kept, again, plain, union = (one.measures for one in run_study(study))
+    assert again.tpot_mean < 0.98 * kept.tpot_mean
+    assert again.imbalance < min(0.6 * kept.imbalance, plain.imbalance)
+    assert union.tpot_mean < kept.tpot_mean
+
+
+def test_counts_of_cached_prefixes_are_worth_knowing_where_little_is_computed():
+    source = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=400)
+    setting = replace(DEMO, law=QWEN3_30B_MI300X.for_experts(32), sampled=False, rate=40.0, speeds=(1.0,))
+    contenders = [parse_contender(text) for text in ("ELDR", "MarginalUnion")]
+    settings = [
+        replace(setting, cache=cache) for cache in (None, PrefixCache(1.0), PrefixCache(1.0, counted=False))
+    ]
+    cold, known, lost = (
+        [one.measures for one in run_study(Study(source, [one], contenders, [0]))] for one in settings
+    )
+    assert known == cold  # without a prefill stage a cache saves no time
+    for ours, theirs in zip(cold, lost, strict=True):
+        assert ours.active_per_token < 0.995 * theirs.active_per_token

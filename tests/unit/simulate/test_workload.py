@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill, Window, make_workload
 
 WINDOW = Window(10.0, 110.0, 20.0)
@@ -59,6 +60,15 @@ def test_lengths_are_given_or_the_requests_own(population):
 def test_a_rate_is_positive(population):
     with pytest.raises(ValueError, match="more than 0"):
         make(population, rate=0.0)
+
+
+def test_cached_tokens_are_not_computed(population):
+    prefill = Prefill(engines=1000, fixed=0.05, per_token=1e-3)  # nobody waits
+    cold, warm = (make(population, prefill=prefill, cache=cache) for cache in (None, PrefixCache(0.5)))
+    tokens = population.prompt_tokens[warm.record]
+    found = tokens // 2 // 16 * 16
+    assert warm.ready - warm.arrival == pytest.approx(0.05 + 1e-3 * (tokens - found))
+    assert (warm.ready - warm.arrival).mean() < 0.8 * (cold.ready - cold.arrival).mean()
 
 
 def test_prompts_queue_at_prefill_engines(population):
