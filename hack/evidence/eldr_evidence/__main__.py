@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from eldr_evidence import cells, figures, grid
+from eldr_evidence import cells, figures, grid, real
 from eldr_evidence.document import document
 from eldr_evidence.results import Results
 from eldr_evidence.running import Plan, run
@@ -24,7 +24,8 @@ def write(results: Results, out: Path) -> Path:
     images.mkdir(parents=True, exist_ok=True)
     figures.draw(results, images)
     page = out / "evidence.md"
-    page.write_text(document(results))
+    real.copy_pictures(out / "images")
+    page.write_text(document(results, real.read()))
     return page
 
 

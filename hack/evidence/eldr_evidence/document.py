@@ -37,8 +37,15 @@ _MISSING = (
 )
 
 
-def document(results: Results) -> str:
-    """Return the whole document."""
+def document(results: Results, measured: str) -> str:
+    """Return the whole document.
+
+    Parameters
+    ----------
+    results : Results
+    measured : str
+        The section about real engines: the strongest evidence stands first.
+    """
     found, holds = rows(results), claims.claims(results)
     plan = results.plan
     about = (
@@ -54,6 +61,8 @@ def document(results: Results) -> str:
     )
     parts = [
         "# Evidence",
+        measured,
+        "## In simulated pools",
         about,
         f"Published numbers: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT}).",
         _take(results, found),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from eldr_evidence.markdown import section, table
 from eldr_steps.law_bench import FIGURES as LAWS
 from eldr_steps.policies_page import FIGURES as POLICIES
-from eldr_steps.policies_page import NAMES, table_rows, title
+from eldr_steps.policies_page import NAMES, PICTURE, table_rows, title
 
 TITLE = "On real engines"
 
@@ -37,6 +38,12 @@ def read(policies: Path = POLICIES, laws: Path = LAWS) -> str:
         ]
     parts += ["![Changes against JSQ](images/policies.png)", _verdicts(found["pools"])]
     return section(TITLE, *parts)
+
+
+def copy_pictures(folder: Path) -> None:
+    """Put the pictures that the section shows into a folder, if they are not there."""
+    if PICTURE.exists() and PICTURE.parent.resolve() != folder.resolve():
+        shutil.copy(PICTURE, folder)
 
 
 def _laws(laws: dict[str, Any]) -> str:

@@ -165,7 +165,7 @@ class World:
         if not self._left:
             return
         number, request = self._left.popleft()
-        placement = self._router.place(request.record)
+        placement = self._router.place(request.record, now)
         self._placements[number] = placement
         self.served[number] = Served(placement.worker, now)
         self._slots[placement.worker].waiting.append((number, request))

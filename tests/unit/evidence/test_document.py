@@ -1,5 +1,6 @@
 """A few tiny cells through everything: what is tested is the machinery, not what is true."""
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eldr_evidence import advice
+from eldr_evidence import advice, real
 from eldr_evidence.__main__ import main, write
 from eldr_evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
 from eldr_evidence.document import document
@@ -33,8 +34,8 @@ def test_two_runs_agree_whoever_ends_first(results):
 
 def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
     text = write(results, tmp_path).read_text()
-    assert text == document(results)
-    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    assert text == document(results, real.read())
+    pictures = re.findall(r"\]\((images/evidence/[^)]+)\)", text)
     assert pictures
     assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
     assert len(set(pictures)) == len(list((tmp_path / "images" / "evidence").iterdir()))
@@ -128,3 +129,29 @@ def test_recommendation_follows_its_rule():
 def test_command_refuses_no_seeds():
     done = CliRunner().invoke(main, ["--seeds", "0"])
     assert done.exit_code == 2
+
+
+def test_what_was_not_measured_on_real_engines_is_told(tmp_path):
+    text = real.read(tmp_path / "none.json", tmp_path / "none.json")
+    assert "`make bench-steps` has not been run" in text
+    assert "`make bench-policies` has not been run" in text
+
+
+def test_figures_of_real_engines_come_with_verdicts(tmp_path):
+    policies, laws = tmp_path / "policies.json", tmp_path / "steps.json"
+    times = ("TPOT mean", "TPOT P50", "TPOT P99")
+    values = dict.fromkeys((*times, "active experts", "batch", "tokens/s"), 0.02)
+    changes = dict.fromkeys(values, (-0.05, -0.08, -0.02)) | {
+        "TPOT P50": (-0.01, -0.02, 0.01),
+        "TPOT P99": (0.05, 0.02, 0.08),
+    }
+    pool = {"engines": 4, "batch": 12, "requests": 600, "in_flight": "held", "rate": None}
+    pool |= {"policies": {"JSQ": values, "ELDR": values}, "changes": {"ELDR": changes}}
+    policies.write_text(json.dumps({"pools": [pool]}))
+    laws.write_text(
+        json.dumps({"float32": {"constants": [0.01, 0.001, 0.0004], "r2": 0.95, "r2_batch": 0.7}})
+    )
+    text = real.read(policies, laws)
+    assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
+    assert "4 engines, 48 requests kept in flight" in text
+    assert "| band | shorter than JSQ's | not told apart | longer than JSQ's |" in text
