@@ -94,6 +94,19 @@ def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     assert alike.worker == 1, "similarity that all share is no reason for the slow one"
 
 
+def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
+    slow = StepTime(LAW.fixed, LAW.per_expert * 3, LAW.per_request, LAW.n_experts)
+    situation = Situation(
+        [3, 3], 0, [0.9, 0.1], slots=[0, 1], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW]
+    )
+    drawn = np.subtract(MarginalUnion().costs(situation), MarginalUnion(prior=0.5).costs(situation))
+    assert drawn == pytest.approx(
+        [0.5 * 128 * 2 * LAW.per_expert * 0.4, -0.5 * 128 * 2 * LAW.per_expert * 0.4]
+    )
+    charged = situation._replace(tolls=[0.8, 0.0])
+    assert MarginalUnion(prior=0.5).costs(charged) == pytest.approx(MarginalUnion().costs(charged))
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nonsense_is_no_reason_to_crowd_or_to_crash(bad):
     outlook = Outlook([20.0, bad, 20.0], [5.0, 5.0, bad])
