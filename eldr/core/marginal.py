@@ -14,6 +14,9 @@ from eldr.core.policy import Choice, Situation, bound, check_load, known_scores,
 
 _JSQ = JSQ()
 MAX_LOAD = 3.0
+_STAYERS = 0.75
+"""Of those there, who feels what a request adds while it stays: half of them leave before it is half over, and of those who
+come instead many would not if it did not suit them. Counting all lengthens the tail where batches are large."""
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -24,7 +27,8 @@ class MarginalUnion:
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
     law ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
-    adds to those of everybody there. Where experts cost nothing, the fewest in flight win.
+    adds to those of everybody there; of the experts that it adds a part, as many of those there leave sooner. Where
+    experts cost nothing, the fewest in flight win.
 
     Parameters
     ----------
@@ -55,7 +59,7 @@ class MarginalUnion:
         costs = [
             # (B + n) T(B + n, A + dA) - B T(B, A), multiplied out: this runs for every engine with every request
             n * law.fixed
-            + law.per_expert * (n * active + growth * (n + batch))
+            + law.per_expert * (n * active + growth * (n + _STAYERS * batch))
             + law.per_request * (once + twice * batch)
             for batch, active, growth, law in zip(
                 situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True

@@ -58,8 +58,9 @@ def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
 def test_the_cost_is_the_growth_of_the_pools_step_time():
     situation = Situation([7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), laws=[LAW, LAW], sequences=2)
     before = 7 * LAW.seconds(7, 40.0)
+    leavers = 0.25 * 7 * 3.0 * LAW.per_expert
     assert MarginalUnion().costs(situation) == pytest.approx(
-        [9 * LAW.seconds(9, 43.0) - before, 2 * LAW.seconds(2, 8.0)]
+        [9 * LAW.seconds(9, 43.0) - before - leavers, 2 * LAW.seconds(2, 8.0)]
     )
 
 
