@@ -14,9 +14,8 @@ from eldr.core.policy import Choice, Situation, bound, check_load, known_scores,
 
 _JSQ = JSQ()
 MAX_LOAD = 3.0
-_STAYERS = 0.75
-"""Of those there, who feels what a request adds while it stays: half of them leave before it is half over, and of those who
-come instead many would not if it did not suit them. Counting all lengthens the tail where batches are large."""
+_FADES = 4
+"""Power of the share of experts in use with which growth is charged less for those there: see the notes."""
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -27,8 +26,7 @@ class MarginalUnion:
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
     law ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
-    adds to those of everybody there; of the experts that it adds a part, as many of those there leave sooner. Where
-    experts cost nothing, the fewest in flight win.
+    adds to those of everybody there. Where experts cost nothing, the fewest in flight win.
 
     Parameters
     ----------
@@ -39,6 +37,12 @@ class MarginalUnion:
     max_load : float
         Only workers that would hold at most so many times the mean load are looked at. The policy itself stays
         below, also in a pool of fast and slow workers, unless somebody tells it nonsense.
+
+    Notes
+    -----
+    Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the workers: the
+    fuller the unions, the sooner somebody else would have brought the same expert, and to sort requests by what does not last
+    lengthens the tail.
     """
 
     prior: float = 0.0
@@ -56,10 +60,12 @@ class MarginalUnion:
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
         once, twice = n * n, 2 * n
+        used = sum(outlook.active) / (len(outlook.active) * situation.laws[0].n_experts)
+        lasting = max(0.0, 1.0 - used**_FADES)
         costs = [
-            # (B + n) T(B + n, A + dA) - B T(B, A), multiplied out: this runs for every engine with every request
+            # (B + n) T(B + n, A + dA) - B T(B, A) but for what does not last, multiplied out: this runs for every engine
             n * law.fixed
-            + law.per_expert * (n * active + growth * (n + _STAYERS * batch))
+            + law.per_expert * (n * active + growth * (n + lasting * batch))
             + law.per_request * (once + twice * batch)
             for batch, active, growth, law in zip(
                 situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True

@@ -58,10 +58,23 @@ def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
 def test_the_cost_is_the_growth_of_the_pools_step_time():
     situation = Situation([7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), laws=[LAW, LAW], sequences=2)
     before = 7 * LAW.seconds(7, 40.0)
-    leavers = 0.25 * 7 * 3.0 * LAW.per_expert
+    brief = (20.0 / 128) ** 4 * 7 * 3.0 * LAW.per_expert  # what others would soon have brought
     assert MarginalUnion().costs(situation) == pytest.approx(
-        [9 * LAW.seconds(9, 43.0) - before - leavers, 2 * LAW.seconds(2, 8.0)]
+        [9 * LAW.seconds(9, 43.0) - before - brief, 2 * LAW.seconds(2, 8.0)]
     )
+
+
+def test_where_nearly_all_experts_are_in_use_growth_is_the_requests_own_affair():
+    def advantage(active):
+        """By how much a full worker with less growth is cheaper than an equally full one with more."""
+        outlook = Outlook([active, active], [1.0, 2.0])
+        return np.subtract.reduce(
+            MarginalUnion().costs(Situation([30, 30], 0, outlook=outlook, laws=[LAW, LAW]))[::-1]
+        )
+
+    assert advantage(0.0) == pytest.approx(31 * LAW.per_expert)
+    assert advantage(64.0) == pytest.approx((1 + 30 * 15 / 16) * LAW.per_expert)
+    assert advantage(128.0) == pytest.approx(LAW.per_expert)
 
 
 @given(situations())
