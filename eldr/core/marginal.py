@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import sub
 
 import numpy as np
 
 from eldr.core.balancers import JSQ
-from eldr.core.policy import Choice, Situation, check_load, known_scores, least_loaded_of, within
+from eldr.core.policy import Choice, Situation, bound, check_load, known_scores, least_loaded_of, within
 
 _JSQ = JSQ()
 MAX_LOAD = 3.0
+_FADES = 4
+"""Power of the share of experts in use with which growth is charged less for those there: see the notes."""
 _SAME = 1e-4
 """Costs that differ by a smaller share differ by nothing."""
 
@@ -28,10 +32,17 @@ class MarginalUnion:
     ----------
     prior : float
         Weight of similarity to centroids, if there are any, as a share of a layer's experts: with 1, a cosine of 1 above the
-        mean of all workers is worth as much as reading every expert. It tells workers apart while batches are small.
+        mean of all workers is worth as much as reading every expert. It tells workers apart while batches are small. Tolls
+        are taken off each similarity first; they keep centroids that are stale from crowding workers.
     max_load : float
         Only workers that would hold at most so many times the mean load are looked at. The policy itself stays
         below, also in a pool of fast and slow workers, unless somebody tells it nonsense.
+
+    Notes
+    -----
+    Of ``dA`` those there are charged ``1 - (A / E)**4``, ``A / E`` being the share of experts in use, mean over the workers: the
+    fuller the unions, the sooner somebody else would have brought the same expert, and to sort requests by what does not last
+    lengthens the tail.
     """
 
     prior: float = 0.0
@@ -49,10 +60,12 @@ class MarginalUnion:
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
         once, twice = n * n, 2 * n
+        used = sum(outlook.active) / (len(outlook.active) * situation.laws[0].n_experts)
+        lasting = max(0.0, 1.0 - used**_FADES)
         costs = [
-            # (B + n) T(B + n, A + dA) - B T(B, A), multiplied out: this runs for every engine with every request
+            # (B + n) T(B + n, A + dA) - B T(B, A) but for what does not last, multiplied out: this runs for every engine
             n * law.fixed
-            + law.per_expert * (n * active + growth * (n + batch))
+            + law.per_expert * (n * active + growth * (n + lasting * batch))
             + law.per_request * (once + twice * batch)
             for batch, active, growth, law in zip(
                 situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True
@@ -60,13 +73,17 @@ class MarginalUnion:
         ]
         scores = situation.similarity
         if self.prior and scores is not None:
+            if situation.tolls is not None:
+                scores = list(map(sub, scores, situation.tolls))
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
-            weight = self.prior * n
+            # of all workers alike: a slow one would draw who is near more than it puts off who is not
+            worth = sum([law.n_experts * law.per_expert for law in situation.laws]) / len(costs)
+            weight = self.prior * n * worth
             costs = [
                 # NaN for a worker without a centroid, which is like all others
-                cost - weight * law.n_experts * law.per_expert * (score - middle) if score == score else cost  # noqa: PLR0124
-                for cost, law, score in zip(costs, situation.laws, scores, strict=True)
+                cost - weight * (score - middle) if score == score else cost  # noqa: PLR0124
+                for cost, score in zip(costs, scores, strict=True)
             ]
         return costs
 
@@ -77,14 +94,15 @@ class MarginalUnion:
         costs = self.costs(situation)
         if not math.isfinite(sum(costs)):
             return _JSQ.choose(situation, rng)
-        if self.max_load < math.inf:
-            below = within(situation, self.max_load)
-            limit = _limit(min(costs[at] for at in below))
-            return least_loaded_of([at for at in below if costs[at] <= limit], situation)
-        limit = _limit(min(costs))
-        return least_loaded_of([at for at, cost in enumerate(costs) if cost <= limit], situation)
+        best = _cheapest(costs, range(len(costs)))
+        limit, n, loads = bound(situation, self.max_load), situation.sequences, situation.in_flight
+        if any(loads[at] + n > limit for at in best):  # hardly ever: who is crowded is dear
+            best = _cheapest(costs, within(situation, self.max_load))
+        return least_loaded_of(best, situation)
 
 
-def _limit(least: float) -> float:
-    """Return up to where costs are the same as the least."""
-    return least + _SAME * abs(least)
+def _cheapest(costs: Sequence[float], workers: Sequence[int]) -> list[int]:
+    """Return those of some workers whose costs are the same as the least."""
+    least = min([costs[at] for at in workers])
+    limit = least + _SAME * abs(least)
+    return [at for at in workers if costs[at] <= limit]

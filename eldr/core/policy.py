@@ -30,7 +30,7 @@ class Situation(NamedTuple):
         Cosine of the request's signature to each worker's centroid; NaN for a worker without a centroid, which is
         always a candidate. None means "no preference": no signature, or no centroids.
     slots : sequence of int, length n_workers, optional
-        Stable identity of each worker, needed by :class:`Domain` only.
+        Stable identity of each worker, needed by :class:`Domain` and tolls only.
     label : str, optional
         The request's workload label, used by :class:`Domain` only.
     outlook : Outlook, optional
@@ -39,6 +39,8 @@ class Situation(NamedTuple):
         Each worker's step time; with ``outlook``.
     sequences : int
         How many the request runs.
+    tolls : sequence of float, length n_workers, optional
+        What :class:`MarginalUnion` charges each similarity, see :class:`eldr.core.tolls.Tolls`; with ``slots``.
     """
 
     in_flight: Sequence[int]
@@ -49,6 +51,7 @@ class Situation(NamedTuple):
     outlook: Outlook | None = None
     laws: Sequence[StepTime] = ()
     sequences: int = 1
+    tolls: Sequence[float] | None = None
 
 
 class Choice(NamedTuple):
@@ -91,11 +94,16 @@ def check_load(max_load: float) -> None:
         raise ValueError(f"max_load: expected at least 1, got {max_load!r}")
 
 
+def bound(situation: Situation, max_load: float) -> float:
+    """Return ``max_load`` times the mean load with the request: what a worker may hold with it."""
+    loads = situation.in_flight
+    return max_load * (sum(loads) / len(loads) + situation.sequences)
+
+
 def within(situation: Situation, max_load: float) -> list[int]:
     """Return the workers that would hold at most ``max_load`` times the mean; the least loaded is always one."""
-    loads, n = situation.in_flight, situation.sequences
-    limit = max_load * (sum(loads) / len(loads) + n)
-    return [at for at, load in enumerate(loads) if load + n <= limit]
+    limit, n = bound(situation, max_load), situation.sequences
+    return [at for at, load in enumerate(situation.in_flight) if load + n <= limit]
 
 
 def least_loaded_of(candidates: Sequence[int], situation: Situation) -> Choice:

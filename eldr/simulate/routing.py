@@ -11,6 +11,7 @@ import numpy as np
 from eldr.core.policy import Policy, Situation
 from eldr.core.signature import Floats
 from eldr.core.step_time import StepTime
+from eldr.core.tolls import Tolls
 from eldr.core.union import Shape, Stay, Unions, spread
 from eldr.simulate.population import Population
 from eldr.simulate.rolling import Refits, Rolling
@@ -75,6 +76,7 @@ class Router:
         self._rolling = None if knowledge.refits is None else Rolling(knowledge.refits)
         self._labels = [population.labels[label] for label in population.label.tolist()]
         self._tokens = population.prompt_tokens.tolist()
+        self._tolls = Tolls()
         self._unions = None
         if knowledge.unions:
             layers = spread(range(population.n_layers))
@@ -102,9 +104,11 @@ class Router:
             label=self._labels[record],
             outlook=outlook,
             laws=self._knowledge.laws,
+            tolls=self._tolls.of(range(len(loads))),
         )
         worker, candidates = self._policy.choose(situation, self._rng)
         self._turn += 1
+        self._tolls.settle(situation)
         self._own[worker] += 1
         stay = None if unions is None or request is None else unions.join(self._workers[worker], request)
         return Placement(worker, candidates, stay)

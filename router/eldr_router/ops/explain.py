@@ -61,6 +61,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "eligible": False,
             "similarity": None,
             "in_band": None,
+            "toll": None,
             "active_experts": None,
             "growth": None,
             "cost_seconds": None,
@@ -86,6 +87,9 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
     if outlook is not None and isinstance(table.policy, MarginalUnion):
         for endpoint, cost in zip(decision.endpoints, table.policy.costs(decision.situation), strict=True):
             rows[endpoint.name]["cost_seconds"] = round(cost, 7)
+        if similarities is not None and decision.situation.tolls is not None:
+            for endpoint, toll in zip(decision.endpoints, decision.situation.tolls, strict=True):
+                rows[endpoint.name]["toll"] = round(toll, 6)
     answer.update(
         policy=decision.policy,
         reason=decision.reason,

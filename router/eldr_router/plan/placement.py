@@ -66,6 +66,8 @@ class Field(NamedTuple):
         Expected unions, where the policy asks for them and something is known.
     laws : sequence of StepTime
         With an outlook.
+    tolls : sequence of float, optional
+        With an outlook: what similarities are charged.
     reason : str
         Why there is an outlook for this request, or only for a mean one, or none.
     """
@@ -76,6 +78,7 @@ class Field(NamedTuple):
     request: Request | None = None
     outlook: Outlook | None = None
     laws: Sequence[StepTime] = ()
+    tolls: Sequence[float] | None = None
     reason: str = "policy"
 
 
@@ -107,8 +110,9 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
             policy = _JSQ
     similarity = None if scores is None else _of_engines(scores, field.slots)
     situation = Situation(
-        field.totals, turn, similarity, outlook=field.outlook, laws=field.laws, sequences=field.sequences
-    )
+        field.totals, turn, similarity, field.slots,
+        outlook=field.outlook, laws=field.laws, sequences=field.sequences, tolls=field.tolls,
+    )  # fmt: skip
     return Ranked(situation, policy.name, reason, policy.choose(situation, rng))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from eldr.centroids import CentroidSet
+from eldr.core.tolls import Tolls
 from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
 from eldr_router.plan.placement import Field
 from eldr_router.plan.signature import Signature
@@ -32,6 +33,8 @@ class Locality:
         None until the first signature tells the model's shape.
     laws : Laws
         Of the engines; they are learned whatever the policy.
+    tolls : Tolls
+        Of the centroid set in effect.
     n_experts : int or None
         Experts per layer of the model, by the last signature.
     """
@@ -39,6 +42,7 @@ class Locality:
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.unions: Unions | None = None
         self.laws = Laws()
+        self.tolls = Tolls()
         self.n_experts: int | None = None
         self._most_layers = most_layers
         self._centroids: CentroidSet | None = None
@@ -57,6 +61,8 @@ class Locality:
         Requests that began under another set are looked at through the layers of this one: two sets of layers in turn would
         begin anew with every request.
         """
+        if centroids is not self._centroids or not wanted:
+            self.tolls = Tolls()  # a new set shares requests out evenly by itself
         self._centroids, self._wanted = centroids, wanted
         if not wanted:
             self.unions = None
@@ -93,7 +99,8 @@ class Locality:
             return field._replace(reason=reason)
         outlook = unions.outlook(request, engines, field.totals, field.sequences)
         laws = self.laws.of(engines, unions.shape.n_experts)
-        return field._replace(request=request, outlook=outlook, laws=laws, reason=reason)
+        tolls = self.tolls.of(field.slots)
+        return field._replace(request=request, outlook=outlook, laws=laws, tolls=tolls, reason=reason)
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""

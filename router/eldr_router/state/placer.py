@@ -99,6 +99,7 @@ class Placer:
         """
         self.locality.notice(signature)
         decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
+        self.locality.tolls.settle(decision.situation)
         at = decision.choice.worker
         similarities = decision.situation.similarity
         similarity = None if similarities is None else similarities[at]

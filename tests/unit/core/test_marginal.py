@@ -58,9 +58,23 @@ def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
 def test_the_cost_is_the_growth_of_the_pools_step_time():
     situation = Situation([7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), laws=[LAW, LAW], sequences=2)
     before = 7 * LAW.seconds(7, 40.0)
+    brief = (20.0 / 128) ** 4 * 7 * 3.0 * LAW.per_expert  # what others would soon have brought
     assert MarginalUnion().costs(situation) == pytest.approx(
-        [9 * LAW.seconds(9, 43.0) - before, 2 * LAW.seconds(2, 8.0)]
+        [9 * LAW.seconds(9, 43.0) - before - brief, 2 * LAW.seconds(2, 8.0)]
     )
+
+
+def test_where_nearly_all_experts_are_in_use_growth_is_the_requests_own_affair():
+    def advantage(active):
+        """By how much a full worker with less growth is cheaper than an equally full one with more."""
+        outlook = Outlook([active, active], [1.0, 2.0])
+        return np.subtract.reduce(
+            MarginalUnion().costs(Situation([30, 30], 0, outlook=outlook, laws=[LAW, LAW]))[::-1]
+        )
+
+    assert advantage(0.0) == pytest.approx(31 * LAW.per_expert)
+    assert advantage(64.0) == pytest.approx((1 + 30 * 15 / 16) * LAW.per_expert)
+    assert advantage(128.0) == pytest.approx(LAW.per_expert)
 
 
 @given(situations())
@@ -92,6 +106,19 @@ def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     slow = StepTime(LAW.fixed, LAW.per_expert * 2, LAW.per_request, LAW.n_experts)
     alike = choose(policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW])
     assert alike.worker == 1, "similarity that all share is no reason for the slow one"
+
+
+def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
+    slow = StepTime(LAW.fixed, LAW.per_expert * 3, LAW.per_request, LAW.n_experts)
+    situation = Situation(
+        [3, 3], 0, [0.9, 0.1], slots=[0, 1], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW]
+    )
+    drawn = np.subtract(MarginalUnion().costs(situation), MarginalUnion(prior=0.5).costs(situation))
+    assert drawn == pytest.approx(
+        [0.5 * 128 * 2 * LAW.per_expert * 0.4, -0.5 * 128 * 2 * LAW.per_expert * 0.4]
+    )
+    charged = situation._replace(tolls=[0.8, 0.0])
+    assert MarginalUnion(prior=0.5).costs(charged) == pytest.approx(MarginalUnion().costs(charged))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -261,6 +261,40 @@ def test_slots_not_positions_decide():
     assert (got.endpoint.name, got.candidates) in (("d0", 2), ("d1", 2))
 
 
+def test_centroids_that_are_near_to_everything_do_not_crowd_their_engine():
+    _, place = placer(decode(4))
+    table_ = table(EYE, policy="MarginalUnion")
+    place.locality.follow(table_.centroids, wanted=True)
+
+    def engines(n):
+        names = []
+        for _ in range(n):
+            placement = place.place(table_, counts(2, 1, 9, 3))
+            placement.lease.release()  # every engine is idle: only centroids tell them apart
+            names.append(placement.endpoint.name)
+        return names
+
+    assert set(engines(40)) == {"d2"}
+    engines(200)
+    later = engines(80)
+    assert [later.count(f"d{at}") for at in range(4)] == pytest.approx([20] * 4, abs=3)
+    place.locality.follow(table_.centroids, wanted=True)
+    assert set(engines(8)) != {"d2"}, "the same set again: what was learned of it stays"
+    table_ = table(EYE, policy="MarginalUnion")
+    place.locality.follow(table_.centroids, wanted=True)
+    assert set(engines(40)) == {"d2"}, "a new set begins anew"
+
+
+def test_a_dry_run_charges_nothing():
+    _, place = placer(decode(2))
+    table_ = table(EYE, policy="MarginalUnion")
+    place.locality.follow(table_.centroids, wanted=True)
+    for _ in range(2):
+        place.place(table_, counts(0, 9, 0, 0)).lease.release()
+    first, second = (place.decide(table_, counts(0, 9, 0, 0), (), 1, 1).situation.tolls for _ in "12")
+    assert first == second == pytest.approx([-0.01, 0.01])
+
+
 def test_full_engines_are_no_candidates():
     _, place = placer(decode(2))
     limited = table(EYE, max_in_flight=2)

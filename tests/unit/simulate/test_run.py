@@ -25,7 +25,7 @@ def scores(small):
 
 @pytest.fixture(scope="module")
 def run(population, scores, law):
-    def run(text, *, window=WINDOW, rate=15.0, pool=None, tokens=60, seed=0):
+    def run(text, *, window=WINDOW, rate=15.0, pool=None, tokens=60, seed=0, similarity=scores):
         contender = parse_contender(text)
         workload = make_workload(population, rate=rate, window=window, seed=seed, output_tokens=tokens)
         done = simulate(
@@ -34,7 +34,7 @@ def run(population, scores, law):
             workload,
             window,
             contender.policy(groups_by_share(population.labels, population.shares, 4)),
-            similarity=scores if contender.centroids else None,
+            similarity=similarity if contender.centroids else None,
             unions=contender.unions,
             seed=seed,
         )
@@ -140,6 +140,18 @@ def test_routers_that_talk_seldom_balance_worse(run, law):
     one, often, seldom = imbalance(1, 1.0), imbalance(3, 0.01), imbalance(3, 5.0)
     assert one == pytest.approx(often, rel=0.06)
     assert seldom > often
+
+
+def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, monkeypatch):
+    stale = np.tile(np.float32([0.9, 0.1, 0.1, 0.1]), (len(scores), 1))
+
+    def imbalance(text):
+        return run(text, similarity=stale, rate=30.0)[1].measures.imbalance
+
+    without, charged = imbalance("MarginalUnion"), imbalance("MarginalUnion:prior=0.23")
+    monkeypatch.setattr("eldr.core.tolls.Tolls.settle", lambda self, situation: None)
+    crowded = imbalance("MarginalUnion:prior=0.23")
+    assert charged - without < (crowded - without) / 2
 
 
 def test_slow_engines_get_less_of_a_policy_that_knows_their_law(run, law):

@@ -1,0 +1,72 @@
+"""Tolls of centroids: the prior goes on sharing requests out as the fit did, whatever becomes of the traffic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import sub
+
+from eldr.core.policy import Situation
+from eldr.core.step_time import StepTime
+
+STEP = 0.01
+"""Of a cosine, per request: some hundred requests move a toll by what tells kinds of requests apart."""
+
+
+class Tolls:
+    """What each worker's similarity is charged, so that the prior favours every worker as often as it should.
+
+    Clusters of a fit hold equal shares of its requests: each centroid is the nearest of as many. Traffic changes, and some
+    are nearest to most of it; similarity then crowds their workers. A toll rises with every request that favours its worker
+    after tolls, and all of them fall in turn, so that favours are shared out evenly again. What a centroid says of all requests is
+    thereby taken off; what it says of one against others stays.
+
+    Notes
+    -----
+    One step of subgradient ascent per request on the dual of the fit's own problem, assignment under capacity: a toll is the
+    price of a worker's share. The share of a worker that takes ``s`` times as long is ``1 / s**2`` of another's, for what
+    is least in sum, ``B T(B)`` with ``T ~ s sqrt(B)``, asks for that.
+    """
+
+    def __init__(self) -> None:
+        self._tolls: dict[int, float] = {}
+        self._laws: Sequence[StepTime] = ()
+        self._steps: list[float] = []
+
+    def of(self, slots: Sequence[int]) -> list[float]:
+        """Return the tolls of workers by their slots, which their centroids belong to; 0 for one that was never seen."""
+        get = self._tolls.get
+        return [get(slot, 0.0) for slot in slots]
+
+    def settle(self, situation: Situation) -> None:
+        """Take a request that was placed in a situation; without similarities, slots and tolls of it nothing happens."""
+        scores, slots, charged = situation.similarity, situation.slots, situation.tolls
+        if scores is None or slots is None or charged is None:
+            return
+        left = list(map(sub, scores, charged))
+        if math.isnan(sum(left)):
+            # who has no centroid has no part in this
+            known = [at for at, score in enumerate(left) if not math.isnan(score)]
+            if not known:
+                return
+            left, slots = [left[at] for at in known], [slots[at] for at in known]
+            steps = _steps([situation.laws[at] for at in known])
+        else:
+            if situation.laws != self._laws:
+                self._laws, self._steps = situation.laws, _steps(situation.laws)
+            steps = self._steps
+        tolls = self._tolls
+        favourite, due = slots[left.index(max(left))], situation.turn % len(slots)
+        tolls[favourite] = tolls.get(favourite, 0.0) + STEP
+        tolls[slots[due]] = tolls.get(slots[due], 0.0) - steps[due]
+
+
+def _steps(laws: Sequence[StepTime]) -> list[float]:
+    """Return by how much each worker's toll falls when it is its turn: ``STEP`` on average."""
+    shares = [1.0] * len(laws)
+    if any(law is not laws[0] for law in laws):
+        full = [law.seconds(0.0, law.n_experts) for law in laws]
+        if min(full) > 0.0 and math.isfinite(sum(full)):
+            shares = [seconds**-2 for seconds in full]
+    unit = STEP * len(shares) / sum(shares)
+    return [unit * share for share in shares]

@@ -1,0 +1,145 @@
+"""Tolls: the prior favours every worker as often as it should, however stale the centroids are."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr.core.marginal import MarginalUnion
+from eldr.core.policy import Situation
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.tolls import STEP, Tolls
+from eldr.core.union import Outlook
+
+LAW = QWEN3_30B_MI300X
+
+
+def slower(times):
+    return StepTime(LAW.fixed * times, LAW.per_expert * times, LAW.per_request * times, LAW.n_experts)
+
+
+def settle(tolls, scores, turn, laws=None, slots=None):
+    """Let one request pass, and return which worker it favoured after tolls."""
+    slots = slots or range(len(scores))
+    charged = tolls.of(slots)
+    left = [score - toll for score, toll in zip(scores, charged, strict=True)]
+    laws = laws or [LAW] * len(scores)
+    tolls.settle(Situation([0] * len(scores), turn, scores, slots=slots, laws=laws, tolls=charged))
+    return max(range(len(left)), key=lambda at: -math.inf if math.isnan(left[at]) else left[at])
+
+
+def shares(tolls, traffic, laws=None, skip=1000):
+    """Return each worker's share of favours once tolls have settled."""
+    favours = np.zeros(len(traffic[0]))
+    for turn, scores in enumerate(traffic):
+        at = settle(tolls, scores, turn, laws)
+        favours[at] += turn >= skip
+    return favours / favours.sum()
+
+
+def drifted(n, rng, popular=0.7):
+    """Requests of four kinds, each near one of four centroids; most are of the last kind."""
+    for kind in rng.choice(4, size=n, p=[*[(1 - popular) / 3] * 3, popular]):
+        scores = rng.normal(0.3, 0.05, size=4)
+        scores[kind] += 0.5
+        yield scores.tolist()
+
+
+def test_centroids_that_are_near_to_most_requests_do_not_crowd_their_workers():
+    rng = np.random.default_rng(0)
+    assert np.allclose(shares(Tolls(), list(drifted(6000, rng))), 0.25, atol=0.02)
+
+
+def test_what_tells_requests_apart_stays():
+    """Of two requests the one nearer to a worker is still drawn to it more, and by as much."""
+    rng, tolls = np.random.default_rng(0), Tolls()
+    shares(tolls, list(drifted(3000, rng)))
+    charged = tolls.of(range(4))
+    policy, outlook = MarginalUnion(prior=0.23), Outlook([20.0] * 4, [5.0] * 4)
+
+    def costs(scores, tolls):
+        return np.array(
+            policy.costs(
+                Situation([5] * 4, 0, scores, slots=range(4), outlook=outlook, laws=[LAW] * 4, tolls=tolls)
+            )
+        )
+
+    near, far = [0.3, 0.3, 0.3, 0.8], [0.8, 0.3, 0.3, 0.3]
+    without = costs(near, None) - costs(far, None)
+    assert costs(near, charged) - costs(far, charged) == pytest.approx(without)
+    assert np.argmin(costs(far, charged)) == 0
+    drawn = costs(near, None).max() - costs(near, None)[3]
+    assert costs(near, charged).max() - costs(near, charged)[3] < drawn / 2
+
+
+def test_fresh_centroids_are_hardly_charged():
+    rng = np.random.default_rng(1)
+    tolls, most = Tolls(), 0.0
+    for turn, scores in enumerate(drifted(5000, rng, popular=0.25)):
+        settle(tolls, scores, turn)
+        charged = tolls.of(range(4))
+        most = max(most, max(charged) - min(charged))
+    assert most < 0.5, "never as much as what tells kinds apart"
+    assert np.ptp(charged) < 0.4
+
+
+def test_slow_workers_are_favoured_less():
+    rng = np.random.default_rng(2)
+    traffic = [rng.random(4).tolist() for _ in range(6000)]
+    found = shares(Tolls(), traffic, [LAW, slower(2.0), LAW, slower(2.0)])
+    assert found == pytest.approx([0.4, 0.1, 0.4, 0.1], abs=0.02)
+
+
+@pytest.mark.parametrize("law", [StepTime(0.0, 0.0, 0.0, 128), StepTime(math.inf, 0.0, 0.0, 128)])
+def test_laws_that_are_none_count_as_any(law):
+    rng = np.random.default_rng(3)
+    traffic = [rng.random(2).tolist() for _ in range(4000)]
+    assert shares(Tolls(), traffic, [law, LAW]) == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+@given(
+    st.lists(st.lists(st.floats(-1, 1) | st.just(math.nan), min_size=3, max_size=3), max_size=60),
+    st.integers(1, 40),
+)
+def test_tolls_stay_within_what_similarities_differ_by(traffic, times):
+    """However one-sided the traffic, and however long: nobody ever has to make up for more than a cosine's range."""
+    tolls = Tolls()
+    for turn, scores in enumerate(traffic * times):
+        settle(tolls, scores, turn)
+    charged = tolls.of(range(3))
+    assert all(math.isfinite(toll) for toll in charged)
+    assert max(charged) - min(charged) <= 2.0 + 4 * 3 * STEP
+
+
+def test_a_worker_that_was_away_comes_back_with_the_toll_it_had():
+    rng, tolls = np.random.default_rng(4), Tolls()
+    shares(tolls, list(drifted(2000, rng)))
+    before = tolls.of([0])
+    for turn, scores in enumerate(drifted(2000, rng)):
+        settle(tolls, scores[1:], turn, slots=[1, 2, 3])
+    assert tolls.of([0]) == before
+    assert abs(np.mean(tolls.of(range(4)))) < 0.05, "nobody left it far behind"
+
+
+def test_who_has_no_centroid_has_no_part():
+    tolls = Tolls()
+    for turn in range(300):
+        settle(tolls, [0.9, math.nan, 0.2], turn)
+        settle(tolls, [math.nan] * 3, turn)
+    first, second, third = tolls.of(range(3))
+    assert second == 0.0
+    assert first - third == pytest.approx(0.7, abs=3 * STEP)
+
+
+def test_nothing_happens_without_a_preference():
+    tolls = Tolls()
+    bare = Situation([1, 2], 0, laws=[LAW, LAW])
+    for missing in (
+        bare,
+        bare._replace(similarity=[0.1, 0.9]),
+        bare._replace(similarity=[0.1, 0.9], tolls=[0.0, 0.0]),
+    ):
+        tolls.settle(missing)
+    assert tolls.of([0, 1]) == [0.0, 0.0]
