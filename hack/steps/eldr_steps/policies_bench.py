@@ -23,7 +23,7 @@ CALIBRATION = 108
 @click.command("policies", context_settings={"show_default": True})
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", help="Weights.")
 @click.option(
-    "--requests", type=click.IntRange(160), default=900, help="Measured in each pool under each policy."
+    "--requests", type=click.IntRange(160), default=600, help="Measured in each pool under each policy."
 )
 @click.option(
     "--engines", "pools", multiple=True, type=click.IntRange(2, 8), default=(2, 4), help="Repeatable."
