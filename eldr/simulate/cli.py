@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import click
 from rich.console import Console
@@ -42,6 +43,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--max-samples", type=click.IntRange(2), default=4000, help="Records kept of logs, chosen uniformly."
 )
 @click.option(
+    "--last-minutes",
+    type=click.FloatRange(0, min_open=True),
+    callback=files.finite,
+    help="Only records of so long before the newest one of the logs.",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "logged"]),
+    default="poisson",
+    help="Requests of a log come at random, or with the gaps and in the order of the log, at its own rate unless told.",
+)
+@click.option(
     "--workload", type=click.Choice(["task", "language", "captured"]),
     help="Requests instead of a log: synthetic kinds of tasks or languages, or captured activations.",
 )  # fmt: skip
@@ -64,7 +77,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--batch",
     "batches",
     callback=options.numbers(float, 1),
-    help="Mean batch per engine instead of a rate [default: 32]",
+    help="Mean batch per engine instead of a rate [default: 32; logged arrivals as they came]",
 )
 @click.option(
     "--law",
@@ -136,6 +149,8 @@ def command(
     logs: tuple[Path, ...],
     model: str | None,
     max_samples: int,
+    last_minutes: float | None,
+    arrivals: Literal["poisson", "logged"],
     workload: str | None,
     geometry: str,
     engines: tuple[int, ...],
@@ -167,6 +182,8 @@ def command(
     """
     if logs and workload:
         raise click.UsageError("--log and --workload: choose one")
+    if not logs and (last_minutes is not None or arrivals == "logged"):
+        raise click.UsageError("--last-minutes, --arrivals logged: there is no log; name one with --log")
     if rates and batches:
         raise click.UsageError("--rate and --batch: choose one")
     if logs and drift_at is not None:
@@ -181,7 +198,13 @@ def command(
     try:
         if logs:
             asked = sources.from_logs(
-                list(logs), model=model, limit=max_samples, law=law, sampled=unions == "sampled"
+                list(logs),
+                model=model,
+                limit=max_samples,
+                last=math.inf if last_minutes is None else 60 * last_minutes,
+                law=law,
+                arrivals=arrivals,
+                sampled=unions == "sampled",
             )
         elif workload == "captured":
             asked = sources.from_captured(drifts=drift_at is not None, law=law, sampled=unions != "expected")
@@ -207,9 +230,10 @@ def command(
             prefill=prefill,
             routers=routers,
             lag=lag,
+            arrivals=arrivals,
         )
         for n in engines
-        for load in rates or batches or _BATCH
+        for load in rates or batches or ((None,) if arrivals == "logged" else _BATCH)
     ]
     study = Study(asked.source, settings, chosen, range(seeds))
     try:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from eldr.core.step_time import StepTime
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
-from eldr.simulate.population import Source
+from eldr.simulate.population import Population, Source
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 
+_BURSTY = 4.0
 _BEFORE = ("fr", "ru", "manual", "legal")
 _AFTER = ("en", "zh", "python", "changelog")
 
@@ -45,19 +47,42 @@ class Asked:
     notes: tuple[str, ...] = ()
 
 
-def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | None, sampled: bool) -> Asked:
+def from_logs(
+    paths: list[Path],
+    *,
+    model: str | None,
+    limit: int,
+    last: float,
+    law: str | None,
+    arrivals: Literal["poisson", "logged"],
+    sampled: bool,
+) -> Asked:
     """Return the requests of logs.
+
+    Parameters
+    ----------
+    paths : list of Path
+        Directories or segments.
+    model : str, optional
+    limit : int
+        Records kept.
+    last : float
+        How far back from the newest record, seconds.
+    law : str, optional
+    arrivals : {"poisson", "logged"}
+    sampled : bool
+        Whether single steps are drawn.
 
     Raises
     ------
     eldr.fit.samples.FitError
         If the logs do not carry a simulation.
     ValueError
-        If the law is none.
+        If the law is none, or arrivals as logged are not known.
     """
-    logged = read_logs(paths, model=model, limit=limit, seed=0, sampled=sampled)
+    logged = read_logs(paths, model=model, limit=limit, seed=0, sampled=sampled, last=last)
     calibration, requests = logged.known.calibration, logged.known.requests
-    notes = logged.damaged
+    notes = (*logged.damaged, *_on_arrivals(requests, arrivals))
     if law is None:
         notes = (*notes, "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law")
     skipped = "".join(f", {count} left out ({reason})" for reason, count in logged.skipped.items())
@@ -71,6 +96,22 @@ def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | No
         distinct=len(requests),
         notes=notes,
     )
+
+
+def _on_arrivals(requests: Population, arrivals: Literal["poisson", "logged"]) -> tuple[str, ...]:
+    known = requests.arrivals
+    if known is None:
+        if arrivals == "logged":
+            raise ValueError(
+                "--arrivals: the times in this log tell no order of its requests; use --arrivals poisson"
+            )
+        return ()
+    if arrivals == "poisson" and known.burstiness > _BURSTY:
+        times = f"{known.burstiness:.0f} times the variance of random ones"
+        return (
+            f"the log's requests come in bursts ({times}); with --arrivals logged simulated ones do, too",
+        )
+    return ()
 
 
 def from_captured(*, drifts: bool, law: str | None, sampled: bool) -> Asked:

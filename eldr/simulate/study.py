@@ -90,6 +90,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender) -> tuple
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
         prefill=setting.prefill,
+        logged=setting.arrivals == "logged",
     )
     kind = contender.centroids
     done = simulate(
