@@ -112,6 +112,9 @@ HEADER_LOG: Final = "x-eldr-log"
 HEADER_SESSION: Final = "x-session-id"
 """Request header: requests of the same value go to the same prefill engine while it has room; the name that vLLM's own
 router reads first. Forwarded to engines."""
+HEADER_ADMIN_TOKEN: Final = "x-eldr-admin-token"  # noqa: S105 - the name of the header
+"""Request header of the admin port: the token alone, for who comes through the API server's proxy, which keeps ``authorization``
+for itself."""
 HEADER_DECODE: Final = "x-eldr-decode"
 """Response header of the router: name of the decode engine that served the request."""
 

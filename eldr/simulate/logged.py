@@ -57,6 +57,7 @@ def read_logs(
     seed: int,
     sampled: bool = False,
     last: float = math.inf,
+    share: float = 1.0,
 ) -> Logged:
     """Read logs.
 
@@ -73,6 +74,8 @@ def read_logs(
         Whether to draw the experts of single decode steps as well.
     last : float
         How far back from the model's newest record to go, seconds.
+    share : float
+        Of the requests that were logged, above 0.
 
     Raises
     ------
@@ -97,7 +100,7 @@ def read_logs(
     told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, rng, sampled=sampled)
+        known = _traffic(samples, times, rng, share=share, sampled=sampled)
     except FitError as error:
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
@@ -108,7 +111,7 @@ def read_logs(
 
 
 def _traffic(
-    samples: Samples, times: npt.NDArray[np.float64], rng: np.random.Generator, *, sampled: bool
+    samples: Samples, times: npt.NDArray[np.float64], rng: np.random.Generator, *, share: float, sampled: bool
 ) -> Traffic:
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     if not 1 <= samples.top_k <= shape[1]:
@@ -143,12 +146,12 @@ def _traffic(
         # the first step computes the prompt's last token again and is not counted
         output_tokens=newer.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,
-        arrivals=_arrivals(newer, times),
+        arrivals=_arrivals(newer, times, share),
     )
     return Traffic(calibration, requests)
 
 
-def _arrivals(samples: Samples, times: npt.NDArray[np.float64]) -> Arrivals | None:
+def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:
     """Return when samples came, and how many of all that was logged came meanwhile; None if their clocks say nonsense."""
     if samples.times is None or not np.isfinite(samples.times).all():
         return None
@@ -157,7 +160,7 @@ def _arrivals(samples: Samples, times: npt.NDArray[np.float64]) -> Arrivals | No
         return None
     gaps = np.diff(samples.times)
     meanwhile = np.count_nonzero((times >= first) & (times <= last))
-    return Arrivals(np.append(gaps, gaps.mean()), (meanwhile - 1) / (last - first))
+    return Arrivals(np.append(gaps, gaps.mean()), (meanwhile - 1) / (last - first) / share)
 
 
 def _credible(samples: Samples) -> npt.NDArray[np.intp]:

@@ -24,8 +24,7 @@ class Setting:
     ----------
     engines : int
     rate, batch : float or None
-        Requests per second, or the mean batch of an engine that the rate should lead to: exactly one of them, or with logged
-        arrivals none, for the log's own rate.
+        Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
     law : StepTime
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
@@ -83,10 +82,10 @@ class Setting:
         rate = self.rate
         if rate is None and self.batch is not None:
             return at_batch(self.laws, population, tokens, self.batch, rng)
-        if rate is None and self.arrivals == "logged" and population.arrivals is not None:
+        if rate is None and population.arrivals is not None:
             rate = population.arrivals.rate
         if rate is None:
-            raise ValueError("expected a rate or a batch")
+            raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
         return at_rate(self.laws, population, tokens, rate, rng, most=self.limits.max_num_seqs)
 
     def window(self, population: Population, step: float) -> Window:
