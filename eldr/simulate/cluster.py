@@ -65,6 +65,8 @@ class Cluster:
         None: the current one.
     namespace : str, optional
         None: the context's own.
+    kubeconfig : str, optional
+        None: what ``KUBECONFIG`` says, or ``~/.kube/config``.
 
     Raises
     ------
@@ -72,15 +74,17 @@ class Cluster:
         If there is no such context.
     """
 
-    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+    def __init__(
+        self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None
+    ) -> None:
         configuration = kubernetes.client.Configuration()
         try:
-            self._own = _load(configuration, context)
+            own = _load(configuration, context, kubeconfig)
         except kubernetes.config.ConfigException as error:
             raise FitError(
                 "NoKubeconfig", f"{error}; set KUBECONFIG to your cluster's, or name a context of it"
             ) from None
-        self.namespace = namespace or self._own
+        self.namespace = namespace or own
         configuration.retries = False
         self._client = kubernetes.client.ApiClient(configuration)
 
@@ -192,9 +196,9 @@ class Cluster:
         raise _refused(answer.status, what, self.namespace, said)
 
 
-def _load(configuration: Any, context: str | None) -> str:
+def _load(configuration: Any, context: str | None, file: str | None) -> str:
     """Fill in a configuration and return the namespace that belongs to it."""
-    file = os.environ.get("KUBECONFIG") or None  # the library looks once, when it is imported
+    file = file or os.environ.get("KUBECONFIG") or None  # the library looks once, when it is imported
     try:
         known, active = kubernetes.config.list_kube_config_contexts(file)
     except kubernetes.config.ConfigException:
