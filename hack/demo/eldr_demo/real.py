@@ -57,7 +57,7 @@ class RealEngines:
 
     title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, always as many requests in flight"
     plan = SHORT
-    known = ()
+    known: tuple[str, ...] = ()
 
     def __init__(self, *, in_flight: int = 40, **changes: float) -> None:
         defaults = DemoSettings(
