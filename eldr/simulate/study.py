@@ -7,10 +7,11 @@ from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
-from eldr.simulate.contenders import Contender, groups_by_share
+from eldr.simulate.contenders import Contender
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
 from eldr.simulate.run import Pool, simulate

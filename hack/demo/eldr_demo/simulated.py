@@ -57,7 +57,7 @@ class SimulatedEngines:
         self._traces = traces.load()
         law = QWEN3_30B_MI300X.for_experts(self._traces.n_experts)
         constants = (1e3 * law.fixed, 1e6 * law.per_expert, 1e6 * law.per_request)
-        self.known = (
+        self.known: tuple[str, ...] = (
             *("--engines", str(self.settings.decode), "--rate", f"{rate:g}"),
             *("--law", ",".join(f"{speed * constant:.6g}" for constant in constants)),
             *("--policies", f"JSQ,ELDR,MarginalUnion:prior={DEFAULT_PRIOR:g}"),
