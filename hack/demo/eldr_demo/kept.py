@@ -11,6 +11,8 @@ from eldr.fit.samples import FitError
 from eldr.siglog import Record, frame, read
 from eldr.simulate.cluster import Cluster
 from eldr_demo import objects
+from eldr_demo.load import Outcome
+from eldr_demo.report import Phase
 
 
 def keep(kubeconfig: str, folder: Path, shifted: float, known: Sequence[str]) -> str:
@@ -52,6 +54,17 @@ def write(records: Iterable[Record], folder: Path, shifted: float, known: Sequen
             written.append(path)
     said = [f"signature log: {', '.join(map(str, written)) or 'nothing was logged'}"]
     if known and written:
-        said.append("what the pool simulator makes of the same traffic, to be compared with the rows above:")
-        said += [f"  eldr simulate --log {path} {shlex.join(known)}" for path in written]
+        said.append("what the pool simulator makes of it; compare its experts with those of the rows above:")
+        rest = shlex.join(known)
+        said += [f"  eldr simulate --log {path} {rest}  # {path.stem} mix, fitted" for path in written]
+        if len(written) > 1:
+            both = " ".join(f"--log {path}" for path in written)
+            said.append(f"  eldr simulate {both} {rest}  # second mix, stale")
     return "\n".join(said)
+
+
+def rate(phases: Sequence[Phase], outcomes: Sequence[Outcome]) -> float:
+    """Return how many requests per second came in the measured spans; chance makes it another one than was asked for."""
+    seconds = sum(phase.ended - phase.measured_from for phase in phases)
+    came = sum(phase.measured_from <= o.started < phase.ended for phase in phases for o in outcomes)
+    return came / seconds if seconds else 0.0

@@ -58,9 +58,9 @@ class SimulatedEngines:
         law = QWEN3_30B_MI300X.for_experts(self._traces.n_experts)
         constants = (1e3 * law.fixed, 1e6 * law.per_expert, 1e6 * law.per_request)
         self.known: tuple[str, ...] = (
-            *("--engines", str(self.settings.decode), "--rate", f"{rate:g}"),
+            *("--engines", str(self.settings.decode)),
             *("--law", ",".join(f"{speed * constant:.6g}" for constant in constants)),
-            *("--policies", f"JSQ,ELDR,MarginalUnion:prior={DEFAULT_PRIOR:g}"),
+            *("--policies", f"JSQ,ELDR,MarginalUnion,MarginalUnion:prior={DEFAULT_PRIOR:g}"),
         )
 
     def manifest(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from eldr.wire import ExpertCounts, encode_counts
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.compare import STATISTICS, compare
-from eldr_demo.kept import write
+from eldr_demo.kept import rate, write
 from eldr_demo.load import Outcome
 from eldr_demo.picture import draw
 from eldr_demo.plan import FULL, SHORT, Measure
@@ -291,14 +291,20 @@ def test_an_answer_of_another_length_is_wrong():
 def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     captured, folder = traces.load(), tmp_path / "siglog"
     records = [make_record(captured, at, at, time=1000.0 + at, tokens=96) for at in range(300)]
-    said = write(records, folder, 1160.0, SimulatedEngines(rate=9.0, speed=2.0).known).splitlines()
+    said = write(records, folder, 1160.0, (*SimulatedEngines(speed=2.0).known, "--rate", "9")).splitlines()
     assert [path.name for path in sorted(folder.iterdir())] == ["first.siglog", "second.siglog"]
-    (command,) = [line for line in said if "second.siglog" in line and "eldr simulate" in line]
+    first, command, both = (line.partition("#")[0] for line in said if "eldr simulate" in line)
+    assert command in said[3]
+    assert "first.siglog" in first
+    assert both.count("--log") == 2
     quick = ["--seconds", "5", "--warmup", "2", "--seeds", "1", "--jobs", "1"]
     done = CliRunner().invoke(main, [*shlex.split(command)[1:], *quick])
     assert done.exit_code == 0, done.output
     assert "centroids from the older 70, simulated are the newer 70" in done.output
     assert "4 engines, 9 requests/s" in done.output
     assert "takes 15.73 ms" in done.output, "twice the law of the simulated engines"
+    phases = [Phase(Measure("JSQ", "first"), begin, begin + 10.0) for begin in (5.0, 40.0)]
+    outcomes = [Outcome("p", at, float(at), at + 1.0, at + 9.0, 96, None) for at in range(60)]
+    assert rate(phases, outcomes) == 1.0
     said = write(records, folder, math.inf, ()).splitlines()
     assert said == [f"signature log: {folder / 'first.siglog'}"], "nothing of an earlier run stays"
