@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import kubernetes
 import urllib3
+import yaml
 
 from eldr import contract
 from eldr.fit.samples import FitError
@@ -79,8 +80,8 @@ class Cluster:
     ) -> None:
         configuration = kubernetes.client.Configuration()
         try:
-            own = _load(configuration, context, kubeconfig)
-        except kubernetes.config.ConfigException as error:
+            own, self._inside = _load(configuration, context, kubeconfig)
+        except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, TypeError) as error:
             raise FitError(
                 "NoKubeconfig", f"{error}; set KUBECONFIG to your cluster's, or name a context of it"
             ) from None
@@ -152,7 +153,7 @@ class Cluster:
 
     def _read(self, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
         """Yield what a router's admin port answers, straight from the pod where that is sure to be the pod."""
-        if ipaddress.ip_address(pod.address).is_loopback or "KUBERNETES_SERVICE_HOST" in os.environ:
+        if self._inside or ipaddress.ip_address(pod.address).is_loopback:
             yield from _direct(pod, path, token)
             return
         proxied = f"/api/v1/namespaces/{self.namespace}/pods/{pod.name}:{contract.PORT_ADMIN}/proxy{path}"
@@ -161,8 +162,15 @@ class Cluster:
             yield from answer.stream(_CHUNK)
 
     def _object(self, path: str, what: str, query: list[tuple[str, str]] | None = None) -> Object:
-        with self._get(path, what, query) as answer:
-            found: Object = json.loads(answer.data)
+        try:
+            with self._get(path, what, query) as answer:
+                found = json.loads(answer.data)
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise FitError("ClusterUnreachable", f"{what} could not be read: {error}") from None
+        if not isinstance(found, dict):
+            raise FitError(
+                "ClusterUnreachable", f"{what}: expected an object; is the server a Kubernetes API?"
+            )
         return found
 
     def _get(
@@ -196,8 +204,8 @@ class Cluster:
         raise _refused(answer.status, what, self.namespace, said)
 
 
-def _load(configuration: Any, context: str | None, file: str | None) -> str:
-    """Fill in a configuration and return the namespace that belongs to it."""
+def _load(configuration: Any, context: str | None, file: str | None) -> tuple[str, bool]:
+    """Fill in a configuration; return the namespace that belongs to it, and whether this is a pod of that cluster."""
     file = file or os.environ.get("KUBECONFIG") or None  # the library looks once, when it is imported
     try:
         known, active = kubernetes.config.list_kube_config_contexts(file)
@@ -205,11 +213,11 @@ def _load(configuration: Any, context: str | None, file: str | None) -> str:
         if context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
             raise
         kubernetes.config.load_incluster_config(client_configuration=configuration)
-        return "default"
+        return "default", True
     kubernetes.config.load_kube_config(file, context=context, client_configuration=configuration)
     if context is not None:
         active = next(one for one in known if one["name"] == context)
-    return str((active or {}).get("context", {}).get("namespace") or "default")
+    return str((active or {}).get("context", {}).get("namespace") or "default"), False
 
 
 def _direct(pod: RouterPod, path: str, token: str) -> Iterator[bytes]:

@@ -200,8 +200,13 @@ def test_what_is_missing_is_said(api, monkeypatch, tmp_path):
     assert "NoRouters: EldrDeployment demo in namespace team has no running router" in fails(
         "--from-cluster", "demo"
     )
+    api.answer = lambda path, headers: (200, b"<html>")
+    assert "ClusterUnreachable: EldrDeployment demo could not be read" in fails("--from-cluster", "demo")
     api.close()
     assert "ClusterUnreachable" in fails("--from-cluster", "demo")
+    (tmp_path / "nonsense").write_text("{[")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nonsense"))
+    assert "NoKubeconfig" in fails("--from-cluster", "demo")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nosuch"))
     assert "NoKubeconfig" in fails("--from-cluster", "demo")
 
