@@ -182,8 +182,8 @@ def command(
 ) -> None:
     """Say what each placement policy would bring, before any engine is touched.
 
-    Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log) or on
-    one of three workloads, and compares each with JSQ on the same requests.
+    Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log,
+    --from-cluster) or on one of three workloads, and compares each with JSQ on the same requests.
     """
     if bool(logs) + bool(workload) + bool(from_cluster) > 1:
         raise click.UsageError("--log, --from-cluster and --workload: choose one")
