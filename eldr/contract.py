@@ -109,9 +109,14 @@ LATE_DISCARDED: Final = "discarded"
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_LOG: Final = "x-eldr-log"
 """Request header: ``off`` keeps this request out of the signature log, whatever the sample rate."""
+HEADER_DOMAIN: Final = "x-eldr-domain"
+"""Request header: the domain that the request belongs to, for the policy Domain. Not forwarded to engines."""
 HEADER_SESSION: Final = "x-session-id"
 """Request header: requests of the same value go to the same prefill engine while it has room; the name that vLLM's own
 router reads first. Forwarded to engines."""
+HEADER_ADMIN_TOKEN: Final = "x-eldr-admin-token"  # noqa: S105 - the name of the header
+"""Request header of the admin port: the token alone, for who comes through the API server's proxy, which keeps ``authorization``
+for itself."""
 HEADER_DECODE: Final = "x-eldr-decode"
 """Response header of the router: name of the decode engine that served the request."""
 
@@ -206,6 +211,7 @@ Settings stand here, not in pod templates, so that changing them never restarts 
    "policy": one of POLICIES,
    "tau": float, "min_candidates": n,     the band
    "max_load": float | null,              engines are candidates up to so many times the mean load; null: no bound
+   "domains": [{"name": str, "share": n}],  who shares the slots with policy Domain, see ``HEADER_DOMAIN``; absent: nobody
    "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
    "sample_rate": float,                  share of requests that are logged
    "lease_seconds": float,                of the prefill engines' KV blocks
@@ -217,9 +223,10 @@ A router loads ``staged`` beside ``active`` and reports both in its state; it sw
 
 POLICY_ELDR: Final = "ELDR"
 POLICY_MARGINAL: Final = "MarginalUnion"
+POLICY_DOMAIN: Final = "Domain"
 POLICY_DEFAULT: Final = POLICY_MARGINAL
 """Chosen by docs/evidence.md: of the policies whose P99 is nowhere above the balancer's by more than noise, the fastest."""
-POLICIES: Final = (POLICY_ELDR, POLICY_MARGINAL, "JSQ", "RoundRobin", "PowerOfTwo", "Random")
+POLICIES: Final = (POLICY_ELDR, POLICY_MARGINAL, "JSQ", POLICY_DOMAIN, "RoundRobin", "PowerOfTwo", "Random")
 
 SHARD_KEY: Final = "shard"
 """Key under ``binaryData`` of a centroid shard ConfigMap. The shards, in order, joined, are one centroid file."""

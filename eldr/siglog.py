@@ -30,7 +30,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id : str
         Base id (see :func:`eldr.contract.base_id`).
     time : float
-        Unix time of the placement, seconds.
+        Unix time of the request's arrival, seconds.
     model : str
         Served name.
     n_layers, n_experts, top_k : int

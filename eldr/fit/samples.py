@@ -42,6 +42,8 @@ class Samples:
     top_k : int
     skipped : dict of str to int
         Why records were left out, and how many.
+    times : ndarray of float64, shape (n,), optional
+        Unix time of each request's arrival, seconds, ascending; None for samples that were never sent.
     """
 
     prefill: Unsigned
@@ -50,6 +52,7 @@ class Samples:
     in_flight: npt.NDArray[np.int64]
     top_k: int
     skipped: dict[str, int]
+    times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.prefill)
@@ -68,6 +71,7 @@ class Samples:
             self.in_flight[positions],
             self.top_k,
             self.skipped,
+            None if self.times is None else self.times[positions],
         )
 
 
@@ -159,6 +163,7 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
         in_flight=np.array([counted.record.in_flight for counted in kept]),
         top_k=top_k,
         skipped=dict(skipped),
+        times=np.array([counted.record.time for counted in kept], dtype=np.float64),
     )
 
 

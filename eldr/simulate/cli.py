@@ -28,8 +28,6 @@ from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
 from eldr.threads import one_thread
 
-_POLICIES = "JSQ,ELDR,ELDR:max_load=1.25,MarginalUnion,MarginalUnion:prior=0.23"
-_BATCH = (32.0,)
 _WIDTH = 120  # of a table that goes to a file
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -39,9 +37,28 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--log", "logs", multiple=True, type=click.Path(exists=True, path_type=Path),
     help="Signature log of your own traffic: a router's log directory or one segment; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--from-cluster",
+    metavar="NAME",
+    help="Logs of the routers of an EldrDeployment, with your kubeconfig; its engines, policy, tau and learned law unless told.",
+)
+@click.option("--namespace", help="Namespace of the deployment [default: the context's].")
+@click.option("--context", help="Context of the kubeconfig [default: the current one].")
 @click.option("--model", help="Served model whose records are used; by default the one with the most.")
 @click.option(
     "--max-samples", type=click.IntRange(2), default=4000, help="Records kept of logs, chosen uniformly."
+)
+@click.option(
+    "--last-minutes",
+    type=click.FloatRange(0, min_open=True),
+    callback=files.finite,
+    help="Only records of so long before the newest one of the logs.",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "logged"]),
+    default="poisson",
+    help="Requests of a log come at random, or with the gaps and in the order of the log, at its own rate unless told.",
 )
 @click.option(
     "--workload", type=click.Choice(["task", "language", "captured"]),
@@ -56,8 +73,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--engines",
     callback=options.numbers(int, 1, 1024),
-    default="16",
-    help="Decode engines, several separated by commas.",
+    help="Decode engines, several separated by commas [default: 16, or the deployment's]",
 )
 @click.option(
     "--rate", "rates", callback=options.numbers(float, 1e-6), help="Requests per second, separated by commas."
@@ -66,7 +82,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--batch",
     "batches",
     callback=options.numbers(float, 1),
-    help="Mean batch per engine instead of a rate [default: 32]",
+    help="Mean batch per engine instead of a rate [default: 32; the log's own rate with --from-cluster, --arrivals logged]",
 )
 @click.option(
     "--law",
@@ -82,8 +98,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--policies",
     "contenders",
     callback=options.policies,
-    default=_POLICIES,
-    help="NAME[:option=value]..., separated by commas.",
+    help=f"NAME[:option=value]..., separated by commas [default: {sources.POLICIES}, or with the deployment's settings]",
 )
 @click.option(
     "--tau", "taus", callback=options.numbers(float, 0, 2), help="Adds ELDR with these widths of the band."
@@ -156,16 +171,21 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def command(
     *,
     logs: tuple[Path, ...],
+    from_cluster: str | None,
+    namespace: str | None,
+    context: str | None,
     model: str | None,
     max_samples: int,
+    last_minutes: float | None,
+    arrivals: sources.Arrivals,
     workload: str | None,
     geometry: str,
-    engines: tuple[int, ...],
+    engines: tuple[int, ...] | None,
     rates: tuple[float, ...] | None,
     batches: tuple[float, ...] | None,
     law: str | None,
     speeds: tuple[float, ...],
-    contenders: tuple[Contender, ...],
+    contenders: tuple[Contender, ...] | None,
     taus: tuple[float, ...] | None,
     seeds: int,
     seconds: float,
@@ -189,27 +209,37 @@ def command(
 ) -> None:
     """Say what each placement policy would bring, before any engine is touched.
 
-    Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log) or on
-    one of three workloads, and compares each with JSQ on the same requests.
+    Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log,
+    --from-cluster) or on one of three workloads, and compares each with JSQ on the same requests.
     """
-    if logs and workload:
-        raise click.UsageError("--log and --workload: choose one")
+    if bool(logs) + bool(workload) + bool(from_cluster) > 1:
+        raise click.UsageError("--log, --from-cluster and --workload: choose one")
+    own = bool(logs or from_cluster)
+    if not own and (last_minutes is not None or arrivals == "logged"):
+        raise click.UsageError("--last-minutes, --arrivals logged: there is no log; name one with --log")
+    if not from_cluster and (namespace or context):
+        raise click.UsageError("--namespace, --context: there is no deployment; name one with --from-cluster")
     if rates and batches:
         raise click.UsageError("--rate and --batch: choose one")
-    if logs and drift_at is not None:
+    if own and drift_at is not None:
         raise click.UsageError(
             "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
         )
-    chosen = tuple(
-        dict.fromkeys((*contenders, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ())))
-    )
-    if logs and any(contender.name == "Domain" for contender in chosen):
+    if own and any(contender.name == "Domain" for contender in contenders or ()):
         raise click.UsageError("--policies: Domain needs labels, which a log does not hold; use --workload")
     try:
-        if logs:
-            asked = sources.from_logs(
-                list(logs), model=model, limit=max_samples, law=law, sampled=unions == "sampled"
-            )
+        reading = sources.Reading(
+            model=model,
+            limit=max_samples,
+            last=math.inf if last_minutes is None else 60 * last_minutes,
+            law=law,
+            arrivals=arrivals,
+            sampled=unions == "sampled",
+        )
+        if from_cluster:
+            asked = sources.from_cluster(from_cluster, reading, namespace=namespace, context=context)
+        elif logs:
+            asked = sources.from_logs(list(logs), reading)
         elif workload == "captured":
             asked = sources.from_captured(drifts=drift_at is not None, law=law, sampled=unions != "expected")
         else:
@@ -218,6 +248,8 @@ def command(
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    chosen = contenders or options.parse_policies(asked.policies)
+    chosen = tuple(dict.fromkeys((*chosen, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ()))))
     settings = [
         Setting(
             engines=n,
@@ -237,9 +269,10 @@ def command(
             cache=options.cache(cached, lost=cached_counts == "lost", prefilled=prefill is not None),
             routers=routers,
             lag=lag,
+            arrivals=arrivals,
         )
-        for n in engines
-        for load in rates or batches or _BATCH
+        for n in engines or (asked.engines,)
+        for load in rates or batches or (asked.batch,)
     ]
     options.check(settings, objective, rates)
     study = Study(asked.source, settings, chosen, range(seeds))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
-from eldr.simulate.population import Population, Traffic, draw_steps
+from eldr.simulate.population import Arrivals, Population, Traffic, draw_steps
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
@@ -48,7 +50,14 @@ class Logged:
 
 
 def read_logs(
-    paths: Sequence[Path], *, model: str | None, limit: int, seed: int, sampled: bool = False
+    paths: Sequence[Path],
+    *,
+    model: str | None,
+    limit: int,
+    seed: int,
+    sampled: bool = False,
+    last: float = math.inf,
+    share: float = 1.0,
 ) -> Logged:
     """Read logs.
 
@@ -63,6 +72,10 @@ def read_logs(
     seed : int
     sampled : bool
         Whether to draw the experts of single decode steps as well.
+    last : float
+        How far back from the model's newest record to go, seconds.
+    share : float
+        Of the requests that were logged, above 0.
 
     Raises
     ------
@@ -71,18 +84,23 @@ def read_logs(
     """
     files = [file for path in paths for file in _files(path)]
     damaged: dict[Path, str] = {}
+    came: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+    for record in _records(files, damaged):
+        came[record.model].append(record.time)
+    if not came:
+        where = ", ".join(str(path) for path in paths)
+        raise FitError("NoSamples", f"{where}: holds no record yet; send traffic and try again")
     if model is None:
-        names = Counter(record.model for record in _records(files, damaged))
-        if not names:
-            where = ", ".join(str(path) for path in paths)
-            raise FitError("NoSamples", f"{where}: holds no record yet; send traffic and try again")
-        model = names.most_common(1)[0][0]
+        model = max(came, key=lambda name: len(came[name]))
+    times = np.array(came.get(model, [0.0]))
     rng = np.random.default_rng([seed, 5])
-    chosen, skipped = reservoir(_records(files, damaged), limit, rng, model=model, since=0.0)
+    chosen, skipped = reservoir(
+        _records(files, damaged), limit, rng, model=model, since=float(times.max()) - last
+    )
     told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
-        known = _traffic(samples, rng, sampled=sampled)
+        known = _traffic(samples, times, rng, share=share, sampled=sampled)
     except FitError as error:
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
@@ -92,7 +110,9 @@ def read_logs(
     return Logged(model, known, left_out, told)
 
 
-def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Traffic:
+def _traffic(
+    samples: Samples, times: npt.NDArray[np.float64], rng: np.random.Generator, *, share: float, sampled: bool
+) -> Traffic:
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     if not 1 <= samples.top_k <= shape[1]:
         raise FitError("BadGeometry", f"records of {samples.top_k} of {shape[1]} experts per token")
@@ -126,8 +146,21 @@ def _traffic(samples: Samples, rng: np.random.Generator, *, sampled: bool) -> Tr
         # the first step computes the prompt's last token again and is not counted
         output_tokens=newer.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,
+        arrivals=_arrivals(newer, times, share),
     )
     return Traffic(calibration, requests)
+
+
+def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:
+    """Return when samples came, and how many of all that was logged came meanwhile; None if their clocks say nonsense."""
+    if samples.times is None or not np.isfinite(samples.times).all():
+        return None
+    first, last = samples.times[[0, -1]].tolist()
+    if last <= first:
+        return None
+    gaps = np.diff(samples.times)
+    meanwhile = np.count_nonzero((times >= first) & (times <= last))
+    return Arrivals(np.append(gaps, gaps.mean()), (meanwhile - 1) / (last - first) / share)
 
 
 def _credible(samples: Samples) -> npt.NDArray[np.intp]:

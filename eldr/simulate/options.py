@@ -39,10 +39,21 @@ def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) 
     return read
 
 
-def policies(_: click.Context, parameter: click.Parameter, text: str) -> tuple[Contender, ...]:
-    """Read policies separated by commas; JSQ, which all are compared with, comes first whether named or not."""
+def parse_policies(text: str) -> tuple[Contender, ...]:
+    """Read policies separated by commas; JSQ, which all are compared with, comes first whether named or not.
+
+    Raises
+    ------
+    ValueError
+        As :func:`eldr.simulate.contenders.parse_contender` does.
+    """
+    return tuple(dict.fromkeys(parse_contender(part.strip()) for part in f"JSQ,{text}".split(",")))
+
+
+def policies(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Contender, ...] | None:
+    """Read policies as :func:`parse_policies` does."""
     try:
-        return tuple(dict.fromkeys(parse_contender(part.strip()) for part in f"JSQ,{text}".split(",")))
+        return None if text is None else parse_policies(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param=parameter) from None
 

@@ -14,6 +14,30 @@ from eldr.fit.samples import Samples
 Ints = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.uint16]
 
+_SPAN = 16  # requests, in the mean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """When the requests of a log came.
+
+    Attributes
+    ----------
+    gaps : ndarray of float64, shape (n,)
+        Seconds from each request to the next one; after the last one, the mean.
+    rate : float
+        Requests per second that routers saw, those that are not simulated included.
+    """
+
+    gaps: npt.NDArray[np.float64]
+    rate: float
+
+    @property
+    def burstiness(self) -> float:
+        """Variance of the number of requests in equal spans over its mean: about 1 where they come at random."""
+        counts, _ = np.histogram(np.cumsum(self.gaps), max(2, len(self.gaps) // _SPAN))
+        return float(counts.var() / counts.mean())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Population:
@@ -38,6 +62,8 @@ class Population:
     output_tokens : ndarray of int, shape (n,), optional
         Length of each answer where it is known.
     top_k : int
+    arrivals : Arrivals, optional
+        When they came, in the order in which they stand here; None where nobody knows.
     """
 
     prefill: npt.NDArray[np.unsignedinteger[Any]]
@@ -50,6 +76,7 @@ class Population:
     later: tuple[float, ...] | None
     output_tokens: Ints | None
     top_k: int
+    arrivals: Arrivals | None = None
 
     def __len__(self) -> int:
         return len(self.prefill)

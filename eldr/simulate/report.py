@@ -64,6 +64,7 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "engines": setting.engines,
         "rate": float(np.mean([one.rate for one in outcomes])),
         "batch": setting.batch,
+        "arrivals": setting.arrivals,
         "speeds": list(setting.speeds),
         "unions": "sampled" if setting.sampled else "expected",
         "output_tokens": setting.output_tokens,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Setting:
     ----------
     engines : int
     rate, batch : float or None
-        Requests per second, or the mean batch of an engine that the rate should lead to: exactly one of them.
+        Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
     law : StepTime
         Of the experts on an engine's fullest rank.
     speeds : tuple of float
@@ -49,6 +50,8 @@ class Setting:
     routers : int
     lag : float
         Seconds.
+    arrivals : {"poisson", "logged"}
+        At random, or with the gaps between the requests of a log.
     """
 
     engines: int
@@ -68,6 +71,7 @@ class Setting:
     prefill: Prefill | None
     routers: int
     lag: float
+    arrivals: Literal["poisson", "logged"] = "poisson"
 
     @property
     def laws(self) -> tuple[StepTime, ...]:
@@ -86,13 +90,16 @@ class Setting:
         """Return the even load that the rate, or the batch that is wanted, stands for."""
         rng = np.random.default_rng([seed, 6])
         tokens = float(self.lengths(population).mean())
-        if self.rate is not None:
-            return at_rate(
-                self.laws, population, tokens, self.rate, rng, most=self.limits.max_num_seqs, ranks=self.ranks
-            )
-        if self.batch is None:
-            raise ValueError("expected a rate or a batch")
-        return at_batch(self.laws, population, tokens, self.batch, rng, ranks=self.ranks)
+        rate = self.rate
+        if rate is None and self.batch is not None:
+            return at_batch(self.laws, population, tokens, self.batch, rng, ranks=self.ranks)
+        if rate is None and population.arrivals is not None:
+            rate = population.arrivals.rate
+        if rate is None:
+            raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
+        return at_rate(
+            self.laws, population, tokens, rate, rng, most=self.limits.max_num_seqs, ranks=self.ranks
+        )
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""

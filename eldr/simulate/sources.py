@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from eldr.core.step_time import StepTime
+from eldr.fit.samples import FitError
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
+from eldr.simulate.effect import in_effect
 from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
-from eldr.simulate.population import Source
+from eldr.simulate.population import Population, Source
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 
+_BURSTY = 4.0
 _BEFORE = ("fr", "ru", "manual", "legal")
 _AFTER = ("en", "zh", "python", "changelog")
+
+
+POLICIES = "JSQ,ELDR,ELDR:max_load=1.25,MarginalUnion,MarginalUnion:prior=0.23"
+"""Compared unless told."""
+BATCH = 32.0
+"""Requests of an engine unless told."""
+Arrivals = Literal["poisson", "logged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How logs are read.
+
+    Attributes
+    ----------
+    model : str or None
+    limit : int
+        Records kept.
+    last : float
+        How far back from the newest record, seconds.
+    law : str or None
+    arrivals : {"poisson", "logged"}
+    sampled : bool
+        Whether single steps are drawn.
+    """
+
+    model: str | None
+    limit: int
+    last: float
+    law: str | None
+    arrivals: Arrivals
+    sampled: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +73,14 @@ class Asked:
         Of an engine.
     notes : tuple of str
         What to know before believing the figures.
+    engines : int
+        Decode engines.
+    policies : str
+        As ``--policies`` takes them.
+    batch : float or None
+        Mean batch of an engine; None: what the log's own rate leads to.
+    has_rate : bool
+        Whether they tell how many came per second.
     """
 
     source: Source
@@ -46,21 +91,76 @@ class Asked:
     distinct: int
     ranks: int = 1
     notes: tuple[str, ...] = ()
+    engines: int = 16
+    policies: str = POLICIES
+    batch: float | None = BATCH
+    has_rate: bool = False
 
 
-def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | None, sampled: bool) -> Asked:
+def from_cluster(name: str, reading: Reading, *, namespace: str | None, context: str | None) -> Asked:
+    """Return the requests that a deployment's routers have logged, and what is in effect there.
+
+    Raises
+    ------
+    eldr.fit.samples.FitError
+        If the deployment cannot be read, or its logs do not carry a simulation.
+    ValueError
+        If the law is none, or arrivals as logged are not known.
+    """
+    from eldr.simulate.cluster import Cluster  # brings the client library
+
+    with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
+        found = Cluster(context, namespace).find(name, Path(folder))
+        own = in_effect(found.resource, found.states)
+        if not any(file.stat().st_size for log in found.logs for file in log.iterdir()):
+            raise FitError(
+                "NoSamples",
+                f"the routers of {name} have logged no request yet; raise spec.signatures.samplePercent if it is low, send traffic, "
+                "and try again",
+            )
+        learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
+        reading = replace(reading, model=reading.model or own.model, law=reading.law or own.law)
+        asked = from_logs(list(found.logs), reading, share=own.share)
+    return replace(
+        asked,
+        words=f"{own.words}{learned} {asked.words}",
+        notes=(*found.notes, *own.notes, *asked.notes),
+        engines=own.engines,
+        policies=own.policies,
+        batch=None if asked.has_rate else asked.batch,
+    )
+
+
+def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Asked:
     """Return the requests of logs.
+
+    Parameters
+    ----------
+    paths : list of Path
+        Directories or segments.
+    reading : Reading
+    share : float
+        Of the requests that were logged, above 0.
 
     Raises
     ------
     eldr.fit.samples.FitError
         If the logs do not carry a simulation.
     ValueError
-        If the law is none.
+        If the law is none, or arrivals as logged are not known.
     """
-    logged = read_logs(paths, model=model, limit=limit, seed=0, sampled=sampled)
+    law = reading.law
+    logged = read_logs(
+        paths,
+        model=reading.model,
+        limit=reading.limit,
+        seed=0,
+        sampled=reading.sampled,
+        last=reading.last,
+        share=share,
+    )
     calibration, requests = logged.known.calibration, logged.known.requests
-    notes = logged.damaged
+    notes = (*logged.damaged, *_on_arrivals(requests, reading.arrivals))
     if law is None:
         notes = (*notes, "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law")
     skipped = "".join(f", {count} left out ({reason})" for reason, count in logged.skipped.items())
@@ -70,10 +170,28 @@ def from_logs(paths: list[Path], *, model: str | None, limit: int, law: str | No
         f"Requests of {logged.model!r} from the log: centroids from the older {len(calibration)}, simulated are the newer "
         f"{len(requests)}{skipped}.",
         None,
-        sampled=sampled,
+        sampled=reading.sampled,
         distinct=len(requests),
         notes=notes,
+        has_rate=requests.arrivals is not None,
+        batch=None if reading.arrivals == "logged" else BATCH,
     )
+
+
+def _on_arrivals(requests: Population, arrivals: Arrivals) -> tuple[str, ...]:
+    known = requests.arrivals
+    if known is None:
+        if arrivals == "logged":
+            raise ValueError(
+                "--arrivals: the times in this log tell no order of its requests; use --arrivals poisson"
+            )
+        return ()
+    if arrivals == "poisson" and known.burstiness > _BURSTY:
+        times = f"{known.burstiness:.0f} times the variance of random ones"
+        return (
+            f"the log's requests come in bursts ({times}); with --arrivals logged simulated ones do, too",
+        )
+    return ()
 
 
 def from_captured(*, drifts: bool, law: str | None, sampled: bool) -> Asked:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from eldr.centroids import CentroidSet
+from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
-from eldr.simulate.contenders import Contender, groups_by_share
+from eldr.simulate.contenders import Contender
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Population, Source
 from eldr.simulate.ranks import dealt, profiles
@@ -123,6 +124,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         output_tokens=setting.output_tokens,
         drift_at=setting.drift_at,
         prefill=setting.prefill,
+        logged=setting.arrivals == "logged",
     )
     seen = population if setting.cache is None else setting.cache.seen(population, seed)
     return Load(point.rate, window, workload, seen)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eldr.simulate.population import Ints, Population
+from eldr.simulate.population import Arrivals, Ints, Population
 from eldr.simulate.prefix import PrefixCache
 
 Times = npt.NDArray[np.float64]
@@ -86,8 +86,9 @@ def make_workload(
     output_tokens: int | None,
     drift_at: float = math.inf,
     prefill: Prefill | None = None,
+    logged: bool = False,
 ) -> Workload:
-    """Draw Poisson arrivals.
+    """Draw Poisson arrivals, or take the requests in the order and with the gaps in which they were logged.
 
     Parameters
     ----------
@@ -105,11 +106,13 @@ def make_workload(
         When the mix of labels changes, seconds.
     prefill : Prefill, optional
         Without, prompts take no time.
+    logged : bool
+        Take logged gaps, all of them scaled to the rate. The seed says where in the log it begins; after its end it begins again.
 
     Raises
     ------
     ValueError
-        If the mix should change and the population knows no other, or lengths are not known.
+        If the mix should change and the population knows no other, or lengths or logged arrivals are not known.
     """
     if rate <= 0:
         raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
@@ -117,12 +120,13 @@ def make_workload(
         raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
     rng = np.random.default_rng([seed, 1])
     last = window.end + window.cooldown
-    expected = int(last * rate * 1.2) + 100
-    arrival = np.cumsum(rng.exponential(1 / rate, expected))
-    while arrival[-1] < last:
-        arrival = np.concatenate([arrival, arrival[-1] + np.cumsum(rng.exponential(1 / rate, expected))])
-    arrival = arrival[: np.searchsorted(arrival, last)]
-    record = _records(population, arrival, drift_at, np.random.default_rng([seed, 2]))
+    if logged:
+        if population.arrivals is None:
+            raise ValueError("arrivals: nobody knows when these requests came; use poisson")
+        arrival, record = _as_logged(population.arrivals, rate, last, rng)
+    else:
+        arrival = _poisson(rate, last, rng)
+        record = _records(population, arrival, drift_at, np.random.default_rng([seed, 2]))
     if output_tokens is not None:
         tokens = np.full(len(arrival), output_tokens)
     else:
@@ -136,6 +140,25 @@ def make_workload(
     arrival, record, tokens = arrival[order], record[order], tokens[order]
     measured = (arrival >= window.warmup) & (arrival < window.end)
     return Workload(arrival, ready[order], record, tokens, measured)
+
+
+def _poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
+    expected = int(last * rate * 1.2) + 100
+    arrival = np.cumsum(rng.exponential(1 / rate, expected))
+    while arrival[-1] < last:
+        arrival = np.concatenate([arrival, arrival[-1] + np.cumsum(rng.exponential(1 / rate, expected))])
+    return arrival[: np.searchsorted(arrival, last)]
+
+
+def _as_logged(arrivals: Arrivals, rate: float, last: float, rng: np.random.Generator) -> tuple[Times, Ints]:
+    """Go round in the log from a random request on until it is too late."""
+    n = len(arrivals.gaps)
+    order = (int(rng.integers(n)) + np.arange(n)) % n
+    gaps = arrivals.gaps[order] / (arrivals.gaps.mean() * rate)
+    rounds = int(last / gaps.sum()) + 1
+    arrival = np.cumsum(np.tile(gaps, rounds))
+    n_before = int(np.searchsorted(arrival, last))
+    return arrival[:n_before], np.tile((order + 1) % n, rounds)[:n_before]
 
 
 def _records(population: Population, arrival: Times, drift_at: float, rng: np.random.Generator) -> Ints:

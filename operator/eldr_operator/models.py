@@ -63,6 +63,13 @@ class AcceleratorSpec(_Model):
     resource_name: str = "amd.com/gpu"
 
 
+class DomainSpec(_Model):
+    """An item of ``spec.router.domains``."""
+
+    name: str
+    share: int = 1
+
+
 class RouterSpec(_Model):
     """``spec.router``."""
 
@@ -74,6 +81,7 @@ class RouterSpec(_Model):
     tau: float = 0.1
     min_candidates: int = 1
     max_load: float | None = None
+    domains: tuple[DomainSpec, ...] = ()
     max_in_flight_per_decode: int = 256
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()

@@ -59,6 +59,7 @@ def test_hot_settings_change_without_a_restart(world):
         router={
             "tau": "0.25",
             "policy": "JSQ",
+            "domains": [{"name": "code"}, {"name": "law", "share": 3}],
             "maxLoad": "1.25",
             "minCandidates": 2,
             "maxInFlightPerDecode": 9,
@@ -68,6 +69,7 @@ def test_hot_settings_change_without_a_restart(world):
     wait_for(lambda: world.routing["tau"] == 0.25, "tau", 60)
     wanted = {
         "policy": "JSQ",
+        "domains": [{"name": "code", "share": 1}, {"name": "law", "share": 3}],
         "max_load": 1.25,
         "min_candidates": 2,
         "max_in_flight": 9,

@@ -209,10 +209,17 @@ async def test_the_admin_port_is_guarded(start):
     async with start("p0", "d0") as router:
         get = router.client.get
         for path in (contract.PATH_STATE, contract.PATH_COUNTS, contract.PATH_SIGLOG, "/nothing"):
-            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
+            wrong = (
+                {"authorization": "Bearer wrong"},
+                {"authorization": TOKEN},
+                {contract.HEADER_ADMIN_TOKEN: "wrong"},
+            )
+            for headers in ({}, *wrong, {contract.HEADER_ADMIN_TOKEN: ""}):
                 assert (await get(router.admin + path, headers=headers)).status_code == 401
             assert (await get(router.url + path, headers=AUTH)).status_code == 404, "never on the client port"
         assert (await get(router.admin + "/nothing", headers=AUTH)).status_code == 404
+        proxied = {contract.HEADER_ADMIN_TOKEN: TOKEN}
+        assert (await get(router.admin + contract.PATH_STATE, headers=proxied)).status_code == 200
         assert (await router.client.post(router.admin + contract.PATH_STATE, headers=AUTH)).status_code == 405
         counts = (await get(router.admin + contract.PATH_COUNTS, headers=AUTH)).json()
         own = router.app.services.router

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eldr_demo import objects, report
+from eldr_demo import kept, objects, report
 from eldr_demo.engines import Engines
 from eldr_demo.picture import draw
 from eldr_demo.real import RealEngines
@@ -59,6 +59,11 @@ def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: f
         except* Exception as group:  # noqa: BLE001 - whatever went wrong is shown below the table
             failure = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
         ok = summarise(demo, console, out, failure)
+        known = engines.known
+        if known and demo.phases:
+            known = (*known, "--rate", f"{kept.rate(demo.phases, demo.load.outcomes):.3g}")
+        told = kept.keep(str(cluster.kubeconfig), out / "siglog", demo.shifted, known)
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
         console.print(cluster.kubectl("-n", objects.NAMESPACE, "get", "eldr,ef"), highlight=False)
         if not ok:
             console.print(

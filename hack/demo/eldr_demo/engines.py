@@ -43,13 +43,17 @@ class DemoSettings:
 
 
 class Engines(Protocol):
-    """A kind of engine: what is deployed, and what it is asked."""
+    """A kind of engine: what is deployed, and what it is asked.
+
+    ``known`` are options that tell ``eldr simulate`` of the pool; empty if it could not predict this one.
+    """
 
     title: str
     remark: str
     """How to read the table; empty where nothing is to be said."""
     settings: DemoSettings
     plan: tuple[Step, ...]
+    known: tuple[str, ...]
 
     def manifest(self) -> dict[str, Any]:
         """Return the ``spec`` of the EldrDeployment."""

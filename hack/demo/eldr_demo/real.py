@@ -61,6 +61,7 @@ class RealEngines:
         "What placement does to the time of real engines: docs/benchmarks/policies.md, make bench-policies."
     )
     plan = SHORT
+    known: tuple[str, ...] = ()
 
     def __init__(self, *, in_flight: int = 40, **changes: float) -> None:
         defaults = DemoSettings(

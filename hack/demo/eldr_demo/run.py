@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,11 @@ class Demo:
     view : View
     engines : Engines
     console : Console
+
+    Attributes
+    ----------
+    shifted : float
+        When the second mix began, Unix time.
     """
 
     view: objects.View
@@ -38,6 +44,7 @@ class Demo:
     console: Console
     phases: list[Phase] = field(default_factory=list)
     activations: dict[str, float] = field(default_factory=dict)
+    shifted: float = math.inf
     load: Load = field(init=False)
     sampler: Sampler = field(init=False)
     _policy: str = ""
@@ -47,6 +54,8 @@ class Demo:
         await self._deploy()
         async with self._traffic():
             for step in self.engines.plan:
+                if step.mix == "second":
+                    self.shifted = min(self.shifted, time.time())
                 if isinstance(step, Measure):
                     await self._measure(step)
                 else:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from eldr.core.policies import DEFAULT_PRIOR
+from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim import text, traces
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, Poisson
@@ -54,6 +56,13 @@ class SimulatedEngines:
         self._rate = rate
         self._speed = speed
         self._traces = traces.load()
+        law = QWEN3_30B_MI300X.for_experts(self._traces.n_experts)
+        constants = (1e3 * law.fixed, 1e6 * law.per_expert, 1e6 * law.per_request)
+        self.known: tuple[str, ...] = (
+            *("--engines", str(self.settings.decode)),
+            *("--law", ",".join(f"{speed * constant:.6g}" for constant in constants)),
+            *("--policies", f"JSQ,ELDR,MarginalUnion,MarginalUnion:prior={DEFAULT_PRIOR:g}"),
+        )
 
     def manifest(self) -> dict[str, Any]:
         """Return a minimal spec, but for what a two-core machine and a short run need."""

@@ -59,6 +59,7 @@ def config_map(cr: EldrDeployment, table: Table) -> Object:
         "tau": spec.router.tau,
         "min_candidates": spec.router.min_candidates,
         "max_load": spec.router.max_load,
+        "domains": [domain.model_dump() for domain in spec.router.domains],
         "max_in_flight": spec.router.max_in_flight_per_decode,
         "sample_rate": spec.signatures.sample_percent / 100,
         "lease_seconds": float(spec.engine.lease_seconds),

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from eldr.contract import ROLE_DECODE
+from eldr.core.balancers import Domain
 from eldr.core.marginal import MarginalUnion
 from eldr_router.http.errors import RouterError, bad_request
 from eldr_router.plan.signature import NO_SIGNATURE, read_signature
@@ -22,7 +23,8 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
     services : Services
     body : bytes
         ``{"eldr": counts}`` as a prefill engine sends them, see :data:`eldr.contract.ELDR_KEY`; without them, what
-        happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent.
+        happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent. ``"domain"``: what it says it
+        belongs to.
 
     Raises
     ------
@@ -35,6 +37,9 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         raise bad_request(
             f"sequences: expected a whole number from 1, got {sequences!r:.40}", param="sequences"
         )
+    domain = fields.get("domain")
+    if domain is not None and not isinstance(domain, str):
+        raise bad_request(f"domain: expected a name, got {domain!r:.40}", param="domain")
     counts = fields.get("eldr")
     signature = NO_SIGNATURE if counts is None else read_signature(counts)
     registry, table = services.registry, services.table
@@ -48,6 +53,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         "max_in_flight": table.max_in_flight,
         "choice": None,
     }
+    domains = table.policy.groups if isinstance(table.policy, Domain) else {}
     rows: dict[str, dict[str, Any]] = {}
     known = registry.endpoints(ROLE_DECODE)
     for endpoint, total in zip(known, registry.totals(known), strict=True):
@@ -59,6 +65,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "total": total,
             "bound": registry.bound(endpoint, table.max_in_flight),
             "eligible": False,
+            "domain": next((name for name, slots in domains.items() if endpoint.spec.slot in slots), None),
             "similarity": None,
             "in_band": None,
             "toll": None,
@@ -67,7 +74,8 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "cost_seconds": None,
         }
     try:
-        decision = services.placer.decide(table, signature, (), sequences, registry.turns(ROLE_DECODE) + 1)
+        turn = registry.turns(ROLE_DECODE) + 1
+        decision = services.placer.decide(table, signature, (), sequences, turn, domain=domain)
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
         return {**answer, "engines": list(rows.values())}

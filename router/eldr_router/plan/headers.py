@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from eldr.contract import HEADER_DECODE, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
+from eldr.contract import HEADER_DECODE, HEADER_DOMAIN, HEADER_LOG, HEADER_REQUEST_ID, HEADER_SESSION
 from eldr_router.http.head import JSON, Headers, ResponseHead, end_to_end, header_lines
 from eldr_router.http.requests import Request
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _DECODE = HEADER_DECODE.encode()
 _LOG = HEADER_LOG.encode()
+_DOMAIN = HEADER_DOMAIN.encode()
 _SESSION = HEADER_SESSION.encode()
 _NOT_FORWARDED = frozenset(
     (
@@ -21,6 +22,7 @@ _NOT_FORWARDED = frozenset(
         _REQUEST_ID,
         _DECODE,
         _LOG,
+        _DOMAIN,
     )
 )
 _POST = b"POST %%b HTTP/1.1\r\nhost: %%b\r\n%b%b: %%b\r\ncontent-length: %%d\r\n%%b\r\n" % (
@@ -86,6 +88,12 @@ def returned_id(request: Request, own: str) -> tuple[bytes, bytes]:
 def session(request: Request) -> bytes:
     """Return what the client wants kept together, empty for nothing."""
     return request.get(_SESSION) or b""
+
+
+def domain(request: Request) -> str | None:
+    """Return the domain that the client says the request belongs to."""
+    value = request.get(_DOMAIN)
+    return None if value is None else value.decode("latin-1")
 
 
 def is_logged(request: Request) -> bool:

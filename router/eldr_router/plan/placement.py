@@ -10,7 +10,7 @@ import numpy as np
 
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr.core.balancers import JSQ
+from eldr.core.balancers import JSQ, Domain
 from eldr.core.policy import Choice, Situation
 from eldr.core.step_time import StepTime
 from eldr.core.union import Outlook, Request
@@ -20,6 +20,8 @@ from eldr_router.plan.table import Table
 REASONS = (
     "similarity",
     "union",
+    "domain",
+    "no_domain",
     "policy",
     "no_centroids",
     "no_signature",
@@ -70,6 +72,8 @@ class Field(NamedTuple):
         With an outlook: what similarities are charged.
     reason : str
         Why there is an outlook for this request, or only for a mean one, or none.
+    label : str or None
+        The domain that the request says it belongs to.
     """
 
     slots: list[int]
@@ -80,6 +84,7 @@ class Field(NamedTuple):
     laws: Sequence[StepTime] = ()
     tolls: Sequence[float] | None = None
     reason: str = "policy"
+    label: str | None = None
 
 
 def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np.random.Generator) -> Ranked:
@@ -100,6 +105,9 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         scores, reason = score(table.centroids, signature)[0], field.reason
         if field.outlook is None:
             policy = _JSQ
+    elif isinstance(policy, Domain):
+        group = policy.groups.get(field.label or "", frozenset())
+        reason = "domain" if group.intersection(field.slots) else "no_domain"
     elif signature is WHOLE:
         policy, reason = _JSQ, "whole"
     elif policy.name != POLICY_ELDR:
@@ -110,9 +118,16 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
             policy = _JSQ
     similarity = None if scores is None else _of_engines(scores, field.slots)
     situation = Situation(
-        field.totals, turn, similarity, field.slots,
-        outlook=field.outlook, laws=field.laws, sequences=field.sequences, tolls=field.tolls,
-    )  # fmt: skip
+        field.totals,
+        turn,
+        similarity,
+        slots=field.slots,
+        label=field.label,
+        outlook=field.outlook,
+        laws=field.laws,
+        sequences=field.sequences,
+        tolls=field.tolls,
+    )
     return Ranked(situation, policy.name, reason, policy.choose(situation, rng))
 
 

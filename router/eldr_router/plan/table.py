@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from eldr.centroids import CentroidSet
-from eldr.contract import DEFAULT_LEASE_SECONDS, POLICIES, POLICY_DEFAULT, POLICY_ELDR, ROUTING_VERSION
+from eldr.contract import (
+    DEFAULT_LEASE_SECONDS,
+    POLICIES,
+    POLICY_DEFAULT,
+    POLICY_DOMAIN,
+    POLICY_ELDR,
+    ROUTING_VERSION,
+)
 from eldr.core.balancers import JSQ
+from eldr.core.domains import groups_by_share
 from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class RoutingError(ValueError):
@@ -29,7 +40,7 @@ class SetRef:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`."""
+    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`. ``slots`` are those that domains share."""
 
     model: str = ""
     epoch: int = 0
@@ -38,6 +49,8 @@ class Intent:
     min_candidates: int = 1
     max_load: float = math.inf
     prior: float = DEFAULT_PRIOR
+    domains: tuple[tuple[str, float], ...] = ()
+    slots: tuple[int, ...] = ()
     max_in_flight: int = 256
     sample_rate: float = 1.0
     lease_seconds: float = DEFAULT_LEASE_SECONDS
@@ -93,8 +106,16 @@ def make_table(intent: Intent, *, epoch: int, active: SetRef | None, centroids: 
         min_candidates=intent.min_candidates,
         max_load=intent.max_load,
         prior=intent.prior,
+        groups=groups(intent),
     )
     return Table(intent, epoch, policy, active, centroids)
+
+
+def groups(intent: Intent) -> dict[str, frozenset[int]]:
+    """Return the slots of each domain: the first ones for the largest share."""
+    names, shares = [name for name, _ in intent.domains], [share for _, share in intent.domains]
+    places = groups_by_share(names, shares, len(intent.slots))
+    return {name: frozenset(intent.slots[place] for place in some) for name, some in places.items()}
 
 
 EMPTY = make_table(Intent(), epoch=0, active=None, centroids=None)
@@ -112,6 +133,9 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
     policy = fields.get("policy", base.policy)
     if policy not in POLICIES:
         raise RoutingError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    domains = _domains(fields, base.domains)
+    if policy == POLICY_DOMAIN and not domains:
+        raise RoutingError("domains: policy Domain needs at least one, got none")
     model = fields.get("model", base.model)
     if not isinstance(model, str):
         raise RoutingError(f"model: expected a name, got {model!r}")
@@ -123,6 +147,7 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
         min_candidates=int(_number(fields, "min_candidates", base.min_candidates, 1, 1 << 20, whole=True)),
         max_load=_bound(fields, base.max_load),
         prior=_number(fields, "prior", base.prior, 0.0, 1.0),
+        domains=domains,
         max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
         sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
         lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
@@ -147,9 +172,33 @@ def parse(fields: object) -> Intent:
     return replace(
         read_settings(fields),
         epoch=int(_number(fields, "epoch", 0, 0, 1 << 53, whole=True)),
+        slots=tuple(range(int(_number(fields, "slots", 0, 0, 1 << 20, whole=True)))),
         active=_set(fields, "active"),
         staged=_set(fields, "staged"),
     )
+
+
+def _domains(fields: dict[str, Any], default: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    value = fields.get("domains")
+    if value is None:
+        return default
+    if not isinstance(value, list):
+        raise RoutingError(f"domains: expected a list, got {value!r}")
+    found: dict[str, float] = {}
+    for index, entry in enumerate(value):
+        where, one = f"domains[{index}]", {"name": entry} if isinstance(entry, str) else entry
+        name = one.get("name") if isinstance(one, dict) and one.keys() <= {"name", "share"} else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise RoutingError(
+                f"{where}: expected a name of letters, digits, '.', '_' and '-', or that and a share, got {entry!r}"
+            )
+        if name in found:
+            raise RoutingError(f"{where}.name: {name!r} appears twice")
+        try:
+            found[name] = _number(one, "share", 1.0, 1e-6, 1e6)
+        except RoutingError as error:
+            raise RoutingError(f"{where}.{error}") from None
+    return tuple(found.items())
 
 
 def _bound(fields: dict[str, Any], default: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -195,16 +196,21 @@ class Completion:
 
     def _place(self, action: steps.Decode) -> Placement:
         """Place the request, away from engines that failed it before if others have room."""
-        place, table, refused = self._services.placer.place, self._table, action.refused
+        refused = action.refused
+        place = partial(
+            self._services.placer.place,
+            self._table,
+            self._account.signature,
+            sequences=self._sequences,
+            domain=headers.domain(self._request),
+        )
         if action.broken:
             try:
-                return place(
-                    table, self._account.signature, refused | action.broken, sequences=self._sequences
-                )
+                return place(refused | action.broken)
             except RouterError:
                 pass
         try:
-            return place(table, self._account.signature, refused, sequences=self._sequences)
+            return place(refused)
         except RouterError as error:
             if refused and error.status == 503:
                 last = self._state.failures[-1].message

@@ -12,7 +12,7 @@ import yaml
 
 from eldr import centroids
 from eldr.centroids import CentroidsError
-from eldr.contract import ROLE_DECODE, ROLE_PREFILL
+from eldr.contract import POLICY_DOMAIN, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
 from eldr_router.settings import SettingsError, parse_url
@@ -28,6 +28,7 @@ _KEYS = {
     "min_candidates",
     "max_load",
     "prior",
+    "domains",
     "max_in_flight",
     "sample_rate",
     "lease_seconds",
@@ -56,7 +57,13 @@ def parse_workers(text: str) -> Workers:
     unknown = sorted(str(key) for key in fields if key not in _KEYS)
     if unknown:
         raise RoutingError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    return read_settings(fields), _endpoints(fields, ROLE_PREFILL), _endpoints(fields, ROLE_DECODE)
+    intent, decode = read_settings(fields), _endpoints(fields, ROLE_DECODE)
+    slots = tuple(sorted(spec.slot for spec in decode if spec.slot >= 0))
+    if intent.policy == POLICY_DOMAIN and slots and len(intent.domains) > len(slots):
+        raise RoutingError(
+            f"domains: {len(intent.domains)} of them cannot share {len(slots)} decode engines with a slot; every domain needs one"
+        )
+    return replace(intent, slots=slots), _endpoints(fields, ROLE_PREFILL), decode
 
 
 def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:

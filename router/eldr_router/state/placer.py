@@ -88,9 +88,17 @@ class Placer:
         self._rng = rng
 
     def place(
-        self, table: Table, signature: Signature, exclude: Collection[Endpoint] = (), *, sequences: int = 1
+        self,
+        table: Table,
+        signature: Signature,
+        exclude: Collection[Endpoint] = (),
+        *,
+        sequences: int = 1,
+        domain: str | None = None,
     ) -> Placement:
         """Choose an engine with room for so many sequences and acquire its lease, in one step.
+
+        ``domain`` is what the client says it belongs to.
 
         Raises
         ------
@@ -98,7 +106,8 @@ class Placer:
             503 if no engine is left, 429 if this router has no room on any that is left.
         """
         self.locality.notice(signature)
-        decision = self.decide(table, signature, exclude, sequences, self._registry.turn(ROLE_DECODE))
+        turn = self._registry.turn(ROLE_DECODE)
+        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain)
         self.locality.tolls.settle(decision.situation)
         at = decision.choice.worker
         similarities = decision.situation.similarity
@@ -112,7 +121,14 @@ class Placer:
         )  # fmt: skip
 
     def decide(
-        self, table: Table, signature: Signature, exclude: Collection[Endpoint], sequences: int, turn: int
+        self,
+        table: Table,
+        signature: Signature,
+        exclude: Collection[Endpoint],
+        sequences: int,
+        turn: int,
+        *,
+        domain: str | None = None,
     ) -> Decision:
         """Choose, and change nothing.
 
@@ -129,7 +145,9 @@ class Placer:
         room = self._registry.with_room(usable, limit, sequences)
         if not room:
             raise self._registry.full(limit, sequences)
-        field = Field([engine.spec.slot for engine in room], self._registry.totals(room), sequences)
+        field = Field(
+            [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain
+        )
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]
             field = self.locality.expect(signature, names, field)

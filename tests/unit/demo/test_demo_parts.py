@@ -2,20 +2,24 @@ import asyncio
 import io
 import math
 import re
+import shlex
 
 import httpx
 import numpy as np
 import orjson
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from eldr.cli import main
 from eldr.contract import BATCH_BUCKETS
-from eldr.sim import text
+from eldr.sim import text, traces
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.compare import STATISTICS, compare
+from eldr_demo.kept import rate, write
 from eldr_demo.load import Outcome
 from eldr_demo.picture import draw
 from eldr_demo.plan import FULL, SHORT, Measure
@@ -23,6 +27,7 @@ from eldr_demo.real import verify
 from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
+from tests.support.records import make_record
 
 
 def stream(prompt: str, tokens: int, *, done: bool = True, spoil: bool = False) -> bytes:
@@ -281,3 +286,25 @@ async def test_poisson_arrivals_repeat_after_a_restart():
 def test_an_answer_of_another_length_is_wrong():
     assert verify(Answer("text", 5), 5) is None
     assert verify(Answer("text", 4), 5) == "4 of 5 tokens"
+
+
+def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
+    captured, folder = traces.load(), tmp_path / "siglog"
+    records = [make_record(captured, at, at, time=1000.0 + at, tokens=96) for at in range(300)]
+    said = write(records, folder, 1160.0, (*SimulatedEngines(speed=2.0).known, "--rate", "9")).splitlines()
+    assert [path.name for path in sorted(folder.iterdir())] == ["first.siglog", "second.siglog"]
+    first, command, both = (line.partition("#")[0] for line in said if "eldr simulate" in line)
+    assert command in said[3]
+    assert "first.siglog" in first
+    assert both.count("--log") == 2
+    quick = ["--seconds", "5", "--warmup", "2", "--seeds", "1", "--jobs", "1"]
+    done = CliRunner().invoke(main, [*shlex.split(command)[1:], *quick])
+    assert done.exit_code == 0, done.output
+    assert "centroids from the older 70, simulated are the newer 70" in done.output
+    assert "4 engines, 9 requests/s" in done.output
+    assert "takes 15.73 ms" in done.output, "twice the law of the simulated engines"
+    phases = [Phase(Measure("JSQ", "first"), begin, begin + 10.0) for begin in (5.0, 40.0)]
+    outcomes = [Outcome("p", at, float(at), at + 1.0, at + 9.0, 96, None) for at in range(60)]
+    assert rate(phases, outcomes) == 1.0
+    said = write(records, folder, math.inf, ()).splitlines()
+    assert said == [f"signature log: {folder / 'first.siglog'}"], "nothing of an earlier run stays"

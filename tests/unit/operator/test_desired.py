@@ -92,6 +92,7 @@ def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table
     [
         ({"router": {"tau": 0.5, "policy": "JSQ", "minCandidates": 2, "maxInFlightPerDecode": 1}}, set()),
         ({"router": {"policy": "MarginalUnion", "maxLoad": "1.25"}}, set()),
+        ({"router": {"policy": "Domain", "domains": [{"name": "code", "share": 2}]}}, set()),
         ({"signatures": {"samplePercent": 77}}, set()),
         ({"refit": {"schedule": "0 3 * * *", "minSamples": 5}}, set()),
         ({"centroids": {"pin": "f", "ackTimeoutSeconds": 3}}, set()),
@@ -117,7 +118,17 @@ def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
     shape = json.loads(live["data"][contract.ROUTING_KEY])
     assert list(shape) == sorted(
         [
-            *("version", "model", "epoch", "policy", "tau", "min_candidates", "max_load", "max_in_flight"),
+            *(
+                "version",
+                "model",
+                "epoch",
+                "policy",
+                "tau",
+                "min_candidates",
+                "max_load",
+                "max_in_flight",
+                "domains",
+            ),
             *("sample_rate", "lease_seconds", "slots", "active", "staged"),
         ]
     )

@@ -10,7 +10,7 @@ from eldr import contract
 from eldr_router.plan.reports import question, read_question, read_report, write_report
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
-from eldr_router.plan.table import Intent, RoutingError, SetRef, make_table, parse
+from eldr_router.plan.table import Intent, RoutingError, SetRef, groups, make_table, parse
 from eldr_router.settings import Settings, SettingsError, parse_url
 from eldr_router.sources.file import parse_workers
 from eldr_router.sources.pods import engines, peers
@@ -45,6 +45,7 @@ def test_a_routing_document():
         max_in_flight=8,
         sample_rate=0.5,
         lease_seconds=60.0,
+        slots=(0, 1, 2, 3),
         active=SetRef("f", "sha256:0", 4, (("s", "00"),)),
         staged=None,
     )
@@ -65,6 +66,14 @@ def test_a_routing_document():
         ({"max_load": 0.5}, "max_load"),
         ({"max_load": float("inf")}, "max_load"),
         ({"prior": -1}, "prior"),
+        ({"policy": "Domain"}, "domains: policy Domain needs at least one, got none"),
+        ({"policy": "Domain", "domains": []}, "domains: policy Domain needs at least one"),
+        ({"domains": "code"}, "domains: expected a list"),
+        ({"domains": ["a", 5]}, r"domains\[1\]: expected a name"),
+        ({"domains": ["a b"]}, r"domains\[0\]: expected a name"),
+        ({"domains": [{"name": "a", "weight": 2}]}, r"domains\[0\]: expected a name"),
+        ({"domains": ["a", {"name": "a"}]}, r"domains\[1\].name: 'a' appears twice"),
+        ({"domains": [{"name": "a", "share": 0}]}, r"domains\[0\].share: expected a number"),
         ({"max_in_flight": "8"}, "max_in_flight"),
         ({"sample_rate": 1.1}, "sample_rate"),
         ({"lease_seconds": 1}, "lease_seconds"),
@@ -80,6 +89,29 @@ def test_a_routing_document():
 def test_documents_that_are_refused(change, names):
     with pytest.raises(RoutingError, match=names):
         parse({**DOCUMENT, **change})
+
+
+def test_domains_share_the_slots():
+    domains = ["small", {"name": "large", "share": 3}]
+    intent = parse({**DOCUMENT, "policy": "Domain", "domains": domains})
+    assert intent.domains == (("small", 1.0), ("large", 3.0))
+    table = make_table(intent, epoch=0, active=None, centroids=None)
+    assert table.policy_in_effect == "Domain"
+    assert table.policy.groups == {"large": frozenset({0, 1, 2}), "small": frozenset({3})}
+    assert make_table(parse(DOCUMENT), epoch=0, active=None, centroids=None).policy_in_effect == "JSQ"
+
+
+def test_domains_share_the_slots_of_a_worker_file():
+    def workers(*slots, domains="[a, b]"):
+        decode = ", ".join(
+            f"{{name: d{at}, url: 'http://h:{at + 1}', slot: {slot}}}" for at, slot in enumerate(slots)
+        )
+        return parse_workers(f"policy: Domain\ndomains: {domains}\ndecode: [{decode}]\n")[0]
+
+    assert groups(workers(7, 2, -1)) == {"a": frozenset({2}), "b": frozenset({7})}
+    with pytest.raises(RoutingError, match="domains: 2 of them cannot share 1 decode engines with a slot"):
+        workers(7, -1)
+    assert groups(workers()) == {}, "engines may come later"
 
 
 def test_no_bound_on_load():

@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from eldr.cli import main
+from eldr.siglog import SignatureLog
+from tests.support.records import make_record
 
 QUICK = ["--engines", "3", "--batch", "6", "--seconds", "6", "--warmup", "3", "--seeds", "2", "--jobs", "1"]
 
@@ -114,6 +116,42 @@ def test_a_models_name_is_text(write_log):
     assert "No policy shortens" in done.stdout
 
 
+def test_arrivals_may_be_those_of_the_log(write_log):
+    arguments = [
+        "--log",
+        write_log(400, mixed=True),
+        *QUICK,
+        "--policies",
+        "JSQ",
+        "--arrivals",
+        "logged",
+        "--json",
+        "-",
+    ]
+    own, scaled = (
+        run(*arguments[:2], *arguments[2:4], *arguments[6:], *more) for more in ((), ("--rate", "3"))
+    )
+    assert own.exit_code == scaled.exit_code == 0, own.output + scaled.output
+    (own,), (scaled,) = (json.loads(done.stdout)["settings"] for done in (own, scaled))
+    assert (own["arrivals"], own["rate"], scaled["rate"]) == ("logged", pytest.approx(1), 3)
+    # a record a second for six seconds: no chance has a hand in how many
+    assert [setting["policies"][0]["requests"] for setting in (own, scaled)] == pytest.approx([6, 18], abs=1)
+
+
+def test_a_log_of_bursts_is_noticed(captured, tmp_path):
+    writer = SignatureLog(tmp_path, max_bytes=1 << 26, max_age=1e12, now=0.0)
+    for at in range(400):
+        made = make_record(captured, at, at, time=1000.0 + at // 100 * 1000 + at % 100 * 0.01)
+        writer.append(made, now=0.0)
+    writer.close()
+    done = run("--log", tmp_path, *QUICK, "--policies", "JSQ")
+    assert done.exit_code == 0, done.output
+    assert "the log's requests come in bursts" in done.stdout
+    done = run("--log", tmp_path, *QUICK, "--policies", "JSQ", "--arrivals", "logged", "--last-minutes", "20")
+    assert done.exit_code == 0, done.output
+    assert "come in bursts" not in done.stdout
+
+
 def test_too_high_a_load_is_said():
     done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--max-num-seqs", "4")
     assert done.exit_code == 0, done.output
@@ -140,6 +178,8 @@ def test_processes_give_the_same_report():
         (["--law", "h100"], 2, "FIXED_MS"),
         (["--policies", "ELDR,best"], 2, "known are ELDR"),
         (["--tau", "3"], 2, "at most 2"),
+        (["--arrivals", "logged"], 2, "there is no log"),
+        (["--last-minutes", "5"], 2, "there is no log"),
         (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
         (["--prefill", "0,2,2"], 2, "at least one engine"),
         (["--cached", "2"], 2, "is not in the range"),
@@ -173,6 +213,7 @@ def test_bad_logs_are_clear_errors(write_log, tmp_path):
         (["--log", tmp_path / "noise.siglog"], 1, "is no signature log"),
         (["--log", good, "--model", "x"], 1, "140 other model"),
         (["--log", good, "--workload", "task"], 2, "choose one"),
+        (["--log", write_log(140, time=5.0), "--arrivals", "logged"], 2, "tell no order of its requests"),
         (["--log", good, "--drift-at", "3"], 2, "no kinds whose mix could change"),
         (["--log", good, "--policies", "Domain"], 2, "Domain needs labels"),
     ):

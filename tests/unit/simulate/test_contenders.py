@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eldr.core.band import BandJSQ
+from eldr.core.domains import groups_by_share
 from eldr.core.marginal import MarginalUnion
-from eldr.simulate.contenders import VANILLA, groups_by_share, parse_contender
+from eldr.simulate.contenders import VANILLA, parse_contender
 from eldr.simulate.laws import GPT_OSS_120B_MI300X, LAWS, parse_law, scaled
 
 

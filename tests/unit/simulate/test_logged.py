@@ -67,6 +67,26 @@ def test_too_little_is_said_with_what_to_do(write_log, options, message):
         read(write_log(**options))
 
 
+def test_arrivals_are_those_of_the_log(write_log):
+    logged = read(write_log(300, empty=range(200, 220)))
+    known = logged.known.requests.arrivals
+    assert len(known.gaps) == len(logged.known.requests) == 140
+    assert sorted(set(known.gaps.round(3))) == pytest.approx([1, 159 / 139, 21], abs=1e-3)
+    assert known.rate == pytest.approx(1), "records that cannot be simulated came all the same"
+    assert read(write_log(140, time=5.0)).known.requests.arrivals is None
+    assert read(write_log(140, time=float("nan"))).known.requests.arrivals is None
+
+
+def test_a_thinned_log_keeps_its_rate(write_log):
+    assert read(write_log(400), limit=200).known.requests.arrivals.rate == pytest.approx(1, rel=0.02)
+
+
+def test_only_the_newest_minutes_may_be_taken(write_log):
+    logged = read(write_log(400), last=180.0)
+    assert len(logged.known.requests) + len(logged.known.calibration) == 181
+    assert logged.skipped == {"older than the look-back": 219}
+
+
 def test_damage_is_told(write_log):
     whole = write_log(300)
     (segment,) = whole.glob("*.siglog")

@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from eldr.core.domains import groups_by_share
 from eldr.simulate.centroids import fitted, similarities
-from eldr.simulate.contenders import groups_by_share, parse_contender
+from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, make_workload

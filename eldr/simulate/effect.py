@@ -1,0 +1,100 @@
+"""What is in effect in a deployment, as options of a simulation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eldr import contract
+from eldr.core.policies import DEFAULT_PRIOR
+
+_DEFAULT_TAU = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class InEffect:
+    """A deployment's own settings.
+
+    Attributes
+    ----------
+    model : str
+        Served name.
+    engines : int
+        Decode engines.
+    policies : str
+        The one in effect, and others at the same width of the band, as ``--policies`` takes them.
+    law : str or None
+        As ``--law`` takes it; None while routers have not learned it.
+    share : float
+        Of the requests that are logged, above 0.
+    words : str
+        All that, for people.
+    notes : tuple of str
+        What to know before believing the figures.
+    """
+
+    model: str
+    engines: int
+    policies: str
+    law: str | None
+    share: float
+    words: str
+    notes: tuple[str, ...]
+
+
+def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> InEffect:
+    """Read a deployment.
+
+    Parameters
+    ----------
+    resource : mapping
+        The EldrDeployment, with the API server's defaults.
+    states : sequence of mapping
+        Of its routers, see :data:`eldr.contract.STATE_VERSION`.
+    """
+    name, spec = resource["metadata"]["name"], resource["spec"]
+    router: Mapping[str, Any] = spec.get("router", {})
+    model = spec.get("model", {}).get("name") or name
+    engines = int(spec.get("decode", {}).get("replicas", 2))
+    percent = int(spec.get("signatures", {}).get("samplePercent", 10))
+    policy, tau = str(router.get("policy", contract.POLICY_DEFAULT)), float(router.get("tau", _DEFAULT_TAU))
+    notes: tuple[str, ...] = ()
+    if policy == "Domain":
+        notes = (
+            "the policy in effect, Domain, goes by a header that the log does not hold: it is not simulated",
+        )
+    return InEffect(
+        model=model,
+        engines=engines,
+        policies=",".join(_policies(policy, router, tau)),
+        law=_law(states),
+        share=percent / 100 if percent else 1.0,
+        words=f"Deployment {name}: {engines} decode engines, policy {policy}, tau {tau:g}, {percent} % of the requests are logged.",
+        notes=notes,
+    )
+
+
+def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
+    band = "ELDR" if tau == _DEFAULT_TAU else f"ELDR:tau={tau:g}"
+    others = [band, f"{band}:max_load=1.25", "MarginalUnion", f"MarginalUnion:prior={DEFAULT_PRIOR:g}"]
+    bound = f":max_load={float(router['maxLoad']):g}" if router.get("maxLoad") is not None else ""
+    if policy == "ELDR":
+        least = int(router.get("minCandidates", 1))
+        own = band + (f":min_candidates={least}" if least > 1 else "") + bound
+    elif policy == "MarginalUnion":
+        own = f"MarginalUnion:prior={DEFAULT_PRIOR:g}{bound}"
+    elif policy == "Domain":
+        return others
+    else:
+        own = policy
+    return list(dict.fromkeys([own, *others]))
+
+
+def _law(states: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the law of the router that learned from most."""
+    known = [state["law"] for state in states if state.get("law")]
+    if not known:
+        return None
+    law = max(known, key=lambda one: float(one["windows"]))
+    return f"{law['fixed'] * 1e3:.6g},{law['per_expert'] * 1e6:.6g},{law['per_request'] * 1e6:.6g}"

@@ -1,0 +1,57 @@
+"""What each policy would bring on a running deployment's own traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.e2e.conftest import NAME, System, traffic
+from tests.support.processes import ELDR, wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+
+def simulate(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ELDR), "simulate", *arguments, "--seconds", "20", "--seeds", "2", "--json", "-"]
+    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def laws(system: System) -> list[dict[str, float] | None]:
+    return [state["law"] for state in system.states()]
+
+
+async def test_a_running_deployments_logs_answer(system: System):
+    def logged() -> int:
+        return sum(state["samples"] for state in system.states())
+
+    before = logged()
+    async with traffic(system, 12.0, logged=True) as load:
+        await asyncio.to_thread(
+            wait_for,
+            lambda: len(load.outcomes) >= 250 and all(laws(system)),
+            "a log and a law",
+            120,
+            every=1.0,
+        )
+    failed = [outcome.error for outcome in load.outcomes if outcome.error]
+    assert failed == []
+    await asyncio.to_thread(
+        wait_for, lambda: logged() >= before + len(load.outcomes), "records to be written", 30
+    )
+    done = await asyncio.to_thread(simulate, system, "--from-cluster", NAME, "--last-minutes", "2")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert f"Deployment {NAME}: 3 decode engines, policy " in report["requests"]
+    (setting,) = report["settings"]
+    assert setting["engines"] == 3
+    assert setting["rate"] == pytest.approx(12, rel=0.25)
+    assert "The step time is what its routers have learned" in report["requests"]
+    assert report["law"]["per_expert"] == pytest.approx(laws(system)[0]["per_expert"], rel=0.3)
+    done = await asyncio.to_thread(simulate, system, "--from-cluster", "none", "--namespace", "default")
+    assert done.returncode == 1
+    assert "NotFound: there is no EldrDeployment none in namespace default" in done.stderr

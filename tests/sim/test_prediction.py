@@ -1,0 +1,234 @@
+"""The pool simulator against what it simulates: the real router, engines that take the time of every step, and the router's own log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from eldr import centroids
+from eldr.cli import main
+from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.sim import traces
+from eldr.simulate.captured import Captured
+from eldr.simulate.centroids import fitted, similarities
+from eldr.simulate.contenders import parse_contender
+from eldr.simulate.engine import Limits
+from eldr.simulate.laws import scaled
+from eldr.simulate.measures import Measures
+from eldr.simulate.run import Pool, simulate
+from eldr.simulate.workload import Window, Workload
+from eldr_demo import load as demo
+from eldr_demo.arrivals import Poisson
+from eldr_demo.simulated import replay
+from eldr_demo.telemetry import Sampler
+from tests.support.processes import engine, wait_for
+from tests.support.router import Router, router
+
+pytestmark = pytest.mark.timeout(300)
+
+KINDS = ("fr", "ru", "manual", "legal")
+POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=0.23"}
+"""As the router calls them, and the simulator."""
+N_ENGINES, SPEED, RATE, TOKENS = 4, 5.0, 14.0, 48
+SETTLE, MEASURE = 7.0, 14.0
+BUSY = 1.4  # times the law: on a machine that is slower, or stands still, a phase is measured again
+ARRIVALS = 6  # seed of a draw that is even throughout, so that its rate says how many are there
+LAW = scaled(QWEN3_30B_MI300X.for_experts(64), SPEED)
+CLEAR = 0.03  # times that differ by less have no order
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a policy did; seconds since the first arrival. ``slowness``: its steps took so many times what the law says."""
+
+    arrival: np.ndarray
+    window: Window
+    active: float
+    tpot: float
+    slowness: float
+
+    @property
+    def measured(self) -> np.ndarray:
+        return (self.arrival >= self.window.warmup) & (self.arrival < self.window.end)
+
+
+@dataclass(frozen=True)
+class Live:
+    """A run of the real router."""
+
+    phases: Mapping[str, Phase]
+    found: centroids.CentroidSet
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def source() -> Captured:
+    return Captured(traces.load(), KINDS)
+
+
+@pytest.fixture(scope="module")
+def live(source: Captured, tmp_path_factory: pytest.TempPathFactory) -> Live:
+    """Every policy under the same arrivals of the same requests, logged."""
+    folder = tmp_path_factory.mktemp("live")
+    found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
+    (folder / "set.eldr").write_bytes(centroids.dump(found))
+    with contextlib.ExitStack() as stack:
+        speed = ("--speed", str(SPEED))
+        engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
+        engines |= {f"d{n}": stack.enter_context(engine("decode", *speed)).url for n in range(N_ENGINES)}
+        options = ("--centroids", str(folder / "set.eldr"))
+        process = stack.enter_context(router(folder, engines, *options, policy="JSQ", sample_rate=1.0))
+        phases = asyncio.run(serve(process, engines))
+    if phases.keys() != POLICIES.keys():
+        pytest.skip("other programs keep this machine too busy to measure anything")
+    return Live(phases, found, folder / "log")
+
+
+async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]:
+    records = traces.load().split(KINDS)[1]
+    spans: dict[str, Span] = {}
+    async with traffic(process, engines) as (load, sampler):
+        for policy in POLICIES:
+            process.configure(engines, policy=policy)
+            await asyncio.to_thread(wait_for, lambda p=policy: process.state()["policy"] == p, policy)
+            for attempt in range(3):
+                load.switch(demo.Workload(f"{policy} {attempt}", replay(records), logged=True))
+                span = await measured(sampler, f"{policy} {attempt}")
+                if span.slowness < BUSY:
+                    spans[policy] = span
+                    break
+    assert [outcome.error for outcome in load.outcomes if outcome.error] == []
+    answered = len(load.outcomes)
+    await asyncio.to_thread(wait_for, lambda: process.state()["samples"] == answered, "all to be logged")
+    return {policy: phase_of(span, load.outcomes) for policy, span in spans.items()}
+
+
+@contextlib.asynccontextmanager
+async def traffic(process: Router, engines: Mapping[str, str]) -> AsyncIterator[tuple[demo.Load, Sampler]]:
+    load = demo.Load(lambda: [process.url], "m", Poisson(RATE, seed=ARRIVALS), TOKENS)
+    sampler = Sampler(lambda: [url for name, url in engines.items() if name[0] == "d"])
+    load.switch(demo.Workload("before", replay(traces.load().split(KINDS)[1]), logged=True))
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(load.run(stop)), group.create_task(sampler.run(stop))]
+        try:
+            yield load, sampler
+        finally:
+            stop.set()
+            await asyncio.wait(tasks)
+
+
+class Span(NamedTuple):
+    """When a phase was measured, on the loop's clock, and what its steps told."""
+
+    name: str
+    begun: float
+    ended: float
+    active: float
+    slowness: float
+
+
+async def measured(sampler: Sampler, name: str) -> Span:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(SETTLE)
+    begun = loop.time()
+    await asyncio.sleep(MEASURE)
+    ended = loop.time()
+    inside = [sample for sample in sampler.samples if begun <= sample[0] <= ended]
+    (first, before), (last, after) = inside[0], inside[-1]
+    seen = after - before
+    # engines are never idle at this rate
+    slowness = N_ENGINES * (last - first) / (seen.steps * LAW.seconds(seen.batch, seen.active_experts))
+    return Span(name, begun, ended, seen.experts_per_token, slowness)
+
+
+def phase_of(span: Span, outcomes: Sequence[demo.Outcome]) -> Phase:
+    mine = sorted((o for o in outcomes if o.phase == span.name), key=lambda o: o.number)
+    first = mine[0].started
+    return Phase(
+        np.array([o.started - first for o in mine]),
+        Window(span.begun - first, span.ended - first, 0.0),
+        span.active,
+        float(np.mean([o.tpot for o in mine if o.first_token >= span.begun and o.ended <= span.ended])),
+        span.slowness,
+    )
+
+
+def again(source: Captured, live: Live, policy: str) -> Measures:
+    """Simulate a phase: the same requests at the same times, every step as it was."""
+    phase, contender = live.phases[policy], parse_contender(POLICIES[policy])
+    requests, captured = source.traffic(0).requests, source.traces
+    records = np.array(captured.split(KINDS)[1])
+    rng = np.random.default_rng(1)  # as the load generator draws
+    drawn = np.array([int(rng.choice(records)) for _ in phase.arrival])
+    record = np.array([np.flatnonzero(records == number)[0] for number in drawn])
+    # of the simulated prefill engines, hardly one of which ever has a queue
+    ready = phase.arrival + SPEED * (0.005 + 2e-5 * requests.prompt_tokens[record])
+    order = np.argsort(ready, kind="stable")
+    tokens = np.full(len(record), TOKENS)
+    workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
+    return simulate(
+        Pool((scaled(LAW, phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        requests,
+        workload,
+        phase.window,
+        contender.policy({}),
+        similarity=None if contender.centroids is None else similarities(live.found, requests.prefill),
+        unions=contender.unions,
+    ).measures
+
+
+def same_order(live: Live, simulated: Mapping[str, float]) -> None:
+    """Times that differ clearly differ alike."""
+    for one in POLICIES:
+        for other in POLICIES:
+            if simulated[one] < simulated[other] * (1 - CLEAR):
+                assert live.phases[one].tpot < live.phases[other].tpot, f"{one} is faster than {other}"
+
+
+def test_the_same_trace_uses_the_same_experts(source, live):
+    found = {policy: again(source, live, policy) for policy in POLICIES}
+    active = {policy: measures.active_per_token for policy, measures in found.items()}
+    assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.03)
+    assert active["MarginalUnion"] < 0.95 * active["JSQ"], "there is something to predict"
+    same_order(live, {policy: measures.tpot_mean for policy, measures in found.items()})
+
+
+def test_the_routers_log_predicts_what_policies_do(live):
+    phase = live.phases["JSQ"]
+    rate = phase.measured.sum() / (phase.window.end - phase.window.warmup)
+    slowness = np.mean([one.slowness for one in live.phases.values()])
+    law = f"{LAW.fixed * 1e3},{LAW.per_expert * 1e6},{LAW.per_request * 1e6}"
+    arguments = [
+        "--log",
+        live.log,
+        "--engines",
+        N_ENGINES,
+        "--rate",
+        rate,
+        "--law",
+        law,
+        "--speeds",
+        slowness,
+        "--seconds",
+        60,
+        "--jobs",
+        1,
+    ]
+    arguments += ["--policies", ",".join(POLICIES.values()), "--json", "-"]
+    done = CliRunner().invoke(main, ["simulate", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    (setting,) = json.loads(done.stdout)["settings"]
+    found = dict(zip(POLICIES, setting["policies"], strict=True))
+    active = {policy: row["active_per_token"] for policy, row in found.items()}
+    assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.05)
+    same_order(live, {policy: row["tpot_mean"] for policy, row in found.items()})
