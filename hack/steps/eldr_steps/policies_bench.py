@@ -61,13 +61,17 @@ def command(
                 found.append(policies_page.pool_json(done))
                 for row in policies_page.table(found[-1]):
                     progress.console.print(row, markup=False, soft_wrap=True)
+                # after every pool: half an hour is long enough for something to end this
+                _write(policies_page.as_json(found, traffic, dtype, pace.factors))
     except EngineEndedError as error:
         raise click.ClickException(f"{error}: {log.read_text(errors='replace')[-2000:]}") from error
-    results = policies_page.as_json(found, traffic, dtype, pace.factors)
+    click.echo(f"wrote {policies_page.PAGE.relative_to(ROOT)}")
+
+
+def _write(results: policies_page.Json) -> None:
     policies_page.FIGURES.write_text(json.dumps(results, indent=1) + "\n")
     policies_page.PAGE.write_text(policies_page.page(results))
     policies_page.draw(results)
-    click.echo(f"wrote {policies_page.PAGE.relative_to(ROOT)}")
 
 
 def _tell(progress: Progress, task: TaskID, part: float) -> None:
