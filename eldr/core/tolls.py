@@ -30,7 +30,8 @@ class Tolls:
 
     def __init__(self) -> None:
         self._tolls: dict[int, float] = {}
-        self._laws: Sequence[StepTime] = ()
+        self._turn = 0  # of its own: turns of the pool count requests that settle nothing, in whatever rhythm
+        self._laws: tuple[StepTime, ...] = ()
         self._steps: list[float] = []
 
     def of(self, slots: Sequence[int]) -> list[float]:
@@ -52,11 +53,13 @@ class Tolls:
             left, slots = [left[at] for at in known], [slots[at] for at in known]
             steps = _steps([situation.laws[at] for at in known])
         else:
-            if situation.laws != self._laws:
-                self._laws, self._steps = situation.laws, _steps(situation.laws)
+            laws = tuple(situation.laws)
+            if laws != self._laws:
+                self._laws, self._steps = laws, _steps(laws)
             steps = self._steps
         tolls = self._tolls
-        favourite, due = slots[left.index(max(left))], situation.turn % len(slots)
+        favourite, due = slots[left.index(max(left))], self._turn % len(slots)
+        self._turn += 1
         tolls[favourite] = tolls.get(favourite, 0.0) + STEP
         tolls[slots[due]] = tolls.get(slots[due], 0.0) - steps[due]
 

@@ -21,6 +21,7 @@ from eldr.simulate import objective as objectives
 from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
+from eldr.simulate.laws import LAWS
 from eldr.simulate.objective import Objective
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Outcome, Study, run_study
@@ -28,6 +29,7 @@ from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
 from eldr.threads import one_thread
 
+GEOMETRY = "qwen3-30b"
 _WIDTH = 120  # of a table that goes to a file
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -67,8 +69,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--geometry",
     type=click.Choice(list(GEOMETRIES)),
-    default="qwen3-30b",
-    help="Model of a synthetic workload.",
+    help=f"Model of a synthetic workload [default: {GEOMETRY}]",
 )
 @click.option(
     "--engines",
@@ -86,7 +87,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--law",
-    help="Step time: qwen3-30b-mi300x, gpt-oss-120b-mi300x, gemma-4-26b-mi300x or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
+    help=f"Step time: {', '.join(LAWS)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
 )
 @click.option(
     "--speeds",
@@ -104,10 +105,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--tau", "taus", callback=options.numbers(float, 0, 2), help="Adds ELDR with these widths of the band."
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Repetitions that intervals rest on.")
-@click.option("--seconds", type=click.FloatRange(1e-3), default=90.0, help="Measured time, simulated.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1e-3),
+    default=90.0,
+    callback=files.finite,
+    help="Measured time, simulated.",
+)
 @click.option(
     "--warmup",
     type=click.FloatRange(0),
+    callback=files.finite,
     help="Time before, simulated [default: two stays of a request, one of the longest]",
 )
 @click.option(
@@ -130,14 +138,22 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--drift-at",
     type=click.FloatRange(0),
+    callback=files.finite,
     help="When the mix of kinds changes, seconds; measured is after it.",
 )
 @click.option("--routers", type=click.IntRange(1, 64), default=1, help="Routers that share the requests.")
 @click.option(
-    "--lag", type=click.FloatRange(1e-3), default=0.25, help="How often routers tell each other, seconds."
+    "--lag",
+    type=click.FloatRange(1e-3),
+    default=0.25,
+    callback=files.finite,
+    help="How often routers tell each other, seconds.",
 )
 @click.option(
-    "--cached", type=click.FloatRange(0, 1), help="Share of every prompt that prefill engines find cached."
+    "--cached",
+    type=click.FloatRange(0, 1),
+    callback=files.finite,
+    help="Share of every prompt that prefill engines find cached.",
 )
 @click.option(
     "--cached-counts",
@@ -179,7 +195,7 @@ def command(
     last_minutes: float | None,
     arrivals: sources.Arrivals,
     workload: str | None,
-    geometry: str,
+    geometry: str | None,
     engines: tuple[int, ...] | None,
     rates: tuple[float, ...] | None,
     batches: tuple[float, ...] | None,
@@ -212,21 +228,24 @@ def command(
     Simulates a pool of decode engines step by step under the policies that the router runs, on your own traffic (--log,
     --from-cluster) or on one of three workloads, and compares each with JSQ on the same requests.
     """
-    if bool(logs) + bool(workload) + bool(from_cluster) > 1:
-        raise click.UsageError("--log, --from-cluster and --workload: choose one")
-    own = bool(logs or from_cluster)
-    if not own and (last_minutes is not None or arrivals == "logged"):
-        raise click.UsageError("--last-minutes, --arrivals logged: there is no log; name one with --log")
-    if not from_cluster and (namespace or context):
-        raise click.UsageError("--namespace, --context: there is no deployment; name one with --from-cluster")
+    options.check_requests(
+        logs=bool(logs),
+        from_cluster=from_cluster,
+        workload=workload,
+        only_of_logs={
+            "--model": model,
+            "--last-minutes": last_minutes,
+            "--arrivals logged": arrivals == "logged",
+        },
+        only_of_clusters={"--namespace": namespace, "--context": context},
+        only_of_synthetic={"--geometry": geometry},
+        only_of_kinds={
+            "--drift-at": drift_at,
+            "--policies Domain": any(contender.name == "Domain" for contender in contenders or ()),
+        },
+    )
     if rates and batches:
         raise click.UsageError("--rate and --batch: choose one")
-    if own and drift_at is not None:
-        raise click.UsageError(
-            "--drift-at: the requests of a log have no kinds whose mix could change; use --workload"
-        )
-    if own and any(contender.name == "Domain" for contender in contenders or ()):
-        raise click.UsageError("--policies: Domain needs labels, which a log does not hold; use --workload")
     try:
         reading = sources.Reading(
             model=model,
@@ -243,7 +262,9 @@ def command(
         elif workload == "captured":
             asked = sources.from_captured(drifts=drift_at is not None, law=law, sampled=unions != "expected")
         else:
-            asked = sources.synthetic(workload or "task", geometry, law=law, sampled=unions == "sampled")
+            asked = sources.synthetic(
+                workload or "task", geometry or GEOMETRY, law=law, sampled=unions == "sampled"
+            )
     except FitError as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:

@@ -114,10 +114,14 @@ def parse_contender(text: str) -> Contender:
             raise ValueError(
                 f"{text!r}: {name} has no option {option!r}; it has {', '.join(known) or 'none'}"
             )
+        if option in dict(options):
+            raise ValueError(f"{text!r}: {option} is given twice")
         try:
             options.append((option, float(value)))
         except ValueError:
             raise ValueError(f"{text!r}: expected a number for {option}, got {value!r}") from None
+        if option == "min_candidates" and not options[-1][1].is_integer():
+            raise ValueError(f"{text!r}: expected a whole number for {option}, got {value!r}")
     contender = Contender(text, name, tuple(options))
     _check_refit(contender)
     try:

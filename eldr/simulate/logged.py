@@ -82,17 +82,25 @@ def read_logs(
     FitError
         If a path is no log, or too little in it can be used; the message says what to do.
     """
-    files = [file for path in paths for file in _files(path)]
+    # each once, however often it is named: no request may be in both halves
+    files = list({file.resolve(): file for path in paths for file in _files(path)}.values())
     damaged: dict[Path, str] = {}
     came: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
     for record in _records(files, damaged):
         came[record.model].append(record.time)
     if not came:
         where = ", ".join(str(path) for path in paths)
-        raise FitError("NoSamples", f"{where}: holds no record yet; send traffic and try again")
+        raise FitError(
+            "NoSamples", f"{where}: holds no record yet, or is no signature log; send traffic and try again"
+        )
+    if model is not None and model not in came:
+        raise FitError(
+            "NoSamples",
+            f"--model {model}: the logs hold records of {', '.join(sorted(came))} only; name one of these",
+        )
     if model is None:
         model = max(came, key=lambda name: len(came[name]))
-    times = np.array(came.get(model, [0.0]))
+    times = np.array(came[model])
     rng = np.random.default_rng([seed, 5])
     chosen, skipped = reservoir(
         _records(files, damaged), limit, rng, model=model, since=float(times.max()) - last

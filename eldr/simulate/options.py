@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -83,6 +83,38 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
             f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
         )
     return found
+
+
+def check_requests(
+    *,
+    logs: bool,
+    from_cluster: str | None,
+    workload: str | None,
+    only_of_logs: Mapping[str, Any],
+    only_of_clusters: Mapping[str, Any],
+    only_of_synthetic: Mapping[str, Any],
+    only_of_kinds: Mapping[str, Any],
+) -> None:
+    """Refuse several kinds of requests at once, and options that would change nothing of the kind that is asked for.
+
+    Raises
+    ------
+    click.UsageError
+    """
+    if from_cluster is not None and not from_cluster.strip():
+        raise click.UsageError("--from-cluster: expected the name of an EldrDeployment, got nothing")
+    if logs + bool(workload) + bool(from_cluster) > 1:
+        raise click.UsageError("--log, --from-cluster and --workload: choose one")
+    own = logs or bool(from_cluster)
+    for ignored, given, why in (
+        (not own, only_of_logs, "there is no log; name one with --log, or a deployment with --from-cluster"),
+        (not from_cluster, only_of_clusters, "there is no deployment; name one with --from-cluster"),
+        (own or workload == "captured", only_of_synthetic, "these requests come from a model of their own; use --workload task or language"),
+        (own, only_of_kinds, "the requests of a log have no kinds or labels; use --workload"),
+    ):  # fmt: skip
+        named = [name for name, value in given.items() if value not in (None, False)]
+        if ignored and named:
+            raise click.UsageError(f"{', '.join(named)}: {why}")
 
 
 def check(settings: Sequence[Setting], objective: Objective | None, rates: tuple[float, ...] | None) -> None:

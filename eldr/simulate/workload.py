@@ -15,6 +15,9 @@ from eldr.simulate.prefix import PrefixCache
 
 Times = npt.NDArray[np.float64]
 
+_MOST = 5e6
+"""Requests of a run: more take longer than anybody waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -116,6 +119,11 @@ def make_workload(
     """
     if rate <= 0:
         raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
+    if not rate * (window.end + window.cooldown) <= _MOST:
+        raise ValueError(
+            f"{rate:.3g} requests per second for {window.end + window.cooldown:.3g} s are too many, {_MOST:.0e} at most; "
+            "lower the rate, shorten the time, or name a slower law"
+        )
     if output_tokens is None and population.output_tokens is None:
         raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
     rng = np.random.default_rng([seed, 1])

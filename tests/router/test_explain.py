@@ -22,6 +22,18 @@ async def test_without_centroids_load_decides(start):
         assert again["choice"] == got["choice"], "nor a turn"
 
 
+async def test_a_router_that_has_seen_nothing_tells_what_it_would_do(start):
+    """The first signature begins the unions; one that is only asked about begins none, and is answered as if it did."""
+    async with start("p0", "d0", "d1") as router:
+        body = {"eldr": signature(1, 0, 0, 3, 0, 0, 4, 0)}
+        got = (await ask(router, body)).json()
+        assert (got["policy"], got["reason"]) == ("MarginalUnion", "union")
+        assert router.app.services.placer.locality.unions is None
+        router["p0"].eldr = body["eldr"]
+        await router.post()
+        assert router.counter("placements", policy="MarginalUnion", reason="union") == 1
+
+
 async def test_similarities_and_the_band_are_told(start, tmp_path):
     file = tmp_path / "c.eldr"
     file.write_bytes(GOOD)

@@ -179,7 +179,7 @@ async def test_a_signature_that_cannot_be_breaks_nothing(start):
 async def test_a_dry_run_begins_nothing(start):
     other = encode_counts(ExpertCounts(np.full((3, 8), 2, np.uint16), top_k=4, tokens=4, exact=True))
     async with start("p0", "d0", "d1", **POLICY) as router:
-        assert (await ask(router, {"eldr": other})).json()["policy"] == "JSQ"
+        assert (await ask(router, {"eldr": other})).json()["policy"] == "MarginalUnion"
         assert router.app.services.placer.locality.unions is None
         router["p0"].eldr = KINDS["a"]
         await router.post()

@@ -94,7 +94,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
         title=f"ELDR demo: {title}",
         caption=(
             "experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
-            f"of the same sizes drawn at random; % against {BASE}: same requests, 95 % intervals by bootstrap"
+            f"of the same sizes drawn at random; % against {BASE}: same requests, 95 % intervals by bootstrap of blocks of them (other requests may differ a little more)"
         ),
     )
     left = {"mix", "policy", "centroids"}

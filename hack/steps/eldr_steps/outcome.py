@@ -13,7 +13,8 @@ from eldr_steps.world import Ran, Served
 
 Floats = npt.NDArray[np.float64]
 
-BLOCKS = 16
+BLOCKS = 8
+"""Each longer than a request stays."""
 _RESAMPLES = 2000
 
 

@@ -114,9 +114,10 @@ def page(results: Json) -> str:
         f"answers of {SHORTEST} to {LONGEST} tokens. All policies get the same requests at the same times. Every engine has a core to itself while it computes: engines take",
         "turns, each has a clock of its own that advances by the CPU time of its steps, and the pools of all policies advance together.",
         f"A step that is always the same is measured all the while; times are told at the machine's speed at the start (it changed by a factor of {slowest:.2f}).",
-        "Policies, routers' unions and the learning of the law are the router's own code; centroids were fitted on other requests.",
+        "Policies, routers' unions and the law's learning are the router's own code (it learns every 2 s here, not every 10); centroids were fitted on other requests.",
         "",
-        "In brackets: change against JSQ and its 95 % interval (bootstrap over 16 pairs of blocks of the same requests). Active experts: mean over",
+        "In brackets: change against JSQ and its 95 % interval by bootstrap over pairs of blocks of the same requests. It speaks of this one trace: where",
+        "batches crowd by chance, another trace may differ by more, above all in P99. Active experts: mean over",
         "the layers, as a generated token sees them.",
         "",
         "![Changes against JSQ](../images/policies.png)",
@@ -157,7 +158,7 @@ def _predictions(pool: Json) -> list[str]:
 
 def _laws(pools: Sequence[Json]) -> list[str]:
     rows = [
-        "T = fixed + per expert x A + per request x B. Routers learn it from means over some seconds; the fit knows every step.",
+        "T = fixed + per expert x A + per request x B. Routers learn it from means over some seconds; the fit knows every step, and leaves out those beyond six median deviations.",
         "",
         "| pool | fit of all steps, ms | R² | of batch alone | per expert, ms: fit (95 %) | learned by the router's code (± 2 standard errors) |",
         "|---|---|---|---|---|---|",

@@ -59,7 +59,7 @@ def parse_workers(text: str) -> Workers:
         raise RoutingError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
     intent, decode = read_settings(fields), _endpoints(fields, ROLE_DECODE)
     slots = tuple(sorted(spec.slot for spec in decode if spec.slot >= 0))
-    if intent.policy == POLICY_DOMAIN and slots and len(intent.domains) > len(slots):
+    if intent.policy == POLICY_DOMAIN and decode and len(intent.domains) > len(slots):
         raise RoutingError(
             f"domains: {len(intent.domains)} of them cannot share {len(slots)} decode engines with a slot; every domain needs one"
         )

@@ -93,8 +93,8 @@ class Locality:
 
     def expect(self, signature: Signature, engines: Sequence[str], field: Field) -> Field:
         """Return what is known of the engines, by name, with what to expect of a request there."""
-        request, reason = self._request(signature)
-        unions = self.unions
+        unions = self.unions or self._first(signature)
+        request, reason = _request(signature, unions)
         if unions is None:
             return field._replace(reason=reason)
         outlook = unions.outlook(request, engines, field.totals, field.sequences)
@@ -113,15 +113,24 @@ class Locality:
         if self.unions is not None:
             self.unions.retain(engines)
 
-    def _request(self, signature: Signature) -> tuple[Request | None, str]:
-        counts, unions = signature.counts, self.unions
-        if counts is None:
-            return None, signature.missing
-        if not counts.tokens:
-            return None, "zero_vector"
-        if unions is None or (*counts.shape, counts.top_k) != unions.shape[:3]:
-            return None, "wrong_shape"
-        return unions.request(counts.counts, counts.tokens), "union"
+    def _first(self, signature: Signature) -> Unions | None:
+        """Return what the first signature begins, for one that is only asked about."""
+        counts = signature.counts
+        if counts is None or not counts.tokens or not self._wanted:
+            return None
+        return Unions(_shape(*counts.shape, counts.top_k, self._centroids, self._most_layers))
+
+
+def _request(signature: Signature, unions: Unions | None) -> tuple[Request | None, str]:
+    """Return what a request adds to unions, and why it can be told or not."""
+    counts = signature.counts
+    if counts is None:
+        return None, signature.missing
+    if not counts.tokens:
+        return None, "zero_vector"
+    if unions is None or (*counts.shape, counts.top_k) != unions.shape[:3]:
+        return None, "wrong_shape"
+    return unions.request(counts.counts, counts.tokens), "union"
 
 
 @lru_cache(maxsize=4)  # it holds on to centroid sets

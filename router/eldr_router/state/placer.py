@@ -108,7 +108,8 @@ class Placer:
         self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain)
-        self.locality.tolls.settle(decision.situation)
+        if not exclude:  # another attempt is no other request
+            self.locality.tolls.settle(decision.situation)
         at = decision.choice.worker
         similarities = decision.situation.similarity
         similarity = None if similarities is None else similarities[at]

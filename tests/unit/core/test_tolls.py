@@ -143,3 +143,25 @@ def test_nothing_happens_without_a_preference():
     ):
         tolls.settle(missing)
     assert tolls.of([0, 1]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_requests_that_settle_nothing_between_do_not_skew_shares(every):
+    """Turns of the pool count requests without a signature as well; tolls count their own."""
+    rng, tolls = np.random.default_rng(0), Tolls()
+    favours = np.zeros(4)
+    for turn in range(0, 6000 * every, every):
+        scores = rng.normal(0.5, 0.05, size=4).tolist()
+        favours[settle(tolls, scores, turn)] += 1
+    assert np.allclose(favours / favours.sum(), 0.25, atol=0.02)
+
+
+def test_laws_that_are_learned_meanwhile_change_the_shares():
+    rng, tolls = np.random.default_rng(0), Tolls()
+    laws = [LAW, LAW]
+    settle(tolls, [0.5, 0.5], 0, laws)
+    laws[1] = slower(2.0)
+    favours = np.zeros(2)
+    for turn in range(6000):
+        favours[settle(tolls, rng.normal(0.5, 0.05, size=2).tolist(), turn, laws)] += turn >= 1000
+    assert favours[0] / favours.sum() == pytest.approx(0.8, abs=0.03)

@@ -154,4 +154,4 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
     text = real.read(policies, laws)
     assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
     assert "4 engines, 48 requests kept in flight" in text
-    assert "| band | shorter than JSQ's | not told apart | longer than JSQ's |" in text
+    assert "| band | shorter in this trace | not told apart | longer in this trace |" in text

@@ -308,6 +308,18 @@ def test_full_engines_are_no_candidates():
     assert none.value.status == 503
 
 
+def test_another_attempt_pays_no_toll():
+    registry, place = placer(decode(3))
+    marginal = table(np.eye(3, 4), policy="MarginalUnion")
+    place.locality.follow(marginal.centroids, wanted=True)
+    failed = place.place(marginal, counts(0, 9, 1, 0)).endpoint
+    tolls = place.locality.tolls.of(range(3))
+    assert any(tolls)
+    again = place.place(marginal, counts(0, 9, 1, 0), {failed})
+    assert again.endpoint in set(registry.endpoints(ROLE_DECODE)) - {failed}
+    assert place.locality.tolls.of(range(3)) == tolls
+
+
 def test_signatures_from_the_wire():
     value = ExpertCounts(np.arange(4, dtype=np.uint16).reshape(1, 4), top_k=1, tokens=6, exact=True)
     assert (read_signature(encode_counts(value)).counts.counts == value.counts).all()

@@ -111,6 +111,8 @@ def test_domains_share_the_slots_of_a_worker_file():
     assert groups(workers(7, 2, -1)) == {"a": frozenset({2}), "b": frozenset({7})}
     with pytest.raises(RoutingError, match="domains: 2 of them cannot share 1 decode engines with a slot"):
         workers(7, -1)
+    with pytest.raises(RoutingError, match="domains: 2 of them cannot share 0 decode engines with a slot"):
+        workers(-1, -1)
     assert groups(workers()) == {}, "engines may come later"
 
 

@@ -211,12 +211,37 @@ def test_bad_logs_are_clear_errors(write_log, tmp_path):
         (["--log", small], 1, "NotEnoughSamples: 20 records"),
         (["--log", tmp_path], 1, "NoLog"),
         (["--log", tmp_path / "noise.siglog"], 1, "is no signature log"),
-        (["--log", good, "--model", "x"], 1, "140 other model"),
+        (["--log", good, "--model", "x"], 1, "hold records of m only"),
         (["--log", good, "--workload", "task"], 2, "choose one"),
         (["--log", write_log(140, time=5.0), "--arrivals", "logged"], 2, "tell no order of its requests"),
-        (["--log", good, "--drift-at", "3"], 2, "no kinds whose mix could change"),
-        (["--log", good, "--policies", "Domain"], 2, "Domain needs labels"),
+        (["--log", good, "--drift-at", "3"], 2, "no kinds or labels"),
+        (["--log", good, "--policies", "Domain"], 2, "no kinds or labels"),
     ):
         done = run(*arguments)
         assert done.exit_code == status, done.output
         assert message in done.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--from-cluster", ""], "--from-cluster: expected the name"),
+        (["--model", "m"], "--model: there is no log"),
+        (["--geometry", "gpt-oss-120b", "--workload", "captured"], "--geometry: these requests"),
+        (["--seconds", "inf"], "--seconds"),
+        (["--warmup", "nan"], "--warmup"),
+        (["--lag", "nan", "--routers", "2"], "--lag"),
+        (["--drift-at", "nan"], "--drift-at"),
+        (["--cached", "nan", "--prefill", "1,1,1"], "--cached"),
+        (["--drift-at", "1e9", "--batch", "4", "--engines", "2"], "are too many"),
+        (["--rate", "1e9", "--engines", "2"], "are too many"),
+        (["--law", "0,0,1e-300", "--batch", "4", "--engines", "2"], "are too many"),
+        (["--policies", "ELDR:min_candidates=1.9"], "expected a whole number for min_candidates"),
+        (["--policies", "ELDR:tau=0.1:tau=0.2"], "tau is given twice"),
+    ],
+)
+def test_nonsense_is_told_and_simulates_nothing(arguments, told):
+    done = run("--seeds", "1", "--jobs", "1", *arguments)
+    assert done.exit_code != 0
+    assert told in done.output, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)

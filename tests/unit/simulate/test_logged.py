@@ -28,7 +28,7 @@ def test_the_model_with_most_records_is_taken_unless_named(write_log):
     several = [write_log(150), write_log(180, model="other")]
     assert read(*several).model == "other"
     assert len(read(*several, model="m").known.calibration) == 75
-    with pytest.raises(FitError, match="330 other model"):
+    with pytest.raises(FitError, match="hold records of m, other only"):
         read(*several, model="third")
 
 
