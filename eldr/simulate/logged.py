@@ -183,7 +183,10 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if found := segments(path):
         return found
-    raise FitError("NoLog", f"{path}: holds no signature log (*.siglog)")
+    raise FitError(
+        "NoLog",
+        f"{path}: holds no signature log (*.siglog); name each router's own folder with a --log of its own",
+    )
 
 
 def _records(files: Sequence[Path], damaged: dict[Path, str]) -> Iterator[Record]:

@@ -76,7 +76,7 @@ def sentence(results: Results) -> str:
     return (
         f"**Default: {FIELDS[best.policy]}.** Over the {len(known)} simulated cells, stationary, drifting and uneven ones, {policy(best.policy)} "
         f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} % against JSQ, and its worst P99 is "
-        f"{best.worst.mean:+.1f} % ({describe(best.where)}){unsafe}; the worst of {policy(worst.policy)} is {worst.worst.mean:+.1f} % "
+        f"{best.worst} % ({describe(best.where)}){unsafe}; the worst of {policy(worst.policy)} is {worst.worst} % "
         f"({describe(worst.where)}). The rule: of the policies whose P99 is nowhere more than {WORST_TAIL:.0f} % above JSQ's, "
         "the one with the least mean time per token."
     )

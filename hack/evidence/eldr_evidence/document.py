@@ -166,7 +166,7 @@ def _re_fitted(results: Results) -> str:
 
 def _legend() -> str:
     return (
-        f"Percent of change unless said otherwise. *Reproduced*: our interval reaches the published number, give or take {100 * SHARE:.0f} % of its size and at "
+        f"Percent of change unless said otherwise. *Reproduced*: our interval reaches the published number, give or take {100 * SHARE:.0f} % of its size (of a range: of its nearer end) and at "
         f"least {LEAST:.0f} point, since published runs are single ones; a wide interval of ours counts no more than that again. *Stronger*, *weaker*: of the same sign and beyond that. *Not reproduced*: of "
         "the other sign, or not told apart from nothing."
     )

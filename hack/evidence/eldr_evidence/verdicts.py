@@ -41,15 +41,15 @@ def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> V
     Returns
     -------
     Verdict
-        ``reproduced`` if our interval reaches the range widened by a quarter of its size; otherwise, of the same sign, ``stronger``
+        ``reproduced`` if our interval reaches the range widened by a quarter of its nearer end; otherwise, of the same sign, ``stronger``
         or ``weaker``; ``not reproduced`` if of the other sign or not told apart from no effect. A wide interval reaches no
         further than that quarter: little certainty of ours is no agreement.
     """
-    slack = max(least, SHARE * max(abs(low), abs(high)))
+    nearest = low if ours.mean < low else high
+    slack = max(least, SHARE * abs(nearest))
     reach = min(ours.high - ours.mean, slack)
     if ours.mean + reach >= low - slack and ours.mean - reach <= high + slack:
         return Verdict.REPRODUCED
-    nearest = low if ours.mean < low else high
     if ours.mean * nearest < 0 or ours.low <= 0 <= ours.high:
         return Verdict.NOT
     return Verdict.STRONGER if abs(ours.mean) > abs(nearest) else Verdict.WEAKER
@@ -63,7 +63,7 @@ def at_most(ours: Interval, bound: float) -> Holds:
 
 
 def within(ours: Interval, low: float, high: float) -> Holds:
-    """Say whether a mean lies in a range; open where only its interval reaches it."""
-    if low <= ours.mean <= high:
+    """Say whether a value lies in a range, by its interval."""
+    if low <= ours.low and ours.high <= high:
         return Holds.YES
     return Holds.OPEN if ours.high >= low and ours.low <= high else Holds.NO

@@ -43,6 +43,7 @@ def test_claims_are_judged_by_the_whole_interval():
     assert at_most(Interval(1.0, 0.5), 0.0) is Holds.NO
     assert within(Interval(-10.0, 1.0), -17.0, -8.0) is Holds.YES
     assert within(Interval(-17.5, 1.0), -17.0, -8.0) is Holds.OPEN
+    assert within(Interval(-8.5, 1.0), -17.0, -8.0) is Holds.OPEN, "only the mean lies inside"
     assert within(Interval(-20.0, 1.0), -17.0, -8.0) is Holds.NO
 
 
