@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from eldr_demo.load import Outcome
-from eldr_demo.report import Phase
+from eldr_demo.report import Phase, counts
 from eldr_demo.telemetry import Sampler
 
 COLOURS = {"JSQ": "tab:grey", "ELDR": "tab:orange", "MarginalUnion": "tab:green"}
@@ -74,11 +74,7 @@ def _colour(phase: Phase) -> str:
 
 
 def _times(axis: Axes, phase: Phase, outcomes: Sequence[Outcome], origin: float) -> None:
-    mine = [
-        (o.ended - origin, o.tpot * 1e3)
-        for o in outcomes
-        if o.phase == phase.step.name and o.error is None and phase.measured_from <= o.ended <= phase.ended
-    ]
+    mine = [(o.ended - origin, o.tpot * 1e3) for o in outcomes if counts(phase, o)]
     if not mine:
         return
     ended, times = np.array(mine).T

@@ -77,15 +77,18 @@ def measure(phases: Sequence[Phase], outcomes: Sequence[Outcome], sampler: Sampl
     return rows
 
 
+def counts(phase: Phase, outcome: Outcome) -> bool:
+    """Return whether a request tells of a phase: one that decoded inside its measured span from its first token to its last."""
+    return (
+        outcome.phase == phase.step.name
+        and outcome.error is None
+        and outcome.first_token >= phase.measured_from
+        and outcome.ended <= phase.ended
+    )
+
+
 def _inside(phase: Phase, outcomes: Sequence[Outcome]) -> dict[int, float]:
-    return {
-        o.number: o.tpot
-        for o in outcomes
-        if o.phase == phase.step.name
-        and o.error is None
-        and o.first_token >= phase.measured_from
-        and o.ended <= phase.ended
-    }
+    return {o.number: o.tpot for o in outcomes if counts(phase, o)}
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
