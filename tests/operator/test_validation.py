@@ -44,7 +44,7 @@ def create(kube, name="x", **spec):
         ({"router": {"domains": [{"name": "a b"}]}}, "spec.router.domains[0].name"),
         ({"router": {"domains": [{"name": "a", "share": 0}]}}, "spec.router.domains[0].share"),
         (
-            {"router": {"domains": [{"name": name} for name in "abc"]}},
+            {"router": {"policy": "Domain", "domains": [{"name": name} for name in "abc"]}},
             "router.domains must not be more than decode.replicas",
         ),
         ({"router": {"placement": "Daemon"}}, "spec.router.placement"),
@@ -107,6 +107,14 @@ def test_refused_when_changed(kube, change, message):
     with pytest.raises(Refused) as refusal:
         kube.merge(KIND, "x", {"spec": change})
     assert message in str(refusal.value)
+
+
+def test_domains_bind_only_the_policy_that_looks_at_them(kube):
+    """Left over from another day, they must not keep anybody from scaling down."""
+    create(kube, router={"domains": [{"name": name} for name in "ab"]})
+    kube.merge(KIND, "x", {"spec": {"decode": {"replicas": 1}}})
+    with pytest.raises(Refused, match="must not be more than"):
+        kube.merge(KIND, "x", {"spec": {"router": {"policy": "Domain"}}})
 
 
 def test_a_name_cannot_be_given_later(kube):
