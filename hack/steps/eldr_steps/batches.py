@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eldr_steps.engines import Engine, Stepped
+from eldr_steps.engines import Engine
 from eldr_steps.law import Row
+from eldr_steps.step import Step
 from eldr_tiny_moe import corpus
 
 PROMPT = 40
@@ -62,12 +63,11 @@ def measure(
                 seed_of = 1000 * number + at % plan.distinct
                 fork.add(f"{number}-{at}", chosen[at % plan.distinct], tokens, seed_of)
             for step, reference in _beside(_whole(fork, plan.batch), engine.reference):
-                active = sum(step.experts) / len(step.experts)
-                yield Row(number, plan.name, plan.batch, step.seconds, active, reference)
+                yield Row(number, plan.name, plan.batch, step.seconds, step.active, reference)
             progress(number + 1, len(todo))
 
 
-def _whole(engine: Engine, batch: int) -> Iterator[Stepped]:
+def _whole(engine: Engine, batch: int) -> Iterator[Step]:
     """Run an engine until it is idle; yield the steps in which all requests got a token that is not their first."""
     known: set[str] = set()
     running = batch
@@ -79,10 +79,10 @@ def _whole(engine: Engine, batch: int) -> Iterator[Stepped]:
         running -= len(step.ended)
 
 
-def _beside(steps: Iterator[Stepped], reference: Callable[[], float]) -> Iterator[tuple[Stepped, float]]:
+def _beside(steps: Iterator[Step], reference: Callable[[], float]) -> Iterator[tuple[Step, float]]:
     """Yield each step with the mean of the references run before and after it."""
     before = reference()
-    some: list[Stepped] = []
+    some: list[Step] = []
     for step in steps:
         some.append(step)
         if len(some) == _EVERY:

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-# one process and one thread, so that its CPU time is all there is
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
+from eldr_steps.machine import BLOCK, MAX_NUM_SEQS
+from eldr_steps.step import Step
 
-BLOCK = 32
 _REFERENCE = range(100, 124)
 """A prompt shorter than a block: no cache ever keeps it."""
 
 
-class Step(NamedTuple):
-    """What a step was.
-
-    Attributes
-    ----------
-    seconds : float
-        CPU time of the one thread that does everything: on a machine shared with others it says what the clock would on one's own.
-    wall : float
-        Seconds.
-    rows : int
-        Tokens computed.
-    experts : list of int
-        Distinct ones, layer by layer.
-    names, ended : list of str
-        Requests that got a token, and those that got their last one.
-    """
-
-    seconds: float
-    wall: float
-    rows: int
-    experts: list[int]
-    names: list[str]
-    ended: list[str]
-
-
 class Engine:
-    """An engine.
+    """An engine; it keeps prompts' KV: a request whose prompt was computed before joins with its last token alone, as after a pull.
 
     Parameters
     ----------
     model : str
         Folder.
     dtype : str
-    caching : bool
-        Keep prompts' KV: a request whose prompt was computed before joins with its last token alone, as after a pull.
     """
 
-    def __init__(self, model: str, dtype: str, *, caching: bool = False) -> None:
+    def __init__(self, model: str, dtype: str) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.model_executor.layers.fused_moe.layer import MoERunner
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -63,10 +34,10 @@ class Engine:
                 enforce_eager=True,
                 max_model_len=2048,
                 max_num_batched_tokens=2048,
-                max_num_seqs=64,
+                max_num_seqs=MAX_NUM_SEQS,
                 block_size=BLOCK,
                 kv_cache_memory_bytes=512 << 20,
-                enable_prefix_caching=caching,
+                enable_prefix_caching=True,
                 distributed_executor_backend="uni",
                 disable_log_stats=True,
                 seed=0,
@@ -96,12 +67,10 @@ class Engine:
     def step(self) -> Step:
         """Run a step."""
         self._chosen.clear()
-        cpu, wall = time.process_time(), time.perf_counter()
+        began = time.process_time()
         outputs = self._engine.step()
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         return Step(
-            cpu,
-            wall,
+            time.process_time() - began,
             self._chosen[0].shape[0] if self._chosen else 0,
             [int(ids.unique().numel()) for ids in self._chosen],
             [output.request_id for output in outputs],

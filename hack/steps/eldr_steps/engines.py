@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from multiprocessing.connection import Connection, Listener, Pipe
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 import numpy.typing as npt
 
-from eldr_steps.machine import VARIABLES
+from eldr_steps.machine import ROOT, VARIABLES, vllm_environment, wide_model
+from eldr_steps.step import Step
 
 _PATIENCE = 60.0
 
@@ -34,18 +35,7 @@ class Recorded(NamedTuple):
     decode: npt.NDArray[np.int64]
 
 
-class Stepped(NamedTuple):
-    """A step; see :class:`eldr_steps.engine.Step`."""
-
-    seconds: float
-    wall: float
-    rows: int
-    experts: list[int]
-    names: list[str]
-    ended: list[str]
-
-
-class EngineEndedError(Exception):
+class EngineEndedError(click.ClickException):
     """An engine's process is gone."""
 
 
@@ -81,9 +71,10 @@ class Engine:
         """Give it a request."""
         self._ask("add", name, prompt, tokens, seed)
 
-    def step(self) -> Stepped:
+    def step(self) -> Step:
         """Run a step."""
-        return Stepped(*self._ask("step"))
+        step: Step = self._ask("step")
+        return step
 
     def reference(self) -> float:
         """Return the seconds of a step that is always the same; of an idle engine only."""
@@ -113,16 +104,25 @@ class Engine:
 
 
 @contextmanager
-def first_engine(python: Path, model: Path, dtype: str, log: Path) -> Iterator[Engine]:
-    """Start an engine that ends with the block.
+def first_engine(dtype: str, log: str) -> Iterator[Engine]:
+    """Start an engine with the wide model; it ends with the block.
+
+    Parameters
+    ----------
+    dtype : str
+    log : str
+        Name of the file under ``out`` that what vLLM prints is added to.
 
     Raises
     ------
     EngineEndedError
-        If it does not start; ``log`` says why.
+        If it does not start, or ends before the block; the message has the end of the log.
     """
+    python = vllm_environment() / "bin" / "python"
+    model, printed = wide_model(python), ROOT / "out" / log
+    printed.parent.mkdir(exist_ok=True)
     ours, theirs = Pipe()
-    with tempfile.TemporaryDirectory() as folder, log.open("ab") as errors:
+    with tempfile.TemporaryDirectory() as folder, printed.open("ab") as errors:
         address = f"{folder}/forks"
         with Listener(address, "AF_UNIX") as listener, ours:
             with theirs:
@@ -135,10 +135,12 @@ def first_engine(python: Path, model: Path, dtype: str, log: Path) -> Iterator[E
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, **VARIABLES},
                 )
+            engine = Engine(ours, listener)
             try:
-                engine = Engine(ours, listener)
                 engine.wait()
                 yield engine
+            except EngineEndedError as error:
+                raise EngineEndedError(f"{error}: {printed.read_text(errors='replace')[-2000:]}") from error
             finally:
                 engine.close()
                 try:

@@ -143,18 +143,17 @@ def as_routers_learn_it(
         for mine in [np.flatnonzero(steps.plan == which)]
         for part in np.array_split(mine, max(1, len(mine) // together))
     ]
-    windows = [
-        Window(
-            float(steps.seconds[part].mean()),
-            float(steps.active[part].mean()),
-            float(steps.batch[part].mean()),
-            len(part),
-        )
-        for part in parts
-    ]
+    windows = [mean_window(steps.seconds[part], steps.active[part], steps.batch[part]) for part in parts]
     learned = learn({"engine": windows}, QWEN3_30B_MI300X.for_experts(n_experts))
     law = learned.laws["engine"]
     return (law.fixed, law.per_expert, law.per_request), learned.expert_error
+
+
+def mean_window(
+    seconds: Floats | Sequence[float], active: Floats | Sequence[float], batch: Floats | Sequence[float]
+) -> Window:
+    """Return what a router sees of some steps of one engine."""
+    return Window(float(np.mean(seconds)), float(np.mean(active)), float(np.mean(batch)), len(seconds))
 
 
 def medians(steps: Steps) -> dict[tuple[int, str], tuple[float, float]]:

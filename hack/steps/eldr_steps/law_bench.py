@@ -18,7 +18,7 @@ from rich.progress import Progress, TaskID
 from eldr_steps.batches import measure
 from eldr_steps.engines import first_engine
 from eldr_steps.law import Law, Steps, as_routers_learn_it, fit, medians, read
-from eldr_steps.machine import N_EXPERTS, ROOT, WIDTH, cpu_model, vllm_environment, wide_model
+from eldr_steps.machine import N_EXPERTS, ROOT, WIDTH, cpu_model
 
 PAGE = ROOT / "docs" / "benchmarks" / "steps.md"
 FIGURES = ROOT / "docs" / "benchmarks" / "steps.json"
@@ -121,12 +121,9 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
 @click.option("--seed", default=0, help="Of prompts, order and sampling.")
 def command(*, dtypes: tuple[str, ...], seed: int) -> None:
     """Measure, and write docs/benchmarks/steps.md."""
-    python = vllm_environment() / "bin" / "python"
-    model, log = wide_model(python), ROOT / "out" / "steps.log"
-    log.parent.mkdir(exist_ok=True)
     found, laws = {}, {}
     for dtype in dtypes:
-        with first_engine(python, model, dtype, log) as engine, Progress(console=Console(stderr=True)) as bar:
+        with first_engine(dtype, "steps.log") as engine, Progress(console=Console(stderr=True)) as bar:
             task = bar.add_task(dtype)
             told = partial(_tell, bar, task)
             found[dtype] = read(list(measure(engine, list(BATCHES), TOKENS, seed, told)))

@@ -13,8 +13,14 @@ ROOT = Path(__file__).parents[3]
 TINY = ROOT / "hack" / "tiny_moe"
 WIDTH = 2048
 """Units of an expert: reading one takes as long as in a large model."""
-N_EXPERTS = 64
+N_EXPERTS, TOP_K = 64, 4
+BLOCK = 32
+"""Tokens of a KV block."""
+MAX_NUM_SEQS = 64
 VARIABLES = {
+    # one process and one thread, so that its CPU time is all there is
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",
     "VLLM_PLUGINS": "",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from eldr_steps import policies_page
-from eldr_steps.engines import EngineEndedError, first_engine
-from eldr_steps.machine import ROOT, vllm_environment, wide_model
+from eldr_steps.engines import first_engine
+from eldr_steps.machine import ROOT
 from eldr_steps.pace import Pace
 from eldr_steps.pools import Comparison, Setting
 from eldr_steps.traffic import make_traffic
@@ -35,36 +35,28 @@ def command(
     *, dtype: str, requests: int, pools: tuple[int, ...], batch: int, prompts: int, seed: int
 ) -> None:
     """Serve the same requests under every policy, and write docs/benchmarks/policies.md."""
-    python = vllm_environment() / "bin" / "python"
-    model, log = wide_model(python), ROOT / "out" / "policies.log"
-    log.parent.mkdir(exist_ok=True)
     # the larger pool once more, with the number in flight held: there a faster pool serves more
     settings = [Setting(n, batch, requests, holds=False) for n in pools]
     settings.append(Setting(max(pools), batch, requests, holds=True))
     found: list[policies_page.Json] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    try:
-        with (
-            first_engine(python, model, dtype, log) as engine,
-            Progress(*columns, console=Console(stderr=True)) as progress,
-        ):
-            task = progress.add_task("recording requests", total=CALIBRATION + prompts)
-            traffic = make_traffic(engine, CALIBRATION, prompts, seed, lambda n: progress.advance(task, n))
-            pace = Pace(engine.reference)
-            for setting in settings:
-                name = (
-                    f"{setting.engines} engines, {'in flight held' if setting.holds else 'Poisson arrivals'}"
-                )
-                task = progress.add_task(name, total=1.0)
-                told = partial(_tell, progress, task)
-                done = Comparison(traffic, setting, POLICIES, seed).run(engine, pace, told)
-                found.append(policies_page.pool_json(done))
-                for row in policies_page.table(found[-1]):
-                    progress.console.print(row, markup=False, soft_wrap=True)
-                # after every pool: half an hour is long enough for something to end this
-                _write(policies_page.as_json(found, traffic, dtype, pace.factors))
-    except EngineEndedError as error:
-        raise click.ClickException(f"{error}: {log.read_text(errors='replace')[-2000:]}") from error
+    with (
+        first_engine(dtype, "policies.log") as engine,
+        Progress(*columns, console=Console(stderr=True)) as progress,
+    ):
+        task = progress.add_task("recording requests", total=CALIBRATION + prompts)
+        traffic = make_traffic(engine, CALIBRATION, prompts, seed, lambda n: progress.advance(task, n))
+        pace = Pace(engine.reference)
+        for setting in settings:
+            name = f"{setting.engines} engines, {'in flight held' if setting.holds else 'Poisson arrivals'}"
+            task = progress.add_task(name, total=1.0)
+            told = partial(_tell, progress, task)
+            done = Comparison(traffic, setting, POLICIES, seed).run(engine, pace, told)
+            found.append(policies_page.pool_json(done))
+            for row in policies_page.table(found[-1]):
+                progress.console.print(row, markup=False, soft_wrap=True)
+            # after every pool: half an hour is long enough for something to end this
+            _write(policies_page.as_json(found, traffic, dtype, pace.factors))
     click.echo(f"wrote {policies_page.PAGE.relative_to(ROOT)}")
 
 

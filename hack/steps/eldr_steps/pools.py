@@ -19,12 +19,11 @@ from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload, make_workload
 from eldr_steps.engines import Engine
 from eldr_steps.law import Law, Steps, fit
-from eldr_steps.machine import N_EXPERTS
+from eldr_steps.machine import MAX_NUM_SEQS, N_EXPERTS
 from eldr_steps.outcome import BLOCKS, Block, blocks
 from eldr_steps.traffic import Traffic
 from eldr_steps.world import Request, World, run_side_by_side
 
-MAX_NUM_SEQS = 64
 _PILOT_STEPS = 24
 
 

@@ -8,15 +8,15 @@ the same. See :class:`Calls`.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from multiprocessing.connection import Client, Connection
-from pathlib import Path
 from typing import Any
 
-from eldr_steps.engine import Engine, Step
+from eldr_steps.engine import Engine
+from eldr_steps.machine import N_EXPERTS
+from eldr_steps.step import Step
 
 
 class Calls:
@@ -32,9 +32,8 @@ class Calls:
     def __init__(self, model: str, dtype: str) -> None:
         from transformers import AutoTokenizer
 
-        self._engine = Engine(model, dtype, caching=True)
+        self._engine = Engine(model, dtype)
         self._encode = AutoTokenizer.from_pretrained(model, local_files_only=True).encode
-        self._n_experts = int(json.loads((Path(model) / "config.json").read_text())["num_local_experts"])
         self._recorded = 0
 
     def ready(self) -> None:
@@ -57,7 +56,7 @@ class Calls:
         self._recorded += 1
         self._engine.add(f"record-{self._recorded}", prompt, tokens, seed)
         prefill, decode = self._engine.step(), []
-        counts = self._engine.counts(self._n_experts)
+        counts = self._engine.counts(N_EXPERTS)
         if prefill.rows != len(prompt):
             raise ValueError(
                 f"prompt: {len(prompt) - prefill.rows} of {len(prompt)} tokens were computed before"

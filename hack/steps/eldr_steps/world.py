@@ -16,26 +16,13 @@ from typing import NamedTuple, Protocol
 from eldr.core.step_law import Window, learn
 from eldr.core.step_time import StepTime
 from eldr.simulate.routing import Placement, Router
+from eldr_steps.law import mean_window
+from eldr_steps.step import Step
 
 _LEARN_EVERY = 2.0
 """Seconds of a world's clock; the router asks its engines every ten, but here a trace is over in a minute."""
 _LEAST_STEPS = 10
 _LEAST_WINDOWS = 6
-
-
-class Stepped(Protocol):
-    """A step; see :class:`eldr_steps.engine.Step`."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def experts(self) -> list[int]: ...
-    @property
-    def names(self) -> list[str]: ...
-    @property
-    def ended(self) -> list[str]: ...
 
 
 class Steps(Protocol):
@@ -44,7 +31,7 @@ class Steps(Protocol):
     def add(self, name: str, prompt: list[int], tokens: int, seed: int) -> None:
         """Take a request into its next step."""
 
-    def step(self) -> Stepped:
+    def step(self) -> Step:
         """Run a step."""
 
 
@@ -94,7 +81,7 @@ class _Slot:
     steps: Steps
     waiting: list[tuple[int, Request]] = field(default_factory=list)
     running: int = 0
-    result: Stepped | None = None
+    result: Step | None = None
     told: list[Ran] = field(default_factory=list)
     """Steps since the last window."""
     windows: list[Window] = field(default_factory=list)
@@ -184,8 +171,7 @@ class World:
                 raise ValueError(
                     f"a step of {len(result.names)} requests computed {result.rows} tokens: a prompt's KV was lost"
                 )
-            active = sum(result.experts) / len(result.experts)
-            ran = Ran(which, now, self._pace(result.seconds), result.rows, active)
+            ran = Ran(which, now, self._pace(result.seconds), result.rows, result.active)
             self.steps.append(ran)
             slot.told.append(ran)
             heapq.heappush(self._due, (now + ran.seconds, which))
@@ -219,12 +205,8 @@ class World:
         """
         for slot in self._slots:
             if len(slot.told) >= _LEAST_STEPS:
-                n = len(slot.told)
-                seconds, active, batch = (
-                    sum(values) / n
-                    for values in zip(*((r.seconds, r.active, r.batch) for r in slot.told), strict=True)
-                )
-                slot.windows.append(Window(seconds, active, batch, n))
+                told = zip(*((ran.seconds, ran.active, ran.batch) for ran in slot.told), strict=True)
+                slot.windows.append(mean_window(*told))
                 slot.told.clear()
         learned = learn({str(at): slot.windows for at, slot in enumerate(self._slots)}, self._default)
         if learned.windows < _LEAST_WINDOWS:

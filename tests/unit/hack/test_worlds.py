@@ -9,9 +9,9 @@ from eldr.core.balancers import JSQ
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
-from eldr_steps.engines import Stepped
 from eldr_steps.outcome import BLOCKS, blocks, change
 from eldr_steps.pace import Pace
+from eldr_steps.step import Step
 from eldr_steps.world import Request, World, run_side_by_side
 
 LAW = StepTime(2e-3, 0.5e-3, 0.3e-3, 64)
@@ -38,7 +38,7 @@ class FakeEngine:
         self.running = {name: left for name, left in self.running.items() if left}
         active = min(64, 4 * len(names))
         seconds = LAW.seconds(len(names), active)
-        return Stepped(seconds, seconds, len(names), [active, active], names, ended)
+        return Step(seconds, len(names), [active, active], names, ended)
 
 
 def population(n=4):
@@ -108,7 +108,7 @@ def test_worlds_advance_together():
 
 def test_a_step_that_computes_prompts_is_told(monkeypatch):
     world, _ = make_world(trace([0.0]))
-    monkeypatch.setattr(FakeEngine, "step", lambda self: Stepped(1.0, 1.0, 65, [4, 4], ["0"], []))
+    monkeypatch.setattr(FakeEngine, "step", lambda self: Step(1.0, 65, [4, 4], ["0"], []))
     with pytest.raises(ValueError, match="KV was lost"):
         run_side_by_side([world])
 
