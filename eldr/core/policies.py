@@ -10,6 +10,8 @@ from eldr.core.band import BandJSQ
 from eldr.core.marginal import MAX_LOAD, MarginalUnion
 from eldr.core.policy import Policy
 
+DEFAULT_TAU = 0.1
+"""Width of the band of :class:`~eldr.core.band.BandJSQ`: the paper's."""
 DEFAULT_PRIOR = 0.23
 """Of :class:`~eldr.core.marginal.MarginalUnion`: 30 of 128 experts for a cosine of 1, see ``docs/how-it-works.md``."""
 
@@ -17,7 +19,7 @@ DEFAULT_PRIOR = 0.23
 def make_policy(
     name: str,
     *,
-    tau: float = 0.1,
+    tau: float = DEFAULT_TAU,
     min_candidates: int = 1,
     max_load: float = math.inf,
     prior: float = DEFAULT_PRIOR,

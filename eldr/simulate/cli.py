@@ -23,7 +23,7 @@ from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.objective import Objective
-from eldr.simulate.setting import Setting
+from eldr.simulate.setting import ArrivalTimes, Setting
 from eldr.simulate.study import Outcome, Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
@@ -193,7 +193,7 @@ def command(
     model: str | None,
     max_samples: int,
     last_minutes: float | None,
-    arrivals: sources.Arrivals,
+    arrivals: ArrivalTimes,
     workload: str | None,
     geometry: str | None,
     engines: tuple[int, ...] | None,

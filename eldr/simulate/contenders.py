@@ -6,17 +6,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eldr.core.policies import make_policy
+from eldr import contract
+from eldr.core.policies import DEFAULT_PRIOR, DEFAULT_TAU, make_policy
 from eldr.core.policy import Policy
 
 VANILLA = "ELDR-vanilla"
 """ELDR with centroids of a K-means that does not balance its clusters: a baseline of the paper."""
 _REFIT = ("refit", "window")
 _OPTIONS = {
-    "ELDR": ("tau", "min_candidates", "max_load", *_REFIT),
-    "MarginalUnion": ("prior", "max_load", *_REFIT),
+    contract.POLICY_ELDR: ("tau", "min_candidates", "max_load", *_REFIT),
+    contract.POLICY_MARGINAL: ("prior", "max_load", *_REFIT),
 }
-_OPTIONS[VANILLA] = _OPTIONS["ELDR"]
+_OPTIONS[VANILLA] = _OPTIONS[contract.POLICY_ELDR]
+PRIOR = f"{contract.POLICY_MARGINAL}:prior={DEFAULT_PRIOR:g}"
+"""``MarginalUnion`` as routers run it once there are centroids."""
+
+
+def band(tau: float) -> str:
+    """Return the paper's policy with a band of one width, as it is written."""
+    return contract.POLICY_ELDR if tau == DEFAULT_TAU else f"{contract.POLICY_ELDR}:tau={tau:g}"
+
+
+def usual(tau: float = DEFAULT_TAU) -> tuple[str, ...]:
+    """Return what is compared unless told: what a router offers, with a band of one width, beside the plain balancer."""
+    return "JSQ", band(tau), f"{band(tau)}:max_load=1.25", contract.POLICY_MARGINAL, PRIOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,7 @@ class Contender:
         if self.name == VANILLA:
             return "vanilla"
         prior = dict(self.options).get("prior", 0.0)
-        return "balanced" if self.name == "ELDR" or prior > 0 else None
+        return "balanced" if self.name == contract.POLICY_ELDR or prior > 0 else None
 
     @property
     def refit(self) -> tuple[float, float] | None:
@@ -53,7 +66,7 @@ class Contender:
     @property
     def unions(self) -> bool:
         """Whether it looks at expected unions."""
-        return self.name == "MarginalUnion"
+        return self.name == contract.POLICY_MARGINAL
 
     def policy(self, groups: Mapping[str, frozenset[int]]) -> Policy:
         """Return the policy.
@@ -70,8 +83,8 @@ class Contender:
         """
         options = dict(self.options)
         return make_policy(
-            "ELDR" if self.name == VANILLA else self.name,
-            tau=options.get("tau", 0.1),
+            contract.POLICY_ELDR if self.name == VANILLA else self.name,
+            tau=options.get("tau", DEFAULT_TAU),
             min_candidates=int(options.get("min_candidates", 1)),
             max_load=options.get("max_load", math.inf),
             prior=options.get("prior", 0.0),
@@ -89,7 +102,9 @@ def _check_refit(contender: Contender) -> None:
             f"{contender.text!r}: window: says how far re-fits look back; give refit=SECONDS, too"
         )
     if given and contender.centroids is None:
-        raise ValueError(f"{contender.text!r}: refit: there are no centroids to re-fit; give prior=0.23, too")
+        raise ValueError(
+            f"{contender.text!r}: refit: there are no centroids to re-fit; give prior={DEFAULT_PRIOR:g}, too"
+        )
 
 
 def parse_contender(text: str) -> Contender:

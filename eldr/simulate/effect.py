@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eldr import contract
-from eldr.core.policies import DEFAULT_PRIOR
-
-_DEFAULT_TAU = 0.1
+from eldr.core.policies import DEFAULT_TAU
+from eldr.simulate.contenders import PRIOR, band, usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
     model = spec.get("model", {}).get("name") or name
     engines = int(spec.get("decode", {}).get("replicas", 2))
     percent = int(spec.get("signatures", {}).get("samplePercent", 10))
-    policy, tau = str(router.get("policy", contract.POLICY_DEFAULT)), float(router.get("tau", _DEFAULT_TAU))
+    policy, tau = str(router.get("policy", contract.POLICY_DEFAULT)), float(router.get("tau", DEFAULT_TAU))
     notes: tuple[str, ...] = ()
-    if policy == "Domain":
+    if policy == contract.POLICY_DOMAIN:
         notes = (
             "the policy in effect, Domain, goes by a header that the log does not hold: it is not simulated",
         )
@@ -76,16 +75,15 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
 
 
 def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
-    band = "ELDR" if tau == _DEFAULT_TAU else f"ELDR:tau={tau:g}"
-    others = [band, f"{band}:max_load=1.25", "MarginalUnion", f"MarginalUnion:prior={DEFAULT_PRIOR:g}"]
+    others = usual(tau)
     bound = f":max_load={float(router['maxLoad']):g}" if router.get("maxLoad") is not None else ""
-    if policy == "ELDR":
+    if policy == contract.POLICY_ELDR:
         least = int(router.get("minCandidates", 1))
-        own = band + (f":min_candidates={least}" if least > 1 else "") + bound
-    elif policy == "MarginalUnion":
-        own = f"MarginalUnion:prior={DEFAULT_PRIOR:g}{bound}"
-    elif policy == "Domain":
-        return others
+        own = band(tau) + (f":min_candidates={least}" if least > 1 else "") + bound
+    elif policy == contract.POLICY_MARGINAL:
+        own = PRIOR + bound
+    elif policy == contract.POLICY_DOMAIN:
+        return list(others)
     else:
         own = policy
     return list(dict.fromkeys([own, *others]))

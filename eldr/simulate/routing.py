@@ -92,19 +92,21 @@ class Router:
         loads = self._own
         if self._heard:
             loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
-        unions, request, outlook = self._unions, None, None
+        unions, slots = self._unions, range(len(loads))
+        request = outlook = tolls = None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
             outlook = unions.outlook(request, self._workers, loads)
+            tolls = self._tolls.of(slots)
         situation = Situation(
             loads,
             self._turn,
             self._similarity(record, now),
-            slots=range(len(loads)),
+            slots=slots,
             label=self._labels[record],
             outlook=outlook,
             laws=self._knowledge.laws,
-            tolls=self._tolls.of(range(len(loads))),
+            tolls=tolls,
         )
         worker, candidates = self._policy.choose(situation, self._rng)
         self._turn += 1

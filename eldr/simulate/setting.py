@@ -16,6 +16,9 @@ from eldr.simulate.population import Ints, Population
 from eldr.simulate.prefix import PrefixCache
 from eldr.simulate.workload import Prefill, Window
 
+ArrivalTimes = Literal["poisson", "logged"]
+"""Requests come at random, or with the gaps between the requests of a log."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -50,8 +53,7 @@ class Setting:
     routers : int
     lag : float
         Seconds.
-    arrivals : {"poisson", "logged"}
-        At random, or with the gaps between the requests of a log.
+    arrivals : ArrivalTimes
     """
 
     engines: int
@@ -71,7 +73,7 @@ class Setting:
     prefill: Prefill | None
     routers: int
     lag: float
-    arrivals: Literal["poisson", "logged"] = "poisson"
+    arrivals: ArrivalTimes = "poisson"
 
     @property
     def laws(self) -> tuple[StepTime, ...]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from eldr.core.step_time import StepTime
 from eldr.fit.samples import FitError
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
+from eldr.simulate.contenders import usual
 from eldr.simulate.effect import in_effect
 from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
 from eldr.simulate.population import Population, Source
+from eldr.simulate.setting import ArrivalTimes
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 
 _BURSTY = 4.0
@@ -22,11 +23,10 @@ _BEFORE = ("fr", "ru", "manual", "legal")
 _AFTER = ("en", "zh", "python", "changelog")
 
 
-POLICIES = "JSQ,ELDR,ELDR:max_load=1.25,MarginalUnion,MarginalUnion:prior=0.23"
+POLICIES = ",".join(usual())
 """Compared unless told."""
 BATCH = 32.0
 """Requests of an engine unless told."""
-Arrivals = Literal["poisson", "logged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Reading:
     limit: int
     last: float
     law: str | None
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     sampled: bool
 
 
@@ -178,7 +178,7 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     )
 
 
-def _on_arrivals(requests: Population, arrivals: Arrivals) -> tuple[str, ...]:
+def _on_arrivals(requests: Population, arrivals: ArrivalTimes) -> tuple[str, ...]:
     known = requests.arrivals
     if known is None:
         if arrivals == "logged":

@@ -14,7 +14,7 @@ from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender
 from eldr.simulate.measures import Measures
-from eldr.simulate.population import Population, Source
+from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.ranks import dealt, profiles
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
@@ -102,12 +102,28 @@ def prepare(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What all policies meet in one setting: the rate, the requests, and these as routers see them."""
+    """What all policies meet in one setting.
+
+    Attributes
+    ----------
+    rate : float
+        Requests per second.
+    window : Window
+    workload : Workload
+    seen : Population
+        The requests as routers see them.
+    similarity : dict
+        Their cosines to centroids, by number of engines and kind of centroids.
+    orders : tuple or None
+        How the experts of each engine are dealt out to its ranks.
+    """
 
     rate: float
     window: Window
     workload: Workload
     seen: Population
+    similarity: dict[tuple[int, str], Floats]
+    orders: tuple[Ints, ...] | None
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -126,8 +142,19 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         prefill=setting.prefill,
         logged=setting.arrivals == "logged",
     )
-    seen = population if setting.cache is None else setting.cache.seen(population, seed)
-    return Load(point.rate, window, workload, seen)
+    seen, similarity = population, prepared.similarity
+    if setting.cache is not None:
+        seen = setting.cache.seen(population, seed)
+    if seen is not population:
+        similarity = {
+            key: centroids.similarities(one, seen.prefill)
+            for key, one in prepared.centroids.items()
+            if key[0] == setting.engines
+        }
+    orders = None
+    if setting.spread:
+        orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
+    return Load(point.rate, window, workload, seen, similarity, orders)
 
 
 def run_one(
@@ -151,13 +178,16 @@ def run_one(
     """
     load = load or meet(prepared, setting)
     population = prepared.population
-    similarity, again = _knowledge(prepared, setting, contender, load.seen)
-    orders = None
-    if setting.spread:
-        orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
+    similarity, again = _knowledge(prepared, setting, contender, load)
     done = simulate(
         Pool(
-            setting.laws, setting.limits, setting.sampled, setting.routers, setting.lag, setting.ranks, orders
+            setting.laws,
+            setting.limits,
+            setting.sampled,
+            setting.routers,
+            setting.lag,
+            setting.ranks,
+            load.orders,
         ),
         population,
         load.workload,
@@ -173,7 +203,7 @@ def run_one(
 
 
 def _knowledge(
-    prepared: Prepared, setting: Setting, contender: Contender, seen: Population
+    prepared: Prepared, setting: Setting, contender: Contender, load: Load
 ) -> tuple[Floats | None, Refits | None]:
     """Return the requests' cosines to centroids, or what these are re-fitted on."""
     if contender.centroids is None:
@@ -182,10 +212,8 @@ def _knowledge(
     if contender.refit is not None:
         every, window = contender.refit
         balanced = contender.centroids == "balanced"
-        return None, refits(prepared.centroids[key], seen, every=every, window=window, balanced=balanced)
-    if seen is not prepared.population:
-        return centroids.similarities(prepared.centroids[key], seen.prefill), None
-    return prepared.similarity[key], None
+        return None, refits(prepared.centroids[key], load.seen, every=every, window=window, balanced=balanced)
+    return load.similarity[key], None
 
 
 @dataclass(frozen=True, slots=True)

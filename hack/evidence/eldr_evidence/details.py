@@ -15,6 +15,7 @@ from eldr_evidence.cells import (
     MARGINAL,
     PRIOR,
     ROLLING,
+    ROLLING_TAUS,
     SLOWER,
     SWEPT_ROLLING,
     TAUS,
@@ -170,9 +171,9 @@ def taus(results: Results) -> str:
         known, base = published.SWEPT[geometry, workload], published.SWEPT_ROUND_ROBIN[geometry, workload]
         for tau in TAUS:
             ours = [str(results.change(cells, f"ELDR:tau={tau}", JSQ, measure)) for measure in (P50, P99)]
-            again = f"ELDR:tau={tau}:min_candidates=2:refit=2.5"
+            again = dict(zip(ROLLING_TAUS, SWEPT_ROLLING, strict=True)).get(tau)
             rolling = [
-                str(results.change(cells, again, JSQ, measure)) if again in SWEPT_ROLLING else ""
+                "" if again is None else str(results.change(cells, again, JSQ, measure))
                 for measure in (P50, P99)
             ]
             there = known.get(tau)

@@ -32,7 +32,7 @@ _SHOWN = (JSQ, "Domain", BAND, MARGINAL, PRIOR)
 _MEASURED = {"RoundRobin": "black", "ELDR": COLOURS[BAND]}
 
 
-def panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[list[Axes]]]:
+def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[list[Axes]]]:
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -41,7 +41,7 @@ def panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, 
     return figure, grid.tolist()
 
 
-def save(figure: Figure, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Software": None})  # the same bytes from the same numbers
 
 
@@ -52,7 +52,7 @@ def rates(results: Results, folder: Path, *, relative: bool) -> None:
     stem = "changes" if relative else "rates"
     for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
         geometries = [geometry for geometry, kind in results.kinds("main") if kind == workload]
-        figure, grid = panels(2, len(geometries), (4.4, 3.2))
+        figure, grid = _panels(2, len(geometries), (4.4, 3.2))
         for column, geometry in enumerate(geometries):
             cells = results.cells("main", workload, geometry)
             x = [cell.rate for cell in cells]
@@ -97,13 +97,13 @@ def rates(results: Results, folder: Path, *, relative: bool) -> None:
         figure.legend(
             handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
         )
-        save(figure, folder / f"{stem}-{workload}.png")
+        _save(figure, folder / f"{stem}-{workload}.png")
 
 
 def headline(results: Results, folder: Path) -> None:
     """Draw the band against the best balancer beside the published numbers."""
     kinds = results.kinds("main")
-    figure, grid = panels(1, 2, (6.5, 3.4))
+    figure, grid = _panels(1, 2, (6.5, 3.4))
     for quantile, measure in enumerate((P50, P99)):
         axis = grid[0][quantile]
         for at, (geometry, workload) in enumerate(kinds):
@@ -133,7 +133,7 @@ def headline(results: Results, folder: Path) -> None:
         ncols=4,
         frameon=False,
     )
-    save(figure, folder / "headline.png")
+    _save(figure, folder / "headline.png")
 
 
 def bars(
@@ -141,7 +141,7 @@ def bars(
 ) -> None:
     """Draw mean and P99 against JSQ of an experiment's cells."""
     cells = results.cells(experiment)
-    figure, grid = panels(1, 2, (6.0, 3.2))
+    figure, grid = _panels(1, 2, (6.0, 3.2))
     width = 0.8 / len(names)
     for axis, measure, title in zip(grid[0], (MEAN, P99), ("mean", "P99"), strict=True):
         for which, name in enumerate(names):
@@ -154,13 +154,13 @@ def bars(
         axis.set_ylabel(f"{title}, % against JSQ")
     figure.legend(handles=[Patch(color=COLOURS[name], label=policy(name)) for name in names], loc="outside upper center",
                   ncols=min(5, len(names)), frameon=False, fontsize=9)  # fmt: skip
-    save(figure, folder / f"{experiment}.png")
+    _save(figure, folder / f"{experiment}.png")
 
 
 def experts(results: Results, folder: Path) -> None:
     """Draw active experts of a step by rate."""
     kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
-    figure, grid = panels(1, len(kinds), (3.6, 3.0))
+    figure, grid = _panels(1, len(kinds), (3.6, 3.0))
     for axis, (geometry, workload) in zip(grid[0], kinds, strict=True):
         cells = results.cells("main", workload, geometry)
         for name in _SHOWN:
@@ -169,14 +169,14 @@ def experts(results: Results, folder: Path) -> None:
         axis.set(title=place(geometry, workload), xlabel="requests/s", ylabel="active experts of a step")
     figure.legend(handles=[Line2D([], [], color=COLOURS[name], marker="o", label=policy(name)) for name in _SHOWN],
                   loc="outside upper center", ncols=len(_SHOWN), frameon=False)  # fmt: skip
-    save(figure, folder / "experts.png")
+    _save(figure, folder / "experts.png")
 
 
 def taus(results: Results, folder: Path) -> None:
     """Draw P50 and P99 against round robin (published) and JSQ (simulated) by the width of the band."""
     kinds = results.kinds("tau")
     columns = -(-len(kinds) // 2)
-    figure, grid = panels(2, columns, (4.2, 2.8))
+    figure, grid = _panels(2, columns, (4.2, 2.8))
     for at, (geometry, workload) in enumerate(kinds):
         axis = grid[at % 2][at // 2]
         cells = results.cells("tau", workload, geometry)
@@ -196,13 +196,13 @@ def taus(results: Results, folder: Path) -> None:
                Line2D([], [], color="black", marker="o", label="simulated"),
                Line2D([], [], color="black", linestyle="--", marker="^", label="simulated, min-2, re-fitted"), Line2D([], [], color="black", linestyle=":", marker="s", label="published (min-2, re-fitted)")]  # fmt: skip
     figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
-    save(figure, folder / "tau.png")
+    _save(figure, folder / "tau.png")
 
 
 def forms(results: Results, folder: Path) -> None:
     """Draw rho of every form of signature."""
     kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
-    figure, grid = panels(1, 1, (7.0, 3.0))
+    figure, grid = _panels(1, 1, (7.0, 3.0))
     axis = grid[0][0]
     shades = ("tab:orange", "tab:grey", "tab:green", "tab:purple")
     for which, name in enumerate(FORMS):
@@ -220,14 +220,14 @@ def forms(results: Results, folder: Path) -> None:
     axis.set_ylabel("rho with decode experts")
     handles = [Patch(color=shades[which], label=name.replace("_", " x ")) for which, name in enumerate(FORMS)]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(FORMS), frameon=False)
-    save(figure, folder / "forms.png")
+    _save(figure, folder / "forms.png")
 
 
 def first_tokens(results: Results, folder: Path) -> None:
     """Draw time to first token by rate, one picture a workload."""
     for workload in dict.fromkeys(workload for _, workload in results.kinds("main")):
         geometries = [geometry for geometry, kind in results.kinds("main") if kind == workload]
-        figure, grid = panels(1, len(geometries), (4.4, 3.0))
+        figure, grid = _panels(1, len(geometries), (4.4, 3.0))
         for axis, geometry in zip(grid[0], geometries, strict=True):
             cells = results.cells("main", workload, geometry)
             x = [cell.rate for cell in cells]
@@ -245,7 +245,7 @@ def first_tokens(results: Results, folder: Path) -> None:
         figure.legend(
             handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
         )
-        save(figure, folder / f"first-{workload}.png")
+        _save(figure, folder / f"first-{workload}.png")
 
 
 def draw(results: Results, folder: Path) -> None:

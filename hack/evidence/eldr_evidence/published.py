@@ -53,6 +53,12 @@ def against_best(model: str, workload: str, policy: str, quantile: int) -> float
     return 100 * sum(changes) / len(changes)
 
 
+def ablated(model: str, workload: str, policy: str, quantile: int) -> float:
+    """Return a policy's time of :data:`ABLATED` against round robin's, percent; quantiles as above."""
+    known = ABLATED[model, workload]
+    return 100 * (known[policy][quantile] / known["RoundRobin"][quantile] - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """A published number or range, and where it stands."""

@@ -116,9 +116,8 @@ def _pools(results: Results) -> Iterator[Row]:
 def _ablations(results: Results) -> Iterator[Row]:
     for geometry, workload in results.kinds("main"):
         cells = results.cells("clusters", workload, geometry)
-        known = published.ABLATED[geometry, workload]
         for quantile, measure in enumerate((P50, P99)):
-            number = 100 * (known[VANILLA][quantile] / known["RoundRobin"][quantile] - 1)
+            number = published.ablated(geometry, workload, VANILLA, quantile)
             yield row(
                 f"{place(geometry, workload)}, 60 requests/s: {policy(ROLLING_VANILLA)}, P{(50, 99)[quantile]} against round robin",
                 results.change(cells, ROLLING_VANILLA, "RoundRobin", measure), number, number, f"{number:+.1f} (artifact)",

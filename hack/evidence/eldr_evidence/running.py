@@ -118,7 +118,8 @@ def _beside(plan: Plan, groups: Sequence[Group], executor: Executor) -> Iterator
 
 def run_group(plan: Plan, group: Group) -> Found:
     """Run one group's cells."""
-    size, cells = plan.size, [cell for cell, _ in plan.of(group)]
+    size, todo = plan.size, plan.of(group)
+    cells = [cell for cell, _ in todo]
     source = Synthetic(
         WORKLOADS[group.workload],
         GEOMETRIES[group.geometry],
@@ -127,15 +128,13 @@ def run_group(plan: Plan, group: Group) -> Found:
         requests=size.requests,
         sampled=any(cell.sampled for cell in cells),
     )
-    contenders = [
-        parse_contender(name) for name in sorted({name for _, names in plan.of(group) for name in names})
-    ]
+    contenders = [parse_contender(name) for name in sorted({name for _, names in todo for name in names})]
     engines = sorted({cell.engines for cell in cells})
     profiled = any(cell.spread for cell in cells)
     prepared = prepare(source, group.seed, engines, contenders, profiled=profiled)
     traffic = source.traffic(group.seed)
     runs: dict[tuple[Cell, str], Measures] = {}
-    for cell, policies in plan.of(group):
+    for cell, policies in todo:
         fitted = prepared
         if cell.form != FITTED:
             form = forms.make_form(cell.form, traffic.calibration)

@@ -114,17 +114,14 @@ def clusters(results: Results) -> str:
     rows = []
     for geometry, workload in results.kinds("clusters"):
         cells = results.cells("clusters", workload, geometry)
-        known = published.ABLATED[geometry, workload]
         for name, there in (
             (BAND, None),
             (VANILLA, None),
-            (ROLLING, "ELDR"),
-            (ROLLING_VANILLA, "ELDR-vanilla"),
+            (ROLLING, BAND),
+            (ROLLING_VANILLA, VANILLA),
         ):
             theirs = [
-                ""
-                if there is None
-                else f"{100 * (known[there][quantile] / known['RoundRobin'][quantile] - 1):+.1f}"
+                "" if there is None else f"{published.ablated(geometry, workload, there, quantile):+.1f}"
                 for quantile in (0, 1)
             ]
             ours = [str(results.change(cells, name, "RoundRobin", measure)) for measure in (P50, P99)]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from eldr.centroids import CentroidSet
 from eldr.core.tolls import Tolls
 from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
+from eldr.wire import ExpertCounts
 from eldr_router.plan.placement import Field
 from eldr_router.plan.signature import Signature
 from eldr_router.state.laws import Laws
@@ -75,7 +76,7 @@ class Locality:
         self.n_experts = counts.counts.shape[1]
         if not self._wanted:
             return
-        shape = _shape(*counts.shape, counts.top_k, self._centroids, self._most_layers)
+        shape = self._shape(counts)
         known = self.unions
         if known is not None and known.shape == shape:
             self._odd = 0
@@ -118,7 +119,10 @@ class Locality:
         counts = signature.counts
         if counts is None or not counts.tokens or not self._wanted:
             return None
-        return Unions(_shape(*counts.shape, counts.top_k, self._centroids, self._most_layers))
+        return Unions(self._shape(counts))
+
+    def _shape(self, counts: ExpertCounts) -> Shape:
+        return _shape(*counts.shape, counts.top_k, self._centroids, self._most_layers)
 
 
 def _request(signature: Signature, unions: Unions | None) -> tuple[Request | None, str]:

@@ -48,7 +48,7 @@ def test_what_a_policy_looks_at(text, centroids, unions):
         ("ELDR:tau", "expected a number for tau"),
         ("ELDR:tau=3", "expected 0..2"),
         ("ELDR:tau=nan", "expected 0..2"),
-        ("ELDR:min_candidates=inf", "cannot convert"),
+        ("ELDR:min_candidates=inf", "expected a whole number"),
         ("JSQ:tau=1", "JSQ has no option 'tau'; it has none"),
         ("MarginalUnion:tau=1", "it has prior, max_load, refit, window"),
         ("MarginalUnion:max_load=0.5", "at least 1"),
