@@ -13,8 +13,8 @@ e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about t
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
 demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
-evidence: venv ## simulate the paper's experiments, and write docs/evidence.md with pictures; about 25 minutes on two processors
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python -m eldr_evidence $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MORE),--more $(MORE)) $(if $(JOBS),--jobs $(JOBS))
+evidence: venv ## simulate the paper's experiments, and write docs/evidence.md with pictures; about 25 minutes on two processors; AGAIN=1 only writes, from the last runs
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python -m eldr_evidence $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MORE),--more $(MORE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
 bench: venv ## measure, and write docs/benchmarks/README.md
 	@.venv/bin/python hack/bench/render.py
 bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md

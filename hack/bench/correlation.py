@@ -1,6 +1,6 @@
 """Measure how well prompts predict the experts of decode steps, with the small trained model, on text that it never saw.
 
-Writes docs/benchmarks/correlation.md and out/correlation.json. Generation runs in the environment of ``hack/vllm/install`` (made
+Writes docs/benchmarks/correlation.md and correlation.json beside it. Generation runs in the environment of ``hack/vllm/install`` (made
 on first use), the statistics here.
 """
 
@@ -13,20 +13,21 @@ import platform
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eldr.simulate.pairs import change
 from eldr_steps.machine import cpu_model, vllm_environment
-from eldr_tiny_moe import corpus
+from eldr_tiny_moe import corpus, forms
 from eldr_tiny_moe import correlation as maths
 from eldr_tiny_moe.client import MODEL, run_in
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks" / "correlation.md"
-RESULT = ROOT / "out" / "correlation.json"
+RESULT = PAGE.with_suffix(".json")
 SEED = 0
 LENGTHS = (32, 64, 128, 256)
 PER_LENGTH = 16
@@ -37,7 +38,10 @@ DECODINGS: Mapping[str, float] = {"greedy": 0.0, "sampled, temperature 0.8": 0.8
 KNOWN_TEXT = "licence"
 """The one kind that the model saw in training."""
 FEWEST_KINDS = 4
-PAPER = {"counts x idf": "0.76", "binary": "0.47", "counts": "about 0.745"}
+PAPER = {"counts x idf": "0.76", "binary": "0.47", "counts": "about 0.745", "gate probability": "0.67"}
+MEASURES = ("tpot_p50", "tpot_p99", "active_per_token")
+SEEDS = range(10)
+"""Of the simulated pools."""
 
 
 def chosen_kinds(texts: Mapping[str, corpus.Text]) -> list[str]:
@@ -70,7 +74,7 @@ def capture(environment: Path, lines: bytes, temperature: float) -> maths.Captur
         if process.returncode:
             raise SystemExit(f"capture failed with status {process.returncode}, see above")
         with np.load(out) as arrays:
-            return maths.Capture(arrays["prefill"], arrays["decode"], arrays["kind"])
+            return maths.Capture(**{field.name: arrays[field.name] for field in fields(maths.Capture)})
 
 
 def measure(found: maths.Capture) -> dict[str, Any]:
@@ -83,7 +87,11 @@ def measure(found: maths.Capture) -> dict[str, Any]:
         "request_by_kind": {kind: float(np.median(requests[members])) for kind, members in found.kinds()},
         "strangers": float(np.median(maths.stranger_correlations(found, rng))),
         "kind": maths.kind_correlations(found),
-        "rho": maths.signature_correlations(found, rng),
+        "forms": {name: asdict(rho) for name, rho in forms.correlations(found, rng).items()},
+        "pools": {
+            name: {measure: [getattr(one, measure) for one in runs] for measure in MEASURES}
+            for name, runs in forms.in_pools(found, SEEDS).items()
+        },
         "unions": {str(size): asdict(maths.unions(found, size, rng)) for size in BATCHES},
         "experts": found.prefill.shape[2],
         "touched": float((found.prefill > 0).mean()),
@@ -105,7 +113,16 @@ def page(results: Mapping[str, dict[str, Any]], texts: Mapping[str, corpus.Text]
         [f"{c['request'][0]:.2f} ({c['request'][1]:.2f} .. {c['request'][4]:.2f})" for c in columns],
     )
     rho = [
-        row(f"rho, {key}", [f"{c['rho'][key]:.3f}" for c in columns], PAPER[key]) for key in columns[0]["rho"]
+        row(
+            name,
+            [f"{c['forms'][name]['all']:.3f} / {c['forms'][name]['chosen']:.3f}" for c in columns],
+            PAPER.get(name, ""),
+        )
+        for name in columns[0]["forms"]
+    ]
+    placed = [
+        "| " + " | ".join([name, *(_placed(c["pools"], name) for c in columns)]) + " |"
+        for name in columns[0]["forms"]
     ]
     by_kind = [
         "| "
@@ -134,21 +151,38 @@ slightly other figures. Seed {SEED}.
 
 ## Correlation
 
-Pearson's over (layer, expert) cells between the counts of a prompt and of its decode steps; Spearman's rho between the pairwise
-cosine distances of prompt signatures and those of decode activations, all layers, all pairs up to {maths.PAIRS:,}.
+Pearson's over (layer, expert) cells between the counts of a prompt and of its decode steps.
 
 | | {head} | paper |
 |---|{rule}---|
 {median_row}
 {row("prompt of one kind, steps of another, median", [f"{c['strangers']:.2f}" for c in columns])}
 {row("per kind, lowest .. highest", [f"{min(c['kind'].values()):.3f} .. {max(c['kind'].values()):.3f}" for c in columns])}
-{chr(10).join(rho)}
 
 By kind, median per request / of the kind's summed counts:
 
 | kind | {head} |
 |---|{rule}
 {chr(10).join(by_kind)}
+
+## Forms of signatures
+
+Spearman's rho between the pairwise cosine distances of prompt signatures and those of decode activations, {forms.PAIRS:,} pairs: with all layers / with
+those that are chosen greedily. Of the gate: what it said of *every* expert, summed over the prompt's tokens (probability: softmax over all experts;
+logit: above the token's lowest).
+
+| | {head} | paper |
+|---|{rule}---|
+{chr(10).join(rho)}
+
+What that is worth: the band (`policy: ELDR`) with centroids of each form, of half of these requests, in a simulated pool that serves the other half:
+{forms.ENGINES} engines, batches of {forms.BATCH:.0f}, every step with the experts that it really used, step time of {forms.LAW}, {len(SEEDS)} seeds. TPOT P50 / P99 /
+experts per token, % against JSQ, ± half of a 95 % interval over the seeds. (Sums of logits are nearly alike for all prompts: a band of
+0.1 holds every engine, and load decides.)
+
+| | {head} |
+|---|{rule}
+{chr(10).join(placed)}
 
 ## Active experts of a batch
 
@@ -162,19 +196,38 @@ Distinct experts that one decode step of a batch loads, mean over layers: reques
 ## Beside the paper
 
 The paper ([arXiv 2607.00466](https://arxiv.org/abs/2607.00466), means over its models and data sets, as our notes on its Figure 7 have
-them) finds rho 0.76 for counts x idf and 0.47 for binary signatures; 0.745 for plain counts is our inference from "idf adds 1.5 points on
+them) finds rho 0.76 for counts x idf, 0.67 for gate probabilities and 0.47 for binary signatures; 0.745 for plain counts is our inference from "idf adds 1.5 points on
 average". Its models have 30 to 48 layers of 128 experts, ours has 4 of {columns[0]["experts"]}, so figures are not comparable one by one. The order is
 what can be checked: binary signatures are by far the worst in both. **Idf {_idf_verdict(columns)}**: a prompt here touches {100 * columns[0]["touched"]:.0f} % of
 all (layer, expert) cells, so having touched one says little, which is likely why binary signatures do worse than the paper's. `eldr fit` therefore keeps whichever of the two
 correlates better on the log at hand. The paper's 22 % fewer active experts than round robin (Qwen3-30B-A3B, task data set, placed by its
 router) is another quantity than the difference above, which is what perfect grouping by kind would give this model.
 
+Placed by counts x idf, the paper's P50 lies three points below that by gate probabilities on average (its Figure 14). {_gate_verdict(columns)}
+
 Greedy text of so small a model repeats itself, which narrows the experts of its steps; the sampled column is nearer to real text.
 """
 
 
+def _placed(pools: Mapping[str, Mapping[str, list[float]]], name: str) -> str:
+    found = [change(pools[name][measure], pools["JSQ"][measure]) for measure in MEASURES]
+    return " / ".join(f"{100 * one.mean:+.1f} ±{100 * one.half_width:.1f}" for one in found)
+
+
+def _gate_verdict(columns: list[dict[str, Any]]) -> str:
+    told = []
+    for name in ("counts x idf", "counts"):
+        found = [
+            change(c["pools"][name]["tpot_p50"], c["pools"]["gate probability"]["tpot_p50"]) for c in columns
+        ]
+        told.append(
+            f"{name} {', '.join(f'{100 * one.mean:+.1f} ±{100 * one.half_width:.1f}' for one in found)} %"
+        )
+    return f"Here, against gate probabilities: {'; '.join(told)}."
+
+
 def _idf_verdict(columns: list[dict[str, Any]]) -> str:
-    gains = [c["rho"]["counts x idf"] - c["rho"]["counts"] for c in columns]
+    gains = [c["forms"]["counts x idf"]["all"] - c["forms"]["counts"]["all"] for c in columns]
     verb = "helps" if min(gains) > 0 else "does not help" if max(gains) <= 0 else "helps only sometimes"
     return f"{verb} here ({', '.join(f'{gain:+.3f}' for gain in gains)})"
 
@@ -189,7 +242,6 @@ def main() -> None:
     for name, temperature in DECODINGS.items():
         print(f"generating, {name}", file=sys.stderr, flush=True)
         results[name] = measure(capture(environment, lines, temperature))
-    RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results, texts, kinds))
     print(f"wrote {PAGE.relative_to(ROOT)} and {RESULT.relative_to(ROOT)}")

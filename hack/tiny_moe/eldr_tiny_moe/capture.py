@@ -4,8 +4,10 @@
 
 Each line of stdin is ``{"kind": "...", "text": "...", "tokens": N}``: the prompt is the first N tokens of the text. Prompts of equal
 length share a batch, so nothing is padded. The file
-holds, in the order of the input, ``prefill`` [request, layer, expert] counts of the prompts, ``decode`` [request, step, layer, k]
-experts of each generated token that was fed back, ``prompt_tokens``, ``kind`` and ``generated`` [request, step + 1].
+holds, in the order of the input, ``prefill`` [request, layer, expert] counts of the prompts, ``probability`` and ``logit`` of the same
+shape, what the gate said of every expert, summed over the prompt's tokens (softmax over all experts; logits above the token's lowest),
+``decode`` [request, step, layer, k] experts of each generated token that was fed back, ``prompt_tokens``, ``kind`` and ``generated``
+[request, step + 1].
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eldr_tiny_moe.routers import Tap, choose, top_k_of
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 BATCH = 32
 
 
@@ -56,13 +59,19 @@ class Sampler:
 
 def generate(
     model: Any, tap: Tap, prompts: Sequence[Sequence[int]], tokens: int, pick: Sampler
-) -> tuple[Ints, Ints, Ints]:
-    """Return prefill counts, decode experts and generated ids of prompts of one length."""
+) -> tuple[Ints, Floats, Floats, Ints, Ints]:
+    """Return prefill counts, gate probabilities and logits, decode experts and generated ids of prompts of one length."""
     top_k = top_k_of(model.config)
     n = len(prompts)
     with torch.inference_mode():
         output = model(input_ids=torch.tensor(prompts), use_cache=True)
         prefill = []
+        by_prompt = [layer.reshape(n, -1, layer.shape[-1]) for layer in tap.logits]
+        probability = torch.stack([layer.softmax(dim=-1).sum(dim=1) for layer in by_prompt], dim=1)
+        # softmax and choice do not change when a token's logits are moved together
+        logit = torch.stack(
+            [(layer - layer.amin(dim=-1, keepdim=True)).sum(dim=1) for layer in by_prompt], dim=1
+        )
         for layer in tap.logits:
             experts = choose(layer, top_k)[0].reshape(n, -1)
             prefill.append(torch.stack([torch.bincount(row, minlength=layer.shape[-1]) for row in experts]))
@@ -74,6 +83,8 @@ def generate(
             generated.append(pick(output.logits[:, -1]))
     return (
         torch.stack(prefill, dim=1).numpy(),
+        probability.numpy(),
+        logit.numpy(),
         torch.stack(decode, dim=1).numpy(),
         torch.cat(generated, dim=1).numpy(),
     )
@@ -117,16 +128,20 @@ def main() -> None:
     ).eval()
     pick = Sampler(options.temperature, options.vocabulary, options.seed)
     order: list[int] = []
-    parts: list[tuple[Ints, Ints, Ints]] = []
+    parts: list[tuple[Ints, Floats, Floats, Ints, Ints]] = []
     with Tap(model) as tap:
         for indices in batches(prompts):
             parts.append(generate(model, tap, [prompts[i] for i in indices], options.tokens, pick))
             order += indices
     back = np.argsort(order)
-    prefill, decode, generated = (np.concatenate(part)[back] for part in zip(*parts, strict=True))
+    prefill, probability, logit, decode, generated = (
+        np.concatenate(part)[back] for part in zip(*parts, strict=True)
+    )
     np.savez_compressed(
         options.out,
         prefill=prefill.astype(np.uint32),
+        probability=probability.astype(np.float32),
+        logit=logit.astype(np.float32),
         decode=decode.astype(np.uint16),
         generated=generated,
         prompt_tokens=np.array([len(p) for p in prompts]),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.pairs import activation_distances, pair_dots, sample_pairs
-from eldr.core.ranks import rank_correlation
-from eldr.core.signature import Counts, document_frequency, inverse_document_frequency, signatures
+from eldr.core.signature import Counts
 
-PAIRS = 30_000
 ROUNDS = 400
 """Batches drawn for one size."""
 
@@ -29,11 +26,17 @@ class Capture:
         Experts of each decode step.
     kind : ndarray of str, shape (n_requests,)
         What kind of text the prompt was.
+    prompt_tokens : ndarray of int, shape (n_requests,)
+    probability, logit : ndarray of float32, shape (n_requests, n_layers, n_experts)
+        What the gate said of each expert, summed over the prompt's tokens: softmax over all of them, and logits above the lowest one.
     """
 
     prefill: npt.NDArray[np.uint32]
     decode: npt.NDArray[np.uint16]
     kind: npt.NDArray[np.str_]
+    prompt_tokens: npt.NDArray[np.int64]
+    probability: npt.NDArray[np.float32]
+    logit: npt.NDArray[np.float32]
 
     @property
     def activations(self) -> npt.NDArray[np.int64]:
@@ -83,26 +86,6 @@ def stranger_correlations(capture: Capture, rng: np.random.Generator) -> npt.NDA
             for i, j in zip(first[apart], second[apart], strict=True)
         ]
     )
-
-
-def signature_correlations(capture: Capture, rng: np.random.Generator) -> dict[str, float]:
-    """Return Spearman's rho between distances of signatures and of decode activations, by the weights of the signature."""
-    counts = capture.prefill
-    n, layers, _ = counts.shape
-    pairs = sample_pairs(n, PAIRS, rng)
-    target = activation_distances(capture.activations, pairs)
-    ones = np.ones(counts.shape[1:], dtype=np.float32)
-    idf = inverse_document_frequency(document_frequency(counts), n)
-    every_layer = np.ones(layers, dtype=np.bool_)
-    inputs: Mapping[str, tuple[Counts, npt.NDArray[np.float32]]] = {
-        "counts": (counts, ones),
-        "counts x idf": (counts, idf),
-        "binary": ((counts > 0).astype(np.uint32), ones),
-    }
-    return {
-        name: rank_correlation(1.0 - pair_dots(signatures(x, weights, every_layer), pairs), target)
-        for name, (x, weights) in inputs.items()
-    }
 
 
 def union(experts: npt.NDArray[np.uint16], n_experts: int) -> float:
