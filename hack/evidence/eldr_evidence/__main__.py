@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from eldr_evidence import cells, figures, grid, real
+from eldr_evidence import cells, figures, grid, real, routing
 from eldr_evidence.document import document
 from eldr_evidence.results import Results
 from eldr_evidence.running import Plan, run
@@ -28,7 +28,7 @@ def write(results: Results, out: Path) -> Path:
     figures.draw(results, images)
     page = out / "evidence.md"
     real.copy_pictures(out / "images")
-    page.write_text(document(results, real.read()))
+    page.write_text(document(results, real.read(), routing.read()))
     return page
 
 
@@ -67,7 +67,7 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
     if again:
         if not RUNS.exists():
             raise click.ClickException(f"{RUNS} does not exist: run make evidence first, without AGAIN")
-        results = pickle.loads(RUNS.read_bytes())  # noqa: S301 - of our own, on this machine
+        results = pickle.loads(RUNS.read_bytes())
         click.echo(f"written: {write(results, out)}")
         return
     chosen, size = (grid.smoke(), cells.SMOKE) if smoke else (grid.full(), cells.FULL)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-from eldr_evidence import advice, claims, details, published, sections
+from eldr_evidence import advice, claims, details, published, routing, sections
 from eldr_evidence.cells import (
     BAND,
     BOUNDED,
@@ -28,7 +30,10 @@ _MISSING = (
         "Fig 3, correlation of single experts",
         "our figure stands under *Signatures*; the paper's number is not known to us",
     ),
-    ("Fig 7, gate probabilities and logits as signatures", "the simulation draws counts, not gate scores"),
+    (
+        "Figs 7 and 14, gate scores, of the paper's models",
+        "the simulation draws counts; of a small trained model they stand under *Signatures of real routing*",
+    ),
     (
         "Fig 8, kept layers of each model",
         "8 simulated layers stand for all of a model: which of the real ones matter cannot be seen",
@@ -37,7 +42,7 @@ _MISSING = (
 )
 
 
-def document(results: Results, measured: str) -> str:
+def document(results: Results, measured: str, routed: Mapping[str, Any] | None) -> str:
     """Return the whole document.
 
     Parameters
@@ -45,8 +50,12 @@ def document(results: Results, measured: str) -> str:
     results : Results
     measured : str
         The section about real engines: the strongest evidence stands first.
+    routed : mapping, optional
+        What :func:`eldr_evidence.routing.read` returns.
     """
     found, holds = rows(results), claims.claims(results)
+    if routed is not None:
+        found += routing.rows(routed)
     plan = results.plan
     about = (
         f"Written by `make evidence`; no figure is by hand. Pools of decode engines were simulated with the router's own policies "
@@ -86,6 +95,7 @@ def document(results: Results, measured: str) -> str:
             "there. % against JSQ:", (BAND, MARGINAL, PRIOR),
         ),
         details.signatures(results),
+        routing.forms(routed),
         details.taus(results),
         sections.clusters(results),
         sections.prefix(results),

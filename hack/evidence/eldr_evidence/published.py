@@ -83,12 +83,14 @@ POOLS = {8: -8.0, 16: -9.8, 24: -10.2}
 """P50 of the band by number of decode engines, percent."""
 UNIONS = {"task": Range(-21.0, -17.0, "paper"), "language": Range(-10.0, -3.0, "paper")}
 """Experts of a batch of one kind against a mixed one, percent."""
-RHO = {"counts_idf": 0.76, "binary": 0.47}
+RHO = {"counts_idf": 0.76, "probability": 0.67, "binary": 0.47}
 """Spearman's rho of signatures with decode-time activations, mean over models and workloads."""
 IDF_GAIN = 1.5
 """Points of rho that weighting by rarity adds, mean."""
 MASK_GAIN = (0.005, 0.032)
 """Rho of the chosen layers above that of all layers."""
+IDF_AGAINST_GATE = -3.0
+"""P50 of the band by counts x idf against that by gate probabilities, mean, percent (Fig 14)."""
 
 ABLATED = {
     ("qwen3-30b", "task"): {"RoundRobin": (26.84, 27.54), "ELDR": (22.59, 25.57), "ELDR-vanilla": (22.13, 25.41)},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eldr_evidence import advice, real
+from eldr_evidence import advice, real, routing
 from eldr_evidence.__main__ import main, write
 from eldr_evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
 from eldr_evidence.document import document
@@ -34,7 +34,7 @@ def test_two_runs_agree_whoever_ends_first(results):
 
 def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
     text = write(results, tmp_path).read_text()
-    assert text == document(results, real.read())
+    assert text == document(results, real.read(), routing.read())
     pictures = re.findall(r"\]\((images/evidence/[^)]+)\)", text)
     assert pictures
     assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
@@ -44,6 +44,7 @@ def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
         "Reproduction",
         "Drift",
         "Signatures",
+        "Signatures of real routing",
         "Time to first token",
         "Balanced and plain clusters",
         "Prefix cache",
@@ -155,3 +156,27 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
     assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
     assert "4 engines, 48 requests kept in flight" in text
     assert "| band | shorter in this trace | not told apart | longer in this trace |" in text
+
+
+def test_gate_scores_stand_beside_the_papers_once_they_were_captured(tmp_path):
+    assert routing.read(tmp_path / "none.json") is None
+    assert "`make correlation` has not been run" in routing.forms(None)
+    pools = {name: dict.fromkeys(("tpot_p50", "tpot_p99", "active_per_token"), values)
+             for name, values in {"JSQ": [2.0, 2.0], "counts": [1.8, 1.8], "counts x idf": [1.7, 1.72], "gate probability": [1.76, 1.78]}.items()}  # fmt: skip
+    ranks = {
+        "counts x idf": (0.7, 0.75),
+        "counts": (0.72, 0.735),
+        "gate probability": (0.6, 0.66),
+        "binary": (0.1, 0.2),
+    }
+    pools["binary"] = pools["JSQ"]
+    found = {
+        "requests": 8, "experts": 64, "touched": 0.5, "pools": pools,
+        "forms": {name: {"all": low, "chosen": high, "layers": [0]} for name, (low, high) in ranks.items()},
+    }  # fmt: skip
+    rows = {row.what: row for row in routing.rows(found)}
+    verdicts = [row.verdict.value for row in rows.values()]
+    assert verdicts == ["reproduced", "reproduced", "weaker", "reproduced", "reproduced"]
+    text = routing.forms(found)
+    assert "| counts x idf | 0.700 | 0.750 | 0.76 | -14.5 ±6.4 |" in text
+    assert "changes P50 by -5.0 ±7.1 %" in text
