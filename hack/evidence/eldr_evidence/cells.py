@@ -65,6 +65,10 @@ class Cell:
         Whether routers learn the experts of what was found.
     spread : bool
         Whether the hot experts of each engine's cluster are dealt out to its ranks.
+    routers : int
+        That take requests in turn.
+    lag : float
+        Between their exchanges, seconds; infinity: they have lost each other.
     """
 
     experiment: str
@@ -82,6 +86,8 @@ class Cell:
     cached: float = 0.0
     counted: bool = True
     spread: bool = False
+    routers: int = 1
+    lag: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from eldr_evidence import claims, published, step_laws
@@ -123,14 +124,22 @@ def changes(
     """Return an experiment's policies against JSQ."""
     rows = []
     for cell in results.cells(experiment):
-        where = f"{cell.workload}, {cell.rate:.0f}/s" + (
-            f", {cell.engines} engines" if experiment == "pool" else ""
-        )
+        where = f"{cell.workload}, {cell.rate:.0f}/s" + _besides(cell, experiment)
         for name in names:
             found = [str(results.change([cell], name, JSQ, measure)) for measure in _CHANGES]
             rows.append((where, policy(name), *found))
     shown = [f"![{title}](images/evidence/{experiment}.png)"] if picture else []
     return section(title, text, *shown, table(("where", "policy", *_HEAD), rows))
+
+
+def _besides(cell: Cell, experiment: str) -> str:
+    """Say what tells an experiment's cells apart, beside workload and rate."""
+    if experiment == "pool":
+        return f", {cell.engines} engines"
+    if experiment == "routers":
+        lag = f"every {cell.lag:g} s" if cell.lag < math.inf else "never"
+        return f", {cell.routers} routers, {lag}"
+    return ""
 
 
 def signatures(results: Results) -> str:

@@ -91,6 +91,10 @@ def document(results: Results, measured: str, routed: Mapping[str, Any] | None) 
         ),
         details.changes(results, "pool", "Size of the pool", "The same load per engine, % against JSQ:", (BAND, MARGINAL, PRIOR)),
         details.changes(
+            results, "routers", "Several routers", "Requests go to routers in turn; each knows its own, and what others told of theirs when they last exchanged "
+            "numbers in flight and unions; *never*: they have lost each other. % against JSQ with as many routers:", (BAND, MARGINAL, PRIOR),
+        ),
+        details.changes(
             results, "flat", "Where experts cost nothing", "A law with the same typical step and no cost per expert: a policy should be a balancer "
             "there. % against JSQ:", (BAND, MARGINAL, PRIOR),
         ),

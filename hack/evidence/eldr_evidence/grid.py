@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -175,6 +176,10 @@ def _of_first(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
             sampled=sampled,
             policies=_BRIEF,
         )
+    for routers, lag in ((2, 0.25), (4, 0.25), (4, 2.0), (4, math.inf)):
+        yield Cell(
+            experiment="routers", workload=workload, geometry=geometry, rate=60.0, routers=routers, lag=lag, policies=_BRIEF,
+        )  # fmt: skip
     for cached, counted in ((0.0, True), (0.5, True), (0.5, False), (1.0, False)):
         yield Cell(
             experiment="prefix", workload=workload, geometry=geometry, rate=60.0, prefilled=True, cached=cached,

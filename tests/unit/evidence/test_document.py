@@ -50,6 +50,7 @@ def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
         "Prefix cache",
         "Engines of several ranks",
         "Single steps",
+        "Several routers",
         "Throughput within a time per token",
         "Step-time laws",
         "What was tuned",
