@@ -68,4 +68,6 @@ def _verdicts(pools: list[dict[str, Any]]) -> str:
 
 def _verdict(change: float, low: float, high: float) -> str:
     del change
-    return "shorter in this trace" if high < 0 else "longer in this trace" if low > 0 else "not told apart"
+    return (
+        "shorter in these traces" if high < 0 else "longer in these traces" if low > 0 else "not told apart"
+    )

@@ -13,8 +13,8 @@ from eldr_steps.world import Ran, Served
 
 Floats = npt.NDArray[np.float64]
 
-BLOCKS = 8
-"""Each longer than a request stays."""
+BLOCKS = 4
+"""Of a trace, each about as long as a request stays or longer."""
 _RESAMPLES = 2000
 
 

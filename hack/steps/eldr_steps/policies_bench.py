@@ -23,16 +23,20 @@ CALIBRATION = 108
 @click.command("policies", context_settings={"show_default": True})
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", help="Weights.")
 @click.option(
-    "--requests", type=click.IntRange(160), default=600, help="Measured in each pool under each policy."
+    "--requests",
+    type=click.IntRange(160),
+    default=200,
+    help="Measured in each trace, pool and under each policy.",
 )
+@click.option("--traces", type=click.IntRange(1, 20), default=3, help="Draws of arrivals, one after another.")
 @click.option(
     "--engines", "pools", multiple=True, type=click.IntRange(2, 8), default=(2, 4), help="Repeatable."
 )
 @click.option("--batch", type=click.IntRange(2, 32), default=12, help="Mean number of requests of an engine.")
 @click.option("--prompts", type=click.IntRange(64), default=180, help="Different ones.")
-@click.option("--seed", default=0, help="Of prompts, arrivals and sampling.")
+@click.option("--seed", default=0, help="Of prompts, the first trace's arrivals and sampling.")
 def command(
-    *, dtype: str, requests: int, pools: tuple[int, ...], batch: int, prompts: int, seed: int
+    *, dtype: str, requests: int, traces: int, pools: tuple[int, ...], batch: int, prompts: int, seed: int
 ) -> None:
     """Serve the same requests under every policy, and write docs/benchmarks/policies.md."""
     # the larger pool once more, with the number in flight held: there a faster pool serves more
@@ -51,7 +55,7 @@ def command(
             name = f"{setting.engines} engines, {'in flight held' if setting.holds else 'Poisson arrivals'}"
             task = progress.add_task(name, total=1.0)
             told = partial(_tell, progress, task)
-            done = Comparison(traffic, setting, POLICIES, seed).run(engine, pace, told)
+            done = Comparison(traffic, setting, POLICIES, range(seed, seed + traces)).run(engine, pace, told)
             found.append(policies_page.pool_json(done))
             for row in policies_page.table(found[-1]):
                 progress.console.print(row, markup=False, soft_wrap=True)

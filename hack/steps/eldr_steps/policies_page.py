@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from eldr_steps.machine import ROOT, WIDTH, cpu_model
-from eldr_steps.outcome import MEASURES, change
+from eldr_steps.outcome import BLOCKS, MEASURES, change
 from eldr_steps.pools import Found
 from eldr_steps.traffic import LONGEST, SHORTEST, Traffic
 
@@ -32,11 +33,11 @@ def pool_json(found: Found) -> Json:
     """Return one comparison's figures; times in seconds, changes as shares with their 95 % intervals."""
     setting, law = found.setting, found.law
     first, *others = found.parts
-    learned, error = found.learned
     return {
         "engines": setting.engines,
         "batch": setting.batch,
         "requests": sum(len(block.tpot) for block in found.parts[first]),
+        "traces": found.traces,
         "in_flight": "held" if setting.holds else "Poisson arrivals",
         "rate": None if setting.holds else found.rate,
         "policies": {
@@ -49,12 +50,12 @@ def pool_json(found: Found) -> Json:
         },
         "predicted": {
             name: {
-                "TPOT mean": measures.tpot_mean,
-                "TPOT P50": measures.tpot_p50,
-                "TPOT P99": measures.tpot_p99,
-                "active experts": measures.active_per_token,
+                "TPOT mean": fmean(one.tpot_mean for one in runs),
+                "TPOT P50": fmean(one.tpot_p50 for one in runs),
+                "TPOT P99": fmean(one.tpot_p99 for one in runs),
+                "active experts": fmean(one.active_per_token for one in runs),
             }
-            for name, measures in found.predicted.items()
+            for name, runs in found.predicted.items()
         },
         "law": {
             "constants": law.constants,
@@ -64,8 +65,13 @@ def pool_json(found: Found) -> Json:
             "steps": law.steps,
         },
         "learned": {
-            "constants": (learned.fixed, learned.per_expert, learned.per_request),
-            "expert_error": error,
+            name: {
+                "constants": (learned.fixed, learned.per_expert, learned.per_request),
+                "expert_error": error,
+                "fitted": found.laws[name].constants,
+                "intervals": found.laws[name].intervals,
+            }
+            for name, (learned, error) in found.learned.items()
         },
     }
 
@@ -116,9 +122,9 @@ def page(results: Json) -> str:
         f"A step that is always the same is measured all the while; times are told at the machine's speed at the start (it changed by a factor of {slowest:.2f}).",
         "Policies, routers' unions and the law's learning are the router's own code (it learns every 2 s here, not every 10); centroids were fitted on other requests.",
         "",
-        "In brackets: change against JSQ and its 95 % interval by bootstrap over pairs of blocks of the same requests. It speaks of this one trace: where",
-        "batches crowd by chance, another trace may differ by more, above all in P99. Active experts: mean over",
-        "the layers, as a generated token sees them.",
+        "In brackets: change against JSQ and its 95 % interval by bootstrap over pairs of blocks of the same requests,",
+        f"{BLOCKS} of each of {results['pools'][0]['traces']} traces (draws of arrivals).",
+        "Where batches crowd by chance, another trace may differ by more, above all in P99. Active experts: mean over the layers, as a generated token sees them.",
         "",
         "![Changes against JSQ](../images/policies.png)",
     ]
@@ -158,19 +164,39 @@ def _predictions(pool: Json) -> list[str]:
 
 def _laws(pools: Sequence[Json]) -> list[str]:
     rows = [
-        "T = fixed + per expert x A + per request x B. Routers learn it from means over some seconds; the fit knows every step, and leaves out those beyond six median deviations.",
+        "T = fixed + per expert x A + per request x B, of all steps but those beyond six median deviations:",
         "",
-        "| pool | fit of all steps, ms | R² | of batch alone | per expert, ms: fit (95 %) | learned by the router's code (± 2 standard errors) |",
-        "|---|---|---|---|---|---|",
+        "| pool | fit, ms | R² | of batch alone |",
+        "|---|---|---|---|",
     ]
     for pool in pools:
-        law, learned = pool["law"], pool["learned"]
+        law = pool["law"]
         fixed, expert, request = (1e3 * constant for constant in law["constants"])
-        low, high = (1e3 * bound for bound in law["intervals"][1])
         rows.append(
-            f"| {title(pool)} | {fixed:.1f} + {expert:.3f} A + {request:.3f} B | {law['r2']:.3f} | {law['r2_batch']:.3f} | {expert:.3f} ({low:.3f} .. {high:.3f}) | "
-            f"{1e3 * learned['constants'][1]:.3f} (± {2e3 * learned['expert_error']:.3f}) |"
+            f"| {title(pool)} | {fixed:.1f} + {expert:.3f} A + {request:.3f} B | {law['r2']:.3f} | {law['r2_batch']:.3f} |"
         )
+    rows += [
+        "",
+        (
+            "What an expert costs, ms, by a fit of every step under one policy, with its 95 % interval, and as the router's code learned it from means over "
+            "some seconds of the same steps, ± 2 standard errors. Where batch and experts vary together, neither tells them apart well:"
+        ),
+        "",
+        "| pool | policy | fit | learned | |",
+        "|---|---|---|---|---|",
+    ]
+    for pool in pools:
+        for name, learned in pool["learned"].items():
+            low, high = (1e3 * bound for bound in learned["intervals"][1])
+            fitted, own, error = (
+                1e3 * value
+                for value in (learned["fitted"][1], learned["constants"][1], learned["expert_error"])
+            )
+            agree = own - 2 * error <= high and own + 2 * error >= low
+            rows.append(
+                f"| {title(pool)} | {NAMES.get(name, name)} | {fitted:.3f} ({low:.3f} .. {high:.3f}) | {own:.3f} (± {2 * error:.3f}) | "
+                f"{'agree' if agree else '**apart**'} |"
+            )
     return rows
 
 

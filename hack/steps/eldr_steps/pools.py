@@ -20,11 +20,13 @@ from eldr.simulate.workload import Window, Workload, make_workload
 from eldr_steps.engines import Engine
 from eldr_steps.law import Law, Steps, fit
 from eldr_steps.machine import MAX_NUM_SEQS, N_EXPERTS
-from eldr_steps.outcome import BLOCKS, Block, blocks
+from eldr_steps.outcome import Block, blocks
 from eldr_steps.traffic import Traffic
-from eldr_steps.world import Request, World, run_side_by_side
+from eldr_steps.world import Ran, Request, World, run_side_by_side
 
 _PILOT_STEPS = 24
+_PLANS = 8
+"""Parts of a run whose steps are much alike."""
 
 
 class Setting(NamedTuple):
@@ -36,7 +38,7 @@ class Setting(NamedTuple):
     batch : int
         Requests per engine: about so many where they arrive at their times, exactly so many in the mean where they are held.
     requests : int
-        Measured ones.
+        Measured ones of each trace.
     holds : bool
         Whether the number in flight is held, so that a faster pool serves more; else requests arrive as a Poisson process.
     """
@@ -55,24 +57,36 @@ class Found:
     ----------
     setting : Setting
     parts : dict of str to list of Block
-        By policy.
+        By policy, of all traces.
+    traces : int
     rate : float
         Requests per second of the worlds' clocks; of no meaning where the number in flight is held.
     law : Law
         Fitted to all steps.
-    learned : (StepTime, float)
-        What the router's code learned from means over steps under the first policy, and the standard error of ``per_expert``.
-    predicted : dict of str to Measures
-        By policy: the simulator, given that law, what each request alone did and the same arrivals; empty where the number in flight
+    laws : dict of str to Law
+        Fitted to the steps under each policy.
+    learned : dict of str to (StepTime, float)
+        What the router's code learned from means over the same steps, and the standard error of ``per_expert``.
+    predicted : dict of str to list of Measures
+        By policy, an element a trace: the simulator, given the law that was learned under the first one, what each request alone did and the same arrivals; empty where the number in flight
         is held.
     """
 
     setting: Setting
     parts: dict[str, list[Block]]
+    traces: int
     rate: float
     law: Law
-    learned: tuple[StepTime, float]
-    predicted: dict[str, Measures]
+    laws: dict[str, Law]
+    learned: dict[str, tuple[StepTime, float]]
+    predicted: dict[str, list[Measures]]
+
+
+class _Trace(NamedTuple):
+    """A draw of arrivals."""
+
+    seed: int
+    workload: Workload
 
 
 class Comparison:
@@ -84,13 +98,15 @@ class Comparison:
     setting : Setting
     policies : sequence of str
         As ``eldr simulate --policies`` takes them; the others are compared with the first.
-    seed : int
-        Of arrivals.
+    seeds : sequence of int
+        Of arrivals, one a trace.
     """
 
-    def __init__(self, traffic: Traffic, setting: Setting, policies: Sequence[str], seed: int) -> None:
-        self._traffic, self._setting, self._policies, self._seed = traffic, setting, policies, seed
-        centroids = fitted(traffic.calibration, setting.engines, seed)
+    def __init__(
+        self, traffic: Traffic, setting: Setting, policies: Sequence[str], seeds: Sequence[int]
+    ) -> None:
+        self._traffic, self._setting, self._policies, self._seeds = traffic, setting, policies, seeds
+        centroids = fitted(traffic.calibration, setting.engines, seeds[0])
         self._scores = similarities(centroids, traffic.population.prefill)
 
     def run(self, engine: Engine, pace: Callable[[float], float], progress: Callable[[float], None]) -> Found:
@@ -105,33 +121,44 @@ class Comparison:
         progress : callable
             Told the part that is done, 0 to 1.
         """
-        setting = self._setting
+        setting, names = self._setting, self._policies
         rate, window = self._load(pilot(engine, self._traffic, setting.batch, pace))
-        workload = make_workload(
-            self._traffic.population, rate=rate, window=window, seed=self._seed, output_tokens=None
-        )
-        trace = [
-            Request(float(at), int(record), self._traffic.prompts[record], int(tokens))
-            for at, record, tokens in zip(workload.ready, workload.record, workload.tokens, strict=True)
-        ]
+        end = window.end + window.cooldown
+        parts: dict[str, list[Block]] = {name: [] for name in names}
+        steps: dict[str, list[Sequence[Ran]]] = {name: [] for name in names}
         worlds: dict[str, World] = {}
-        with engine.forks(setting.engines * len(self._policies)) as made:
-            for at, name in enumerate(self._policies):
-                worlds[name] = self._world(name, made[at :: len(self._policies)], trace, pace)
-            end = window.end + window.cooldown
-            run_side_by_side(list(worlds.values()), lambda now: progress(min(1.0, now / end)))
-        learned = worlds[self._policies[0]].learn()
-        if learned is None:
-            raise ValueError(f"requests: {setting.requests} are too few to learn a law from their steps")
+        population = self._traffic.population
+        traces = [
+            _Trace(seed, make_workload(population, rate=rate, window=window, seed=seed, output_tokens=None))
+            for seed in self._seeds
+        ]
+        for at, trace in enumerate(traces):
+            first, share = at / len(traces), 1.0 / len(traces)
+            with engine.forks(setting.engines * len(names)) as made:
+                worlds = {
+                    name: self._world(name, made[which :: len(names)], trace, pace, worlds.get(name))
+                    for which, name in enumerate(names)
+                }
+                run_side_by_side(list(worlds.values()), _part(progress, first, share / end))
+            for name, world in worlds.items():
+                parts[name] += self._measured(world, trace.workload, window)
+                steps[name].append(world.steps)
+        learned: dict[str, tuple[StepTime, float]] = {}
+        for name, world in worlds.items():
+            law = world.learn()
+            if law is None:
+                raise ValueError(f"requests: {setting.requests} are too few to learn a law from their steps")
+            learned[name] = law
+        base = learned[names[0]][0]
         return Found(
             setting,
-            {name: self._measured(world, workload, window) for name, world in worlds.items()},
+            parts,
+            len(self._seeds),
             rate,
-            fit(_steps(list(worlds.values()))),
+            fit(_steps([run for runs in steps.values() for run in runs])),
+            {name: fit(_steps(runs)) for name, runs in steps.items()},
             learned,
-            {}
-            if setting.holds
-            else {name: self._predict(name, workload, window, learned[0]) for name in self._policies},
+            {} if setting.holds else {name: self._predict(name, traces, window, base) for name in names},
         )
 
     def _load(self, step: float) -> tuple[float, Window]:
@@ -144,15 +171,27 @@ class Comparison:
         return rate, Window(begin, begin + self._setting.requests / rate, cooldown=stay)
 
     def _world(
-        self, name: str, engines: Sequence[Engine], trace: Sequence[Request], pace: Callable[[float], float]
+        self,
+        name: str,
+        engines: Sequence[Engine],
+        trace: _Trace,
+        pace: Callable[[float], float],
+        before: World | None,
     ) -> World:
+        """Return a pool under one policy, whose router remembers how long steps took in an earlier trace."""
+        seed, workload = trace
+        requests = [
+            Request(float(at), int(record), self._traffic.prompts[record], int(tokens))
+            for at, record, tokens in zip(workload.ready, workload.record, workload.tokens, strict=True)
+        ]
         laws = [QWEN3_30B_MI300X.for_experts(N_EXPERTS)] * len(engines)
         contender = parse_contender(name)
         scores = None if contender.centroids is None else self._scores
         knowledge = Knowledge(self._traffic.population, laws, scores, contender.unions)
-        router = Router(name, contender.policy({}), knowledge, self._seed)
+        router = Router(name, contender.policy({}), knowledge, seed)
         in_flight = self._setting.batch * len(engines) if self._setting.holds else None
-        return World(engines, router, laws, trace, pace, in_flight=in_flight)
+        windows = None if before is None else before.windows
+        return World(engines, router, laws, requests, pace, in_flight=in_flight, windows=windows)
 
     def _measured(self, world: World, workload: Workload, window: Window) -> list[Block]:
         numbers = np.flatnonzero(workload.measured).tolist()
@@ -162,19 +201,26 @@ class Comparison:
             begin, end = world.served[first].at, world.served[last].at
         return blocks(world.served, workload.tokens.tolist(), world.steps, numbers, (begin, end))
 
-    def _predict(self, name: str, workload: Workload, window: Window, law: StepTime) -> Measures:
+    def _predict(self, name: str, traces: Sequence[_Trace], window: Window, law: StepTime) -> list[Measures]:
         """Return what the simulator says of a policy under the same arrivals."""
         contender = parse_contender(name)
-        return simulate(
-            Pool((law,) * self._setting.engines, Limits(MAX_NUM_SEQS), sampled=True),
-            self._traffic.population,
-            workload,
-            window,
-            contender.policy({}),
-            similarity=None if contender.centroids is None else self._scores,
-            unions=contender.unions,
-            seed=self._seed,
-        ).measures
+        return [
+            simulate(
+                Pool((law,) * self._setting.engines, Limits(MAX_NUM_SEQS), sampled=True),
+                self._traffic.population,
+                workload,
+                window,
+                contender.policy({}),
+                similarity=None if contender.centroids is None else self._scores,
+                unions=contender.unions,
+                seed=seed,
+            ).measures
+            for seed, workload in traces
+        ]
+
+
+def _part(progress: Callable[[float], None], first: float, scale: float) -> Callable[[float], None]:
+    return lambda now: progress(min(1.0, first + scale * now))
 
 
 def pilot(engine: Engine, traffic: Traffic, batch: int, pace: Callable[[float], float]) -> float:
@@ -185,13 +231,13 @@ def pilot(engine: Engine, traffic: Traffic, batch: int, pace: Callable[[float], 
         return statistics.median(pace(fork.step().seconds) for _ in range(_PILOT_STEPS))
 
 
-def _steps(worlds: Sequence[World]) -> Steps:
-    """Return all steps, those of one world and time together as one plan."""
+def _steps(runs: Sequence[Sequence[Ran]]) -> Steps:
+    """Return all steps of several runs, those of one run and time together as one plan."""
     rows = [
-        (ran.seconds, ran.batch, ran.active, at * BLOCKS + part)
-        for at, world in enumerate(worlds)
-        for part, some in enumerate(np.array_split(np.arange(len(world.steps)), BLOCKS))
-        for ran in (world.steps[i] for i in some.tolist())
+        (ran.seconds, ran.batch, ran.active, at * _PLANS + part)
+        for at, steps in enumerate(runs)
+        for part, some in enumerate(np.array_split(np.arange(len(steps)), _PLANS))
+        for ran in (steps[i] for i in some.tolist())
     ]
     seconds, batch, active, plan = (np.array(column) for column in zip(*rows, strict=True))
     return Steps(seconds, batch.astype(np.float64), active, plan, ["placed"] * (int(plan.max()) + 1))

@@ -102,6 +102,8 @@ class World:
         Turns the seconds that a step took into seconds of the world's clock.
     in_flight : int, optional
         Hold so many in flight: requests arrive when others end. None: they arrive at their times.
+    windows : sequence of sequence of Window, optional
+        What the router knows of each engine's steps from an earlier trace.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class World:
         pace: Callable[[float], float],
         *,
         in_flight: int | None = None,
+        windows: Sequence[Sequence[Window]] | None = None,
     ) -> None:
-        self._slots = [_Slot(engine) for engine in engines]
+        known = windows or [()] * len(engines)
+        self._slots = [_Slot(engine, windows=list(own)) for engine, own in zip(engines, known, strict=True)]
         self._router, self._laws, self._pace = router, laws, pace
         self._default = laws[0]
         self._learn_at = _LEARN_EVERY
@@ -127,6 +131,11 @@ class World:
         for _ in range(in_flight or 0):
             self._place(0.0)
         self._begin(0.0)
+
+    @property
+    def windows(self) -> list[list[Window]]:
+        """What the router knows of each engine's steps."""
+        return [slot.windows for slot in self._slots]
 
     @property
     def next(self) -> float:
