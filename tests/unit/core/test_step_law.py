@@ -59,6 +59,27 @@ def test_experts_that_cost_nothing_are_found_out():
     assert learned.pool.per_expert <= 3 * learned.expert_error + 1e-9
 
 
+@pytest.mark.parametrize("law", [DEFAULT, StepTime(12e-3, 0.0, 60e-6, 128)])
+@pytest.mark.parametrize(
+    ("noise", "extra", "n"), [(0.03, 0.3, 30), (0.03, 0.3, 3), (0.03, 1.0, 3), (0.005, 0.3, 30)]
+)
+def test_noise_is_not_taken_for_knowledge(law, noise, extra, n):
+    """Where batches hardly vary and experts follow them, a share of the step that is said to be known must be so."""
+    active = 128 * (1 - (1 - 8 / 128) ** (0.6 * 20))
+    wrong = silent = 0
+    for seed in range(60):
+        windows = pool(
+            law, dict.fromkeys("abcd", 1.0), n=n, noise=noise, seed=seed, spread=(17, 23), extra=extra
+        )
+        learned = learn(windows, DEFAULT)
+        step = learned.pool.seconds(20, active)
+        share, error = learned.pool.per_expert * active / step, learned.expert_error * active / step
+        wrong += error <= 0.1 and abs(share - law.per_expert * active / law.seconds(20, active)) > 3 * 0.1
+        silent += law is DEFAULT and learned.pool.per_expert == 0.0
+    assert wrong == 0
+    assert silent == 0, "placement by experts ends where they seem to cost nothing"
+
+
 def test_outliers_do_not_pull():
     windows = pool(FAST, dict.fromkeys("ab", 1.0), n=80)
     for at in range(0, 80, 9):
