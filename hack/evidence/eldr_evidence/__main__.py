@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 RUNS = ROOT / "out" / "evidence.pickle"
 SEEDS, MORE = 4, 5
+FRESH = 6
+"""The first seed that no constant was chosen under."""
 
 
 def write(results: Results, out: Path) -> Path:
@@ -71,7 +73,7 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
         click.echo(f"written: {write(results, out)}")
         return
     chosen, size = (grid.smoke(), cells.SMOKE) if smoke else (grid.full(), cells.FULL)
-    plan = Plan(chosen, tuple(range(seeds)), size, tuple(range(seeds, seeds + more)))
+    plan = Plan(chosen, tuple(range(seeds)), size, tuple(range(max(FRESH, seeds), max(FRESH, seeds) + more)))
     if jobs == 1:
         found = run(plan, progress=_told)
     else:

@@ -21,6 +21,8 @@ DUELLISTS = (JSQ, BAND, BOUNDED, MARGINAL, PRIOR)
 """Compared cell by cell, with more seeds than the others."""
 DUELS = ("main", "drift", "uneven")
 """Where that is done: what the default policy is chosen by."""
+TUNED = (MARGINAL, PRIOR)
+"""Policies with constants that were chosen in some of these cells, under the seeds up to 5 (``docs/development/marginal-union.md``)."""
 MAIN = (*BALANCERS, "Domain", BAND, MIN2, ROLLING, BOUNDED, TOP1, VANILLA, MARGINAL, PRIOR)
 TAUS = ("0", "0.05", "0.1", "0.2", "0.3", "1")
 SWEPT = tuple(f"ELDR:tau={tau}" for tau in TAUS)

@@ -22,6 +22,7 @@ from eldr_evidence.cells import (
     TAUS,
     Cell,
 )
+from eldr_evidence.forms import SKEWED, SKEWS
 from eldr_evidence.markdown import section, table
 from eldr_evidence.names import model, place, policy
 from eldr_evidence.results import EXPERTS, MEAN, P50, P99, STEP_EXPERTS, Results
@@ -80,7 +81,7 @@ def marginal(results: Results) -> str:
     """Return MarginalUnion against the band, cell by cell."""
     text = (
         f"Percent against the band under the same requests. P50 is *not worse* up to {claims.NOT_WORSE} %; P99 should be *better*. "
-        f"Both are judged by the whole interval, over {len(results.seeds(results.cells('main'), (BAND, PRIOR)))} seeds."
+        f"Both are judged by the whole interval, over {len(results.plan.more or results.plan.seeds)} seeds."
     )
     parts = [text]
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}
@@ -160,6 +161,10 @@ def signatures(results: Results) -> str:
         (place(*kind), *(results.fact(*kind, f"correlation of {name}").text(".2f", ".2f") for name in ("kinds", "requests")))
         for kind in kinds
     ]  # fmt: skip
+    skews = [
+        (place(*kind), *(str(results.fact(*kind, name)) for name in (*(f"skew {percent}" for percent in SKEWS), f"union {SKEWED}")))
+        for kind in kinds
+    ]  # fmt: skip
     return section(
         "Signatures",
         "Spearman's rho between distances of signatures and of decode-time activations, layers chosen greedily for each form:",
@@ -169,6 +174,9 @@ def signatures(results: Results) -> str:
         table(("workload", "form", *_HEAD), runs),
         "Pearson's correlation of an expert's use by prompts and by decode steps, pooled by kind and of single requests:",
         table(("where", "pooled by kind", "single requests"), correlation),
+        f"Experts of a batch of {SKEWED} by how much of it is of one kind, the rest of all kinds, % against a mixed batch (the paper's Figure 5 has no "
+        "numbers that are known to us):",
+        table(("where", *(f"{percent} %" for percent in SKEWS), "100 %"), skews),
     )
 
 

@@ -22,6 +22,9 @@ from eldr.simulate.population import Population, Traffic
 from eldr_evidence.cells import FORMS
 
 BATCHES = (8, 16, 32)
+SKEWS = (50, 75)
+"""Percent of a batch that is of one kind."""
+SKEWED = 16
 _DRAWS = 64
 _RESTARTS = 4
 
@@ -79,20 +82,30 @@ def facts(traffic: Traffic, n_pairs: int, seed: int) -> dict[str, float]:
         found[f"layers {name}"] = float(choice.mask.sum())
     for batch in BATCHES:
         found[f"union {batch}"] = same_kind(traffic.requests, batch, np.random.default_rng([seed, 13]))
+    for percent in SKEWS:
+        rng = np.random.default_rng([seed, 14])
+        found[f"skew {percent}"] = same_kind(traffic.requests, SKEWED, rng, round(SKEWED * percent / 100))
     kinds, single = correlations(traffic.requests)
     return found | {"correlation of kinds": kinds, "correlation of requests": single}
 
 
-def same_kind(population: Population, batch: int, rng: np.random.Generator) -> float:
-    """Return experts of a batch of one kind against a mixed batch, percent; kinds by their share."""
+def same_kind(
+    population: Population, batch: int, rng: np.random.Generator, alike: int | None = None
+) -> float:
+    """Return experts of a batch of one kind, or with so many of one, against a mixed batch, percent; kinds by their share."""
     mixed = population.active(batch, rng, _DRAWS)
-    alike = 0.0
+    others = 0 if alike is None else batch - alike
+    weights = np.array(population.shares)[population.label] / np.bincount(population.label)[population.label]
+    found = 0.0
     for label, share in enumerate(population.shares):
         members = np.flatnonzero(population.label == label)
-        chosen = rng.choice(members, (_DRAWS, batch))
+        chosen = rng.choice(members, (_DRAWS, batch - others))
+        if others:
+            anyone = rng.choice(len(population), (_DRAWS, others), p=weights / weights.sum())
+            chosen = np.concatenate([chosen, anyone], axis=1)
         survival = np.mean([float(np.exp(population.logs[some].sum(axis=0)).sum()) for some in chosen])
-        alike += share * (population.n_experts - float(survival) / population.n_layers)
-    return 100 * (alike / mixed - 1)
+        found += share * (population.n_experts - float(survival) / population.n_layers)
+    return 100 * (found / mixed - 1)
 
 
 def correlations(population: Population) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from eldr.simulate.measures import Measures
-from eldr_evidence.cells import BALANCERS, Cell
+from eldr_evidence.cells import BALANCERS, TUNED, Cell
 from eldr_evidence.intervals import Interval, interval
 from eldr_evidence.running import Found, Plan
 
@@ -77,6 +77,8 @@ class Results:
     def change(self, cells: Sequence[Cell], policy: str, baseline: str | None, measure: str) -> Interval:
         """Return the relative difference, percent: of each seed that all of them had the mean over the cells, paired request by request.
 
+        A policy of :data:`eldr_evidence.cells.TUNED` is judged under the plan's further seeds alone, where it has some.
+
         Parameters
         ----------
         cells : sequence of Cell
@@ -87,12 +89,17 @@ class Results:
         """
         others = [baseline or self.best(cell, measure) for cell in cells]
         common = [set(self.seeds([cell], (policy, other))) for cell, other in zip(cells, others, strict=True)]
-        seeds = sorted(set.intersection(*common))
+        seeds = self._judging(sorted(set.intersection(*common)), {policy, *others})
         rows = []
         for cell, other in zip(cells, others, strict=True):
             ours, theirs = (self.values(cell, name, measure, seeds) for name in (policy, other))
             rows.append([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
         return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
+
+    def _judging(self, seeds: list[int], policies: set[str]) -> list[int]:
+        """Leave out the seeds that a policy's constants were chosen under, where there are others."""
+        fresh = [seed for seed in seeds if seed in self.plan.more]
+        return fresh if fresh and policies & set(TUNED) else seeds
 
     def change_between(self, cell: Cell, other: Cell, policy: str, measure: str) -> Interval:
         """Return a policy's relative difference between two cells of the same arrivals, percent."""

@@ -60,7 +60,7 @@ class Plan:
         Of every cell and policy.
     size : Size
     more : tuple of int
-        Other seeds, of those cells and policies that are compared one by one.
+        Other seeds, under which no constant was chosen, of those cells and policies that are compared one by one.
     """
 
     cells: tuple[Cell, ...]
