@@ -22,7 +22,7 @@ bench-engine: venv ## measure what the plug-in costs a real engine, and write do
 	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py
 bench-steps: venv ## how decode steps of a real engine follow their active experts: writes docs/benchmarks/steps.md
 	@.venv/bin/python -m eldr_steps law
-bench-policies: venv ## what placement does to 2 and 4 real engines that take turns on a core: writes docs/benchmarks/policies.md; half an hour
+bench-policies: venv ## what placement does to 2 and 4 real engines that take turns on a core: writes docs/benchmarks/policies.md; about 45 minutes
 	@.venv/bin/python -m eldr_steps policies
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py

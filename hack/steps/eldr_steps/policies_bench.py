@@ -28,7 +28,7 @@ CALIBRATION = 108
     default=200,
     help="Measured in each trace, pool and under each policy.",
 )
-@click.option("--traces", type=click.IntRange(1, 20), default=3, help="Draws of arrivals, one after another.")
+@click.option("--traces", type=click.IntRange(1, 20), default=2, help="Draws of arrivals, one after another.")
 @click.option(
     "--engines", "pools", multiple=True, type=click.IntRange(2, 8), default=(2, 4), help="Repeatable."
 )
