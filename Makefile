@@ -15,8 +15,8 @@ demo: venv ## the whole loop on this machine, about nine minutes once the contro
 	@.venv/bin/python -m eldr_demo
 evidence: venv ## simulate the paper's experiments, and write docs/evidence.md with pictures; about 25 minutes on two processors; AGAIN=1 only writes, from the last runs
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python -m eldr_evidence $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MORE),--more $(MORE)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
-bench: venv ## measure, and write docs/benchmarks/README.md
-	@.venv/bin/python hack/bench/render.py
+bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit" or router
+	@.venv/bin/python hack/bench/render.py $(if $(ONLY),"$(ONLY)")
 bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md
 	@.venv/bin/python hack/bench/engine.py
 	@PYTHONPATH=. $$(hack/vllm/install)/bin/python hack/bench/kernels.py

@@ -1,6 +1,6 @@
 """Time and memory of a fit at the size of a real model: L = 48 layers, E = 128 experts, from 1,000 records to 100,000.
 
-Prints one JSON list of figures, see ``render.py``. ``--large`` adds 100,000 records: minutes, and 6 GiB of memory.
+Prints one JSON list of figures, see ``render.py``. ``--large``: 100,000 records instead, minutes and 6 GiB of memory.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def main() -> None:
         print(json.dumps(case(*(CASES + LARGE)[int(sys.argv[1])])))
         return
     figures = []
-    for number in range(len(CASES) + ("--large" in sys.argv) * len(LARGE)):
+    numbers = range(len(CASES))
+    if "--large" in sys.argv:
+        numbers = range(len(CASES), len(CASES) + len(LARGE))
+    for number in numbers:
         done = subprocess.run(
             [sys.executable, __file__, str(number)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},  # as the command has it
