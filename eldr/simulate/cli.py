@@ -170,7 +170,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--objective",
     callback=options.objective,
-    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it, between the --rate given.",
+    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it and the pool keeps up "
+    "(at most 1 % of the requests find no room, prefill engines are not saturated), between the --rate given.",
 )
 @click.option(
     "--jobs",

@@ -12,7 +12,7 @@ import numpy as np
 from eldr.simulate.measures import Measures
 from eldr.simulate.pairs import change
 from eldr.simulate.setting import Setting
-from eldr.simulate.study import Outcome, Study
+from eldr.simulate.study import MOST_WAITED, Outcome, Study
 
 VERSION = 1
 COMPARED = (
@@ -119,7 +119,7 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             "which saves experts that other traffic would not save"
         )
     worst = max(outcomes, key=lambda one: one.measures.waited)
-    if worst.measures.waited > 0.01:
+    if worst.measures.waited > MOST_WAITED:
         setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
         found.append(
             f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "

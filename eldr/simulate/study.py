@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
@@ -19,7 +20,12 @@ from eldr.simulate.ranks import dealt, profiles
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
-from eldr.simulate.workload import Window, Workload, make_workload
+from eldr.simulate.workload import Window, Workload, make_workload, prefill_rate
+
+MOST_WAITED = 0.01
+"""Share of requests that may find their engine without room where a pool keeps up."""
+BUSIEST = 0.95
+"""Share of the time that its prefill engines may compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +51,42 @@ class Prepared:
     profiles: dict[int, Floats] = field(default_factory=dict)
 
 
+class Done(NamedTuple):
+    """What one run met and measured.
+
+    Attributes
+    ----------
+    rate : float
+        Requests per second.
+    measures : Measures
+    prefill_rate : float
+        So many its prefill engines can compute; infinity if prompts take no time.
+    """
+
+    rate: float
+    measures: Measures
+    prefill_rate: float
+
+
 class Outcome(NamedTuple):
-    """One run's place in the study and what it measured."""
+    """One run's place in the study, what it met and what it measured, as in :class:`Done`."""
 
     setting: int
     contender: int
     seed: int
     rate: float
     measures: Measures
+    prefill_rate: float = math.inf
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the pool serves the rate for good, rather than only while its queues grow."""
+        return self.measures.waited <= MOST_WAITED and not self.prefill_busy
+
+    @property
+    def prefill_busy(self) -> bool:
+        """Whether prefill engines have nearly no time left, or none at all."""
+        return self.rate >= BUSIEST * self.prefill_rate
 
 
 class Progress(Protocol):
@@ -116,6 +150,8 @@ class Load:
         Their cosines to centroids, by number of engines and kind of centroids.
     orders : tuple or None
         How the experts of each engine are dealt out to its ranks.
+    prefill_rate : float
+        As in :class:`Done`.
     """
 
     rate: float
@@ -124,6 +160,7 @@ class Load:
     seen: Population
     similarity: dict[tuple[int, str], Floats]
     orders: tuple[Ints, ...] | None
+    prefill_rate: float = math.inf
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -154,12 +191,11 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
     orders = None
     if setting.spread:
         orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
-    return Load(point.rate, window, workload, seen, similarity, orders)
+    able = prefill_rate(setting.prefill, population, workload, setting.cache)
+    return Load(point.rate, window, workload, seen, similarity, orders, able)
 
 
-def run_one(
-    prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None
-) -> tuple[float, Measures]:
+def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None) -> Done:
     """Run one policy under one seed.
 
     Parameters
@@ -169,12 +205,6 @@ def run_one(
     contender : Contender
     load : Load, optional
         What :func:`meet` returns for this seed and setting, if it is known already.
-
-    Returns
-    -------
-    rate : float
-        Requests per second.
-    measures : Measures
     """
     load = load or meet(prepared, setting)
     population = prepared.population
@@ -199,7 +229,7 @@ def run_one(
         refits=again,
         seed=prepared.seed,
     )
-    return load.rate, done.measures
+    return Done(load.rate, done.measures, load.prefill_rate)
 
 
 def _knowledge(
@@ -279,7 +309,7 @@ def _alone(study: Study) -> Iterator[Outcome]:
 
 def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
     waiting = [(seed, executor.submit(prepare_seed, study, seed)) for seed in study.seeds]
-    running: dict[Future[tuple[float, Measures]], tuple[int, int, int]] = {}
+    running: dict[Future[Done], tuple[int, int, int]] = {}
     for seed, future in waiting:
         prepared = future.result()
         for at, which in _jobs(study):

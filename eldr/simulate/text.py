@@ -7,7 +7,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from eldr.simulate.study import BUSIEST, MOST_WAITED
+
 _WORTH_A_WORD = 1e-3  # of TPOT
+_KEEPS_UP = (
+    f"Served counts rates only that the pool keeps up with: at most {100 * MOST_WAITED:g} % of the requests find their engine without "
+    f"room, and prefill engines compute less than {100 * BUSIEST:g} % of the time. Beyond, the time per token may stay the same while "
+    "requests queue; values of --rate between the last that is kept up with and the next tell more."
+)
 
 
 def words(setting: dict[str, Any]) -> str:
@@ -67,9 +74,11 @@ def _print_objective(objective: dict[str, Any], console: Console) -> None:
         table = Table(box=None, pad_edge=False)
         table.add_column("policy", no_wrap=True)
         table.add_column("served", justify="right", no_wrap=True)
+        table.add_column("keeps up to", justify="right", no_wrap=True)
         for policy in pool["policies"]:
-            table.add_row(policy["policy"], _served(policy))
+            table.add_row(policy["policy"], _served(policy), f"{policy['keeps_up']:g}")
         console.print(table)
+    console.print(_KEEPS_UP, highlight=False, markup=False)
 
 
 def _served(policy: dict[str, Any]) -> str:

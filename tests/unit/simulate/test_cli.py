@@ -100,13 +100,33 @@ def test_throughput_within_an_objective():
     objective = json.loads(done.stdout)["objective"]
     assert (objective["measure"], objective["seconds"]) == ("tpot_p99", 1.0)
     ((jsq, union),) = [pool["policies"] for pool in objective["pools"]]
-    assert jsq == {"policy": "JSQ", "served": [40.0, 0.0], "at_least": True, "at_most": False}
+    assert jsq == {
+        "policy": "JSQ",
+        "served": [40.0, 0.0],
+        "at_least": True,
+        "at_most": False,
+        "keeps_up": 40.0,
+    }
     settings = json.loads(done.stdout)["settings"]
     between = sum(1e3 * one["policies"][0]["tpot_p99"] for one in settings) / 2
     text = run(*arguments, "--objective", f"P99={between}")
     assert text.exit_code == 0, text.output
     assert "requests per second within P99 of" in text.stdout
     assert union["policy"] == "MarginalUnion"
+
+
+def test_a_queue_that_grows_is_no_throughput():
+    arguments = ["--workload", "captured", "--engines", "2", "--seconds", "4", "--warmup", "3", "--seeds", "2", "--jobs", "1",
+                 "--policies", "MarginalUnion", "--objective", "P99=1000"]  # fmt: skip
+    few = run(*arguments, "--rate", "2,200", "--max-num-seqs", "4")
+    assert few.exit_code == 0, few.output
+    said = " ".join(few.stdout.split())
+    assert "JSQ 2.0 ±0.0, at least 2" in said, "the last column: up to where the pool keeps up"
+    assert "at most 1 % of the requests find their engine without room" in said
+    prefilled = run(*arguments, "--rate", "2,20", "--prefill", "1,250,0", "--json", "-")
+    assert prefilled.exit_code == 0, prefilled.output
+    ((jsq, _),) = [pool["policies"] for pool in json.loads(prefilled.stdout)["objective"]["pools"]]
+    assert (jsq["served"], jsq["at_least"], jsq["keeps_up"]) == ([2.0, 0.0], True, 2.0)
 
 
 def test_a_models_name_is_text(write_log):
