@@ -73,7 +73,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--engines",
-    callback=options.numbers(int, 1, 1024),
+    callback=options.numbers(int, 1, options.MOST_ENGINES),
     help="Decode engines, several separated by commas [default: 16, or the deployment's]",
 )
 @click.option(
@@ -82,7 +82,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--batch",
     "batches",
-    callback=options.numbers(float, 1),
+    callback=options.numbers(float, 1, 8192),
     help="Mean batch per engine instead of a rate [default: 32; the log's own rate with --from-cluster, --arrivals logged]",
 )
 @click.option(
@@ -91,7 +91,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--speeds",
-    callback=options.numbers(float, 1e-3),
+    callback=options.numbers(float, 1e-3, 1e3, distinct=False),
     default="1",
     help="Times as long as the law, engine after engine, repeated.",
 )
@@ -300,6 +300,7 @@ def command(
     study = Study(asked.source, settings, chosen, range(seeds))
     try:
         outcomes = _run(study, jobs)
+        report.check_numbers(outcomes)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     except BrokenProcessPool as error:

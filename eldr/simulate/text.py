@@ -18,7 +18,16 @@ _KEEPS_UP = (
 
 
 def words(setting: dict[str, Any]) -> str:
-    """Return what one setting's figures say, in a sentence or two."""
+    """Return what one setting's figures say, in some sentences."""
+    busy = (
+        " Placement cannot help much here: prefill engines have no time left."
+        if setting["prefill_busy"]
+        else ""
+    )
+    return _verdict(setting) + busy
+
+
+def _verdict(setting: dict[str, Any]) -> str:
     baseline, *others = setting["policies"]
     name = baseline["policy"]
     best = next(policy for policy in setting["policies"] if policy["policy"] == setting["best"])

@@ -178,6 +178,36 @@ def test_too_high_a_load_is_said():
     assert "requests came to an engine without room (3 engines" in done.stdout.replace("\n", " ")
 
 
+@pytest.mark.parametrize(("fixed", "told"), [("400", True), ("250", True), ("100", False)])
+def test_prefill_engines_without_time_left_are_said(fixed, told):
+    arguments = [
+        "--workload",
+        "captured",
+        *QUICK[:2],
+        *QUICK[4:],
+        "--rate",
+        "7.8",
+        "--policies",
+        "MarginalUnion",
+    ]
+    done = run(*arguments, "--prefill", f"2,{fixed},0")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert ("Placement cannot help much here: prefill engines have no time left." in said) == told
+    if told:
+        able, engines = ("5", "4") if fixed == "400" else ("8", "3")
+        assert f"Note: prefill engines can compute {able} requests/s, asked are 7.8 (3 engines)" in said
+        assert f"--prefill {engines} engines or more" in said
+    else:
+        assert "prefill engines can compute" not in said
+
+
+def test_speeds_are_engine_after_engine():
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,1.5", "--json", "-")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
+
+
 def test_processes_give_the_same_report():
     arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
     alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
@@ -201,7 +231,13 @@ def test_processes_give_the_same_report():
         (["--arrivals", "logged"], 2, "there is no log"),
         (["--last-minutes", "5"], 2, "there is no log"),
         (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
-        (["--prefill", "0,2,2"], 2, "at least one engine"),
+        (["--prefill", "0,2,2"], 2, "expected 1 to 1024 engines"),
+        (["--prefill", "1,1e300,0"], 2, "0 to 60000 ms a prompt"),
+        (["--prefill", "1,2,nan"], 2, "0 to 1e+06 us a token"),
+        (["--prefill", "99999,2,2"], 2, "expected 1 to 1024 engines"),
+        (["--speeds", "1e290"], 2, "at most 1000"),
+        (["--batch", "1e300"], 2, "at most 8192"),
+        (["--workload", "captured", "--engines", "2", "--prefill", "1,60000,0", "--seconds", "4", "--jobs", "1"], 1, "no decode step ran"),
         (["--cached", "2"], 2, "is not in the range"),
         (["--cached", "0.5"], 2, "give --prefill"),
         (["--cached-counts", "lost"], 2, "say how much is cached"),
