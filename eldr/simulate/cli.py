@@ -19,6 +19,7 @@ from eldr.fit import options as files
 from eldr.fit.samples import FitError
 from eldr.simulate import objective as objectives
 from eldr.simulate import options, picture, report, sources, text
+from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
@@ -99,7 +100,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--policies",
     "contenders",
     callback=options.policies,
-    help=f"NAME[:option=value]..., separated by commas [default: {sources.POLICIES}, or with the deployment's settings]",
+    help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
 )
 @click.option(
     "--tau", "taus", callback=options.numbers(float, 0, 2), help="Adds ELDR with these widths of the band."

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
 from eldr.simulate.pairs import change
 from eldr.simulate.setting import Setting
@@ -78,7 +79,12 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "best": best,
         "level": level,
         "policies": [
-            {"policy": contender.text, **_means(some), "change": _changes(some, runs[0])}
+            {
+                "policy": contender.text,
+                "set": to_set(contender),
+                **_means(some),
+                "change": _changes(some, runs[0]),
+            }
             for contender, some in zip(study.contenders, runs, strict=True)
         ],
     }

@@ -36,7 +36,10 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     assert done.exit_code == 0, done.output
     assert "centroids from the older 384, simulated are the newer 384" in done.stdout
     assert "brings most: time per token -" in done.stdout.replace("\n", " ")
-    assert "give your accelerator's with --law" in done.stdout.replace("\n", " ")
+    said = " ".join(done.stdout.split())
+    assert "give your accelerator's with --law" in said
+    assert " Set spec.router.policy: " in said or "set spec.router.policy: " in said
+    assert "MarginalUnion:prior=0.23 what the same ones do once centroids are active." in said
     report = json.loads(out.read_text())
     (setting,) = report["settings"]
     names = [policy["policy"] for policy in setting["policies"]]
