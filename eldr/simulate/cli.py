@@ -93,8 +93,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--speeds",
     callback=options.numbers(float, 1e-3, 1e3, distinct=False),
-    default="1",
-    help="Times as long as the law, engine after engine, repeated.",
+    help="Times as long as the law, engine after engine, repeated [default: 1, or as the deployment's routers have learned]",
 )
 @click.option(
     "--policies",
@@ -202,7 +201,7 @@ def command(
     rates: tuple[float, ...] | None,
     batches: tuple[float, ...] | None,
     law: str | None,
-    speeds: tuple[float, ...],
+    speeds: tuple[float, ...] | None,
     contenders: tuple[Contender, ...] | None,
     taus: tuple[float, ...] | None,
     seeds: int,
@@ -254,6 +253,7 @@ def command(
             limit=max_samples,
             last=math.inf if last_minutes is None else 60 * last_minutes,
             law=law,
+            speeds=speeds,
             arrivals=arrivals,
             sampled=unions == "sampled",
         )
@@ -279,7 +279,7 @@ def command(
             rate=load if rates else None,
             batch=None if rates else load,
             law=asked.law,
-            speeds=speeds,
+            speeds=speeds or asked.speeds,
             limits=Limits(max_num_seqs, kv_tokens),
             ranks=ranks or asked.ranks,
             spread=spread,

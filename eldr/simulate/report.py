@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from eldr.core.step_law import SPEED_LIMITS
 from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
 from eldr.simulate.pairs import change
@@ -154,6 +155,8 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
     found += _on_prefill(outcomes, study)
+    widest = max(study.settings, key=lambda setting: len(set(setting.engine_speeds)))
+    found += notes_on_speeds(widest.engine_speeds)
     if any(setting.ranks > 1 and not setting.sampled for setting in study.settings):
         found.append(
             "expected unions put an engine's fullest rank a little too low (3 to 10 % of its experts): a mean of largest counts is more "
@@ -162,6 +165,20 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
     if len(study.seeds) == 1:
         found.append("one seed gives no intervals")
     return found
+
+
+def notes_on_speeds(speeds: Sequence[float]) -> list[str]:
+    """Return what to know of engines whose speeds live routers would not believe."""
+    relative = np.asarray(speeds) / np.median(speeds)
+    least, most = SPEED_LIMITS
+    beyond = sorted({f"{one:.3g}" for one in relative.tolist() if not least <= one <= most})
+    if not beyond:
+        return []
+    text = (
+        f"engines at {', '.join(beyond)} times the median time are simulated with policies that know it; routers learn speeds and "
+        f"believe {least:g} to {most:g} times the median only: MarginalUnion will do less for them than it does here"
+    )
+    return [text]
 
 
 def _on_prefill(outcomes: Sequence[Outcome], study: Study) -> list[str]:

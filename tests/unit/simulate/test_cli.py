@@ -208,7 +208,11 @@ def test_prefill_engines_without_time_left_are_said(fixed, told):
 def test_speeds_are_engine_after_engine():
     done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,1.5", "--json", "-")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
+    report = json.loads(done.stdout)
+    assert report["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
+    assert not any("believe" in note for note in report["notes"])
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,5")
+    assert "routers learn speeds and believe 0.5 to 2 times" in " ".join(done.stdout.split())
 
 
 def test_processes_give_the_same_report():
