@@ -24,8 +24,9 @@ from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.objective import Objective
+from eldr.simulate.outcome import Outcome
 from eldr.simulate.setting import ArrivalTimes, Setting
-from eldr.simulate.study import Outcome, Study, run_study
+from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
 from eldr.threads import one_thread

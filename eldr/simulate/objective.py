@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eldr.simulate.outcome import Outcome
 from eldr.simulate.pairs import half_width
-from eldr.simulate.study import Outcome, Study
+from eldr.simulate.study import Study
 
 
 class Objective(NamedTuple):

@@ -12,9 +12,10 @@ import numpy as np
 from eldr.core.step_law import SPEED_LIMITS
 from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import BUSIEST, MOST_WAITED, Outcome
 from eldr.simulate.pairs import change
 from eldr.simulate.setting import Setting
-from eldr.simulate.study import BUSIEST, MOST_WAITED, Outcome, Study
+from eldr.simulate.study import Study
 
 VERSION = 1
 COMPARED = (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
@@ -14,18 +14,13 @@ from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender
-from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import Done, Outcome
 from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.ranks import dealt, profiles
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
 from eldr.simulate.workload import Window, Workload, make_workload, prefill_rate
-
-MOST_WAITED = 0.01
-"""Share of requests that may find their engine without room where a pool keeps up."""
-BUSIEST = 0.95
-"""Share of the time that its prefill engines may compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,44 +44,6 @@ class Prepared:
     similarity: dict[tuple[int, str], Floats]
     centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
     profiles: dict[int, Floats] = field(default_factory=dict)
-
-
-class Done(NamedTuple):
-    """What one run met and measured.
-
-    Attributes
-    ----------
-    rate : float
-        Requests per second.
-    measures : Measures
-    prefill_rate : float
-        So many its prefill engines can compute; infinity if prompts take no time.
-    """
-
-    rate: float
-    measures: Measures
-    prefill_rate: float
-
-
-class Outcome(NamedTuple):
-    """One run's place in the study, what it met and what it measured, as in :class:`Done`."""
-
-    setting: int
-    contender: int
-    seed: int
-    rate: float
-    measures: Measures
-    prefill_rate: float = math.inf
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether the pool serves the rate for good, rather than only while its queues grow."""
-        return self.measures.waited <= MOST_WAITED and not self.prefill_busy
-
-    @property
-    def prefill_busy(self) -> bool:
-        """Whether prefill engines have nearly no time left, or none at all."""
-        return self.rate >= BUSIEST * self.prefill_rate
 
 
 class Progress(Protocol):

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from eldr import contract
 from eldr.simulate.advice import MAPPING
-from eldr.simulate.study import BUSIEST, MOST_WAITED
+from eldr.simulate.outcome import BUSIEST, MOST_WAITED
 
 _WORTH_A_WORD = 1e-3  # of TPOT
 _KEEPS_UP = (

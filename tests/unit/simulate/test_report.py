@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import pytest
 
 from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import Outcome
 from eldr.simulate.report import check_numbers, notes_on_speeds
-from eldr.simulate.study import Outcome
 
 MEASURES = Measures(**{field.name: 1 for field in fields(Measures)})
 
