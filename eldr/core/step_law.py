@@ -18,7 +18,7 @@ _ROUNDS = 5
 _HUBER = 1.5  # standard deviations beyond which an observation pulls no harder
 _LEAST_NOISE = 0.003  # of a step's time: telemetry is never better than that
 _SHORTEST = 1e-9  # seconds; no step takes nothing
-_LIMITS = 0.5, 2.0
+SPEED_LIMITS = 0.5, 2.0
 """Of a worker's time against the pool's: who is believed to be worse gets nothing to prove the contrary with."""
 _DOUBT = 6
 """So many observations of the pool's own speed go with a worker's: a few slow steps, as after a start, say little."""
@@ -144,7 +144,7 @@ def _speeds(ratios: Array, whose: npt.NDArray[np.intp], workers: int) -> Array:
     for worker in heard:
         own = ratios[whose == worker] / middle
         speeds[worker] = np.median(np.append(own, np.ones(_DOUBT)))
-    return np.clip(speeds, *_LIMITS)
+    return np.clip(speeds, *SPEED_LIMITS)
 
 
 def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple[Array, float]:

@@ -14,7 +14,16 @@ from eldr.siglog import Record
 
 Unsigned = npt.NDArray[np.unsignedinteger]
 
-WRONG_SUMS = "layers that do not sum to tokens x top-k"
+OTHER_MODEL, TOO_OLD, INEXACT = "other model", "older than the look-back", "inexact counts"
+DAMAGED, WRONG_SUMS = "damaged counts", "layers that do not sum to tokens x top-k"
+_REMEDIES = {
+    OTHER_MODEL: "check the model's name, or send traffic to this model,",
+    TOO_OLD: "look back further, or send traffic,",
+    INEXACT: "let prompts pass prefill engines that count every token (metric eldr_router_signatures_total tells the quality)",
+    DAMAGED: "run routers and this command in versions that belong together",
+    WRONG_SUMS: "run the same version of the plug-in on all engines",
+}
+"""What to do where most records are left out for a reason."""
 
 
 class FitError(Exception):
@@ -113,11 +122,11 @@ def reservoir(
 
 def _unusable(record: Record, model: str, since: float) -> str | None:
     if record.model != model:
-        return "other model"
+        return OTHER_MODEL
     if record.time < since:
-        return "older than the look-back"
+        return TOO_OLD
     if not record.exact:
-        return "inexact counts"
+        return INEXACT
     return None
 
 
@@ -130,9 +139,7 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
         If there is none, or if they disagree in geometry and no majority can be told.
     """
     if not records:
-        raise FitError(
-            "NoSamples", f"no usable record in the log ({_explain(skipped)}); send traffic and fit again"
-        )
+        raise _nothing_left(skipped)
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)
     (layers, experts, top_k), _ = shapes.most_common(1)[0]
     kept: list[_Counted] = []
@@ -146,14 +153,14 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
                 record, record.prefill_counts(), record.decode_counts() if record.decode_exact else None
             )
         except ValueError:
-            skipped["damaged counts"] += 1
+            skipped[DAMAGED] += 1
             continue
         if counted.sums_up():
             kept.append(counted)
         else:
             skipped[WRONG_SUMS] += 1
     if not kept:
-        raise FitError("NoSamples", f"no usable record in the log ({_explain(skipped)})")
+        raise _nothing_left(skipped)
     return Samples(
         prefill=_stack([counted.prefill for counted in kept], (layers, experts)),
         decode=_stack([counted.decode for counted in kept], (layers, experts)),
@@ -191,6 +198,12 @@ def _stack(counts: Sequence[Unsigned | None], shape: tuple[int, int]) -> Unsigne
         if one is not None:
             row[:] = one
     return stacked
+
+
+def _nothing_left(skipped: Counter[str]) -> FitError:
+    reasons = sorted(skipped, key=lambda reason: (reason == OTHER_MODEL, -skipped[reason]))
+    remedy = _REMEDIES.get(reasons[0] if reasons else "", "send traffic")
+    return FitError("NoSamples", f"no usable record in the log ({_explain(skipped)}); {remedy} and try again")
 
 
 def _explain(skipped: Counter[str]) -> str:

@@ -19,12 +19,14 @@ from eldr.fit import options as files
 from eldr.fit.samples import FitError
 from eldr.simulate import objective as objectives
 from eldr.simulate import options, picture, report, sources, text
+from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.objective import Objective
+from eldr.simulate.outcome import Outcome
 from eldr.simulate.setting import ArrivalTimes, Setting
-from eldr.simulate.study import Outcome, Study, run_study
+from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
 from eldr.simulate.workload import Prefill
 from eldr.threads import one_thread
@@ -73,7 +75,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--engines",
-    callback=options.numbers(int, 1, 1024),
+    callback=options.numbers(int, 1, options.MOST_ENGINES),
     help="Decode engines, several separated by commas [default: 16, or the deployment's]",
 )
 @click.option(
@@ -82,7 +84,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--batch",
     "batches",
-    callback=options.numbers(float, 1),
+    callback=options.numbers(float, 1, 8192),
     help="Mean batch per engine instead of a rate [default: 32; the log's own rate with --from-cluster, --arrivals logged]",
 )
 @click.option(
@@ -91,15 +93,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--speeds",
-    callback=options.numbers(float, 1e-3),
-    default="1",
-    help="Times as long as the law, engine after engine, repeated.",
+    callback=options.numbers(float, 1e-3, 1e3, distinct=False),
+    help="Times as long as the law, engine after engine, repeated [default: 1, or as the deployment's routers have learned]",
 )
 @click.option(
     "--policies",
     "contenders",
     callback=options.policies,
-    help=f"NAME[:option=value]..., separated by commas [default: {sources.POLICIES}, or with the deployment's settings]",
+    help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
 )
 @click.option(
     "--tau", "taus", callback=options.numbers(float, 0, 2), help="Adds ELDR with these widths of the band."
@@ -170,7 +171,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--objective",
     callback=options.objective,
-    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it, between the --rate given.",
+    help="P50=MS, P95=MS, P99=MS or mean=MS per token: the rate up to which each policy keeps it and the pool keeps up "
+    "(at most 1 % of the requests find no room, prefill engines are not saturated), between the --rate given.",
 )
 @click.option(
     "--jobs",
@@ -200,7 +202,7 @@ def command(
     rates: tuple[float, ...] | None,
     batches: tuple[float, ...] | None,
     law: str | None,
-    speeds: tuple[float, ...],
+    speeds: tuple[float, ...] | None,
     contenders: tuple[Contender, ...] | None,
     taus: tuple[float, ...] | None,
     seeds: int,
@@ -252,6 +254,7 @@ def command(
             limit=max_samples,
             last=math.inf if last_minutes is None else 60 * last_minutes,
             law=law,
+            speeds=speeds,
             arrivals=arrivals,
             sampled=unions == "sampled",
         )
@@ -277,7 +280,7 @@ def command(
             rate=load if rates else None,
             batch=None if rates else load,
             law=asked.law,
-            speeds=speeds,
+            speeds=speeds or asked.speeds,
             limits=Limits(max_num_seqs, kv_tokens),
             ranks=ranks or asked.ranks,
             spread=spread,
@@ -299,6 +302,7 @@ def command(
     study = Study(asked.source, settings, chosen, range(seeds))
     try:
         outcomes = _run(study, jobs)
+        report.check_numbers(outcomes)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     except BrokenProcessPool as error:

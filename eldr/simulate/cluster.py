@@ -98,7 +98,13 @@ class Cluster:
             If something is missing, forbidden or out of reach; the message says what to do.
         """
         deployments = f"/apis/{contract.API_VERSION}/namespaces/{self.namespace}/{contract.DEPLOYMENTS}"
-        resource = self._object(f"{deployments}/{name}", f"{contract.KIND_DEPLOYMENT} {name}")
+        what = f"{contract.KIND_DEPLOYMENT} {name}"
+        resource = self._object(f"{deployments}/{name}", what)
+        match resource:
+            case {"metadata": {"name": str()}, "spec": dict()}:
+                pass
+            case _:
+                raise _foreign(what, "metadata.name and spec")
         pods = self._routers(name)
         if not pods:
             raise FitError(
@@ -112,8 +118,9 @@ class Cluster:
         problems: dict[str, str] = {}
         for pod in pods:
             try:
-                states.append(json.loads(b"".join(self._read(pod, contract.PATH_STATE, token))))
+                state = _object_of(b"".join(self._read(pod, contract.PATH_STATE, token)))
                 logs.append(self._download(pod, token, folder / pod.name))
+                states.append(state)
             except (FitError, httpx.HTTPError, urllib3.exceptions.HTTPError, ValueError) as error:
                 problems[pod.name] = f"{type(error).__name__}: {error}"
                 if isinstance(error, FitError):
@@ -125,14 +132,18 @@ class Cluster:
 
     def _routers(self, deployment: str) -> list[RouterPod]:
         selector = f"{contract.LABEL_DEPLOYMENT}={deployment},{contract.LABEL_ROUTER}=true"
-        pods = self._object(
-            f"/api/v1/namespaces/{self.namespace}/pods", "its pods", [("labelSelector", selector)]
-        )["items"]
-        return [
-            RouterPod(pod["metadata"]["name"], pod["status"]["podIP"])
-            for pod in pods
-            if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
-        ]
+        path, what = f"/api/v1/namespaces/{self.namespace}/pods", "its pods"
+        pods = self._object(path, what, [("labelSelector", selector)]).get("items")
+        if not isinstance(pods, list):
+            raise _foreign(what, "a list in items")
+        try:
+            return [
+                RouterPod(pod["metadata"]["name"], pod["status"]["podIP"])
+                for pod in pods
+                if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
+            ]
+        except (KeyError, TypeError, AttributeError):
+            raise _foreign(what, "pods in items") from None
 
     def _token(self, deployment: str) -> str:
         name = contract.admin_secret_name(deployment)
@@ -168,9 +179,7 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             raise FitError("ClusterUnreachable", f"{what} could not be read: {error}") from None
         if not isinstance(found, dict):
-            raise FitError(
-                "ClusterUnreachable", f"{what}: expected an object; is the server a Kubernetes API?"
-            )
+            raise _foreign(what, "an object")
         return found
 
     def _get(
@@ -232,6 +241,20 @@ def _direct(pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
         if got.status_code != 200:
             raise _refused(got.status_code, f"router {pod.name}", "", _message(got.read()))
         yield from got.iter_bytes()
+
+
+def _object_of(state: bytes) -> Object:
+    found = json.loads(state)
+    if not isinstance(found, dict):
+        raise FitError("ForeignState", "its state is no object; is it a router of this version?")
+    return found
+
+
+def _foreign(what: str, expected: str) -> FitError:
+    return FitError(
+        "ClusterUnreachable",
+        f"{what}: expected {expected} in the server's answer; is it a Kubernetes API? Set KUBECONFIG to your cluster's",
+    )
 
 
 def _message(body: bytes) -> str:

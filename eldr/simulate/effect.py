@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from eldr import contract
 from eldr.core.policies import DEFAULT_TAU
 from eldr.simulate.contenders import PRIOR, band, usual
+
+_CONSTANTS = ("fixed", "per_expert", "per_request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class InEffect:
         The one in effect, and others at the same width of the band, as ``--policies`` takes them.
     law : str or None
         As ``--law`` takes it; None while routers have not learned it.
+    speeds : tuple of float or None
+        Of its decode engines, times as long as the law; None while routers have not learned them.
     share : float
         Of the requests that are logged, above 0.
     words : str
@@ -37,6 +42,7 @@ class InEffect:
     engines: int
     policies: str
     law: str | None
+    speeds: tuple[float, ...] | None
     share: float
     words: str
     notes: tuple[str, ...]
@@ -63,11 +69,13 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
         notes = (
             "the policy in effect, Domain, goes by a header that the log does not hold: it is not simulated",
         )
+    learned = _learned(states)
     return InEffect(
         model=model,
         engines=engines,
         policies=",".join(_policies(policy, router, tau)),
-        law=_law(states),
+        law=None if learned is None else _law(learned),
+        speeds=None if learned is None else _speeds(learned),
         share=percent / 100 if percent else 1.0,
         words=f"Deployment {name}: {engines} decode engines, policy {policy}, tau {tau:g}, {percent} % of the requests are logged.",
         notes=notes,
@@ -89,10 +97,34 @@ def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
     return list(dict.fromkeys([own, *others]))
 
 
-def _law(states: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the law of the router that learned from most."""
-    known = [state["law"] for state in states if state.get("law")]
-    if not known:
-        return None
-    law = max(known, key=lambda one: float(one["windows"]))
+def _learned(states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return what the router that learned from most says of the step time."""
+    known = [state["law"] for state in states if _is_law(state.get("law"))]
+    return max(known, key=lambda one: float(one.get("windows", 0)), default=None)
+
+
+def _is_law(found: Any) -> bool:
+    """Tell whether what a router says, perhaps one of another version, takes a time."""
+    if not isinstance(found, Mapping):
+        return False
+    constants = [found.get(name) for name in _CONSTANTS]
+    return (
+        all(isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in constants)
+        and _seconds(found) > 0
+    )
+
+
+def _seconds(law: Mapping[str, Any]) -> float:
+    """Return any one time of a law: those of an engine and of its pool have the same proportions."""
+    return sum(float(law[name]) for name in _CONSTANTS)
+
+
+def _law(law: Mapping[str, Any]) -> str:
     return f"{law['fixed'] * 1e3:.6g},{law['per_expert'] * 1e6:.6g},{law['per_request'] * 1e6:.6g}"
+
+
+def _speeds(law: Mapping[str, Any]) -> tuple[float, ...] | None:
+    engines = law.get("engines")
+    if not isinstance(engines, Mapping) or not engines or not all(map(_is_law, engines.values())):
+        return None
+    return tuple(float(f"{_seconds(one) / _seconds(law):.3g}") for one in engines.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
-from eldr.fit.samples import FitError, Samples, make_samples, reservoir
+from eldr.fit.samples import OTHER_MODEL, TOO_OLD, FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
 from eldr.simulate.population import Arrivals, Population, Traffic, draw_steps
 
@@ -108,7 +108,7 @@ def read_logs(
     told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, rng, share=share, sampled=sampled)
+        known = _traffic(samples, times, rng, share=share, sampled=sampled, limit=limit)
     except FitError as error:
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
@@ -119,7 +119,13 @@ def read_logs(
 
 
 def _traffic(
-    samples: Samples, times: npt.NDArray[np.float64], rng: np.random.Generator, *, share: float, sampled: bool
+    samples: Samples,
+    times: npt.NDArray[np.float64],
+    rng: np.random.Generator,
+    *,
+    share: float,
+    sampled: bool,
+    limit: int,
 ) -> Traffic:
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     if not 1 <= samples.top_k <= shape[1]:
@@ -131,11 +137,7 @@ def _traffic(
     newer = newer.take(_credible(newer))
     n = len(newer)
     if n < MIN_REQUESTS:
-        raise FitError(
-            "NotEnoughSamples",
-            f"{n} records of the log's newer half tell what their decode steps used, at least {MIN_REQUESTS} are needed; "
-            "let routers log longer, with decode engines that report activations",
-        )
+        raise _too_few(n, len(times), limit, samples.skipped)
     inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
     logs = np.log1p(-inclusion).reshape(n, -1)
     requests = Population(
@@ -157,6 +159,23 @@ def _traffic(
         arrivals=_arrivals(newer, times, share),
     )
     return Traffic(calibration, requests)
+
+
+def _too_few(n: int, of_model: int, limit: int, skipped: Mapping[str, int]) -> FitError:
+    """Return what is wrong and what helps: a larger part of the log, or a longer log."""
+    remedy = "let routers log longer, with decode engines that report activations"
+    if older := skipped.get(TOO_OLD, 0):
+        remedy = f"{older} were older than the look-back: raise --last-minutes, or {remedy}"
+    usable = of_model - sum(count for reason, count in skipped.items() if reason != OTHER_MODEL)
+    enough: float = 2 * MIN_REQUESTS
+    if limit >= enough:
+        enough = max(enough, math.ceil(limit * MIN_REQUESTS / n)) if n else math.inf
+    if limit < enough <= usable:
+        remedy = f"of {usable} usable records {limit} were kept: raise --max-samples to {enough} or more"
+    return FitError(
+        "NotEnoughSamples",
+        f"{n} records of the log's newer half tell what their decode steps used, at least {MIN_REQUESTS} are needed; {remedy}",
+    )
 
 
 def _arrivals(samples: Samples, times: npt.NDArray[np.float64], share: float) -> Arrivals | None:

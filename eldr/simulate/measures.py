@@ -96,12 +96,17 @@ class Tally:
         Raises
         ------
         ValueError
-            If no measured request generated two tokens.
+            If no measured request generated two tokens, or no step ran while they came.
         """
         several = workload.measured & (workload.tokens > 1)
         if not several.any():
             raise ValueError(
                 "no request of two tokens or more arrived in the measured time; simulate longer or at a higher rate"
+            )
+        if not self._tokens:
+            raise ValueError(
+                "no decode step ran in the measured time: prompts were still being computed; "
+                "give --prefill more engines or shorter times, or simulate longer"
             )
         tpot = (end[several] - first[several]) / (workload.tokens[several] - 1)
         ttft = (first - workload.arrival)[workload.measured]

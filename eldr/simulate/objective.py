@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from eldr.simulate.outcome import Outcome
 from eldr.simulate.pairs import half_width
-from eldr.simulate.study import Outcome, Study
+from eldr.simulate.study import Study
 
 
 class Objective(NamedTuple):
@@ -30,9 +31,9 @@ class Served(NamedTuple):
     half_width : float
         Of its 95 % interval, NaN with one seed.
     at_least : bool
-        Whether some seed keeps the objective at the highest rate that was simulated.
+        Whether some seed keeps the objective at the highest rate that was simulated, or that it keeps up with.
     at_most : bool
-        Whether some seed misses it at the lowest one already, and counts as serving nothing.
+        Whether some seed misses it at the lowest one already, or does not keep up there, and counts as serving nothing.
     """
 
     rate: float
@@ -41,10 +42,16 @@ class Served(NamedTuple):
     at_most: bool
 
 
-def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -> float:
+def capacity(
+    rates: Sequence[float],
+    times: Sequence[float],
+    objective: float,
+    keeps_up: Sequence[bool] | None = None,
+) -> float:
     """Return the highest rate whose time keeps an objective, by straight lines between neighbours.
 
     Beyond the highest rate nothing is known: it is returned where even that one keeps the objective; 0 where none does.
+    The same goes for what lies between a rate that the pool keeps up with and one that it does not.
 
     Parameters
     ----------
@@ -54,7 +61,10 @@ def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -
         One per rate.
     objective : float
         In the times' unit.
+    keeps_up : sequence of bool, optional
+        Whether the pool serves each rate for good: a full batch's time per token stays the same while the queue grows. None: all.
     """
+    times = _served_for_good(times, keeps_up)
     best = rates[0] if times[0] <= objective else 0.0
     for (low, before), (high, after) in itertools.pairwise(zip(rates, times, strict=True)):
         if after <= objective:
@@ -64,7 +74,19 @@ def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -
     return best
 
 
-def served(rates: Sequence[float], times: Sequence[Sequence[float]], objective: float) -> Served:
+def _served_for_good(times: Sequence[float], keeps_up: Sequence[bool] | None) -> list[float]:
+    """Return times, infinite where the pool does not keep up: a straight line to there ends where it begins."""
+    if keeps_up is None:
+        return list(times)
+    return [time if fine else math.inf for time, fine in zip(times, keeps_up, strict=True)]
+
+
+def served(
+    rates: Sequence[float],
+    times: Sequence[Sequence[float]],
+    objective: float,
+    keeps_up: Sequence[Sequence[bool]] | None = None,
+) -> Served:
     """Return what is served within an objective, seed by seed.
 
     Parameters
@@ -74,9 +96,20 @@ def served(rates: Sequence[float], times: Sequence[Sequence[float]], objective: 
     times : sequence of sequence of float
         Of each seed, one per rate, in the objective's unit.
     objective : float
+    keeps_up : sequence of sequence of bool, optional
+        As in :func:`capacity`, of each seed.
     """
-    found = [capacity(rates, row, objective) for row in times]
-    return Served(float(np.mean(found)), half_width(found), max(found) >= rates[-1], min(found) == 0.0)
+    rows = [list(row) for row in times]
+    if keeps_up is not None:
+        rows = [_served_for_good(row, fine) for row, fine in zip(times, keeps_up, strict=True)]
+    found = [capacity(rates, row, objective) for row in rows]
+    open_ended = any(_is_last(rates, row, best) for row, best in zip(rows, found, strict=True))
+    return Served(float(np.mean(found)), half_width(found), open_ended, min(found) == 0.0)
+
+
+def _is_last(rates: Sequence[float], times: Sequence[float], best: float) -> bool:
+    """Tell whether no time is known beyond the best rate."""
+    return best > 0 and all(math.isinf(time) for rate, time in zip(rates, times, strict=True) if rate > best)
 
 
 def parse_objective(text: str) -> Objective:
@@ -116,7 +149,8 @@ def as_json(study: Study, outcomes: Sequence[Outcome], objective: Objective) -> 
 
     Notes
     -----
-    ``served`` is in requests per second; its half width is null with one seed.
+    ``served`` is in requests per second; its half width is null with one seed. ``keeps_up`` is the highest rate that the pool
+    keeps up with under every seed, 0 if there is none.
     """
     return {
         "measure": objective.measure,
@@ -133,12 +167,19 @@ def _policies(
 ) -> list[dict[str, Any]]:
     found = []
     for which, contender in enumerate(study.contenders):
-        times: dict[int, dict[float, float]] = {}
+        runs: dict[int, dict[float, Outcome]] = {}
         for one in outcomes:
             if one.contender == which and study.settings[one.setting].engines == engines:
-                times.setdefault(one.seed, {})[one.rate] = getattr(one.measures, objective.measure)
-        rates = sorted(next(iter(times.values())))
-        some = served(rates, [[row[rate] for rate in rates] for row in times.values()], objective.seconds)
+                runs.setdefault(one.seed, {})[one.rate] = one
+        rates = sorted(next(iter(runs.values())))
+        rows = [[run[rate] for rate in rates] for run in runs.values()]
+        some = served(
+            rates,
+            [[getattr(one.measures, objective.measure) for one in row] for row in rows],
+            objective.seconds,
+            [[one.keeps_up for one in row] for row in rows],
+        )
+        kept = (rate for at, rate in enumerate(rates) if all(row[at].keeps_up for row in rows))
         half = None if math.isnan(some.half_width) else some.half_width
         found.append(
             {
@@ -146,6 +187,7 @@ def _policies(
                 "served": [some.rate, half],
                 "at_least": some.at_least,
                 "at_most": some.at_most,
+                "keeps_up": max(kept, default=0.0),
             }
         )
     return found

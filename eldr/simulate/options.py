@@ -18,8 +18,14 @@ Value = TypeVar("Value", int, float)
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
-def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) -> Callback:
-    """Return a callback that reads numbers separated by commas, all of them above ``least`` or equal to it."""
+MOST_ENGINES = 1024
+_PREFILL_MS, _PREFILL_US = 6e4, 1e6
+
+
+def numbers(
+    kind: Callable[[str], Value], least: float, most: float = math.inf, *, distinct: bool = True
+) -> Callback:
+    """Return a callback that reads numbers separated by commas, from ``least`` to ``most``; each once, if ``distinct``."""
 
     def read(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Value, ...] | None:
         if text is None:
@@ -34,7 +40,7 @@ def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) 
             if not (math.isfinite(value) and least <= value <= most):
                 limit = "" if most == math.inf else f" and at most {most:g}"
                 raise click.BadParameter(f"{value}: expected at least {least:g}{limit}", param=parameter)
-        return tuple(dict.fromkeys(values))
+        return tuple(dict.fromkeys(values)) if distinct else values
 
     return read
 
@@ -71,18 +77,18 @@ def prefill(_: click.Context, parameter: click.Parameter, text: str | None) -> P
     if text is None:
         return None
     try:
-        engines, fixed, per_token = text.split(",")
-        found = Prefill(int(engines), float(fixed) * 1e-3, float(per_token) * 1e-6)
+        first, *times = text.split(",")
+        engines, (fixed, per_token) = int(first), map(float, times)
     except ValueError:
         raise click.BadParameter(
             f"{text!r}: expected ENGINES,FIXED_MS,PER_TOKEN_US", param=parameter
         ) from None
-    times = (found.fixed, found.per_token)
-    if found.engines < 1 or not all(math.isfinite(time) and time >= 0 for time in times):
+    if not (1 <= engines <= MOST_ENGINES and 0 <= fixed <= _PREFILL_MS and 0 <= per_token <= _PREFILL_US):
         raise click.BadParameter(
-            f"{text!r}: expected at least one engine and times of 0 or more", param=parameter
+            f"{text!r}: expected 1 to {MOST_ENGINES} engines, 0 to {_PREFILL_MS:.0f} ms a prompt and 0 to {_PREFILL_US:g} us a token",
+            param=parameter,
         )
-    return found
+    return Prefill(engines, fixed * 1e-3, per_token * 1e-6)
 
 
 def check_requests(

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from eldr.core.step_law import SPEED_LIMITS
+from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import BUSIEST, MOST_WAITED, Outcome
 from eldr.simulate.pairs import change
 from eldr.simulate.setting import Setting
-from eldr.simulate.study import Outcome, Study
+from eldr.simulate.study import Study
 
 VERSION = 1
 COMPARED = (
@@ -68,7 +71,9 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "speeds": list(setting.speeds),
         "unions": "sampled" if setting.sampled else "expected",
         "output_tokens": setting.output_tokens,
-        "drift_at": setting.drift_at if setting.drift_at < math.inf else None,
+        "drift_at": _finite(setting.drift_at),
+        "prefill_rate": _finite(float(np.mean([one.prefill_rate for one in outcomes]))),
+        "prefill_busy": any(one.prefill_busy for one in outcomes),
         "routers": setting.routers,
         "ranks": setting.ranks,
         "spread": setting.spread,
@@ -76,10 +81,19 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "best": best,
         "level": level,
         "policies": [
-            {"policy": contender.text, **_means(some), "change": _changes(some, runs[0])}
+            {
+                "policy": contender.text,
+                "set": to_set(contender),
+                **_means(some),
+                "change": _changes(some, runs[0]),
+            }
             for contender, some in zip(study.contenders, runs, strict=True)
         ],
     }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _best(study: Study, runs: list[list[Measures]]) -> tuple[str, list[str]]:
@@ -103,8 +117,24 @@ def _changes(runs: list[Measures], baseline: list[Measures]) -> dict[str, list[f
     changes: dict[str, list[float | None]] = {}
     for name in COMPARED:
         found = change([getattr(run, name) for run in runs], [getattr(run, name) for run in baseline])
-        changes[name] = [found.mean, None if math.isnan(found.half_width) else found.half_width]
+        changes[name] = [found.mean, _finite(found.half_width)]
     return changes
+
+
+def check_numbers(outcomes: Sequence[Outcome]) -> None:
+    """Refuse figures that are no numbers to compare: times too far apart for one clock.
+
+    Raises
+    ------
+    ValueError
+    """
+    for one in outcomes:
+        for name, value in asdict(one.measures).items():
+            if not math.isfinite(value) or (name in COMPARED and value <= 0):
+                raise ValueError(
+                    f"{name} came out as {value:g}: the times of --law, --speeds and --prefill, or their rate, are too far apart to be "
+                    "simulated together; correct the one that is out of scale"
+                )
 
 
 def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]:
@@ -119,12 +149,15 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             "which saves experts that other traffic would not save"
         )
     worst = max(outcomes, key=lambda one: one.measures.waited)
-    if worst.measures.waited > 0.01:
+    if worst.measures.waited > MOST_WAITED:
         setting, policy = study.settings[worst.setting], study.contenders[worst.contender]
         found.append(
             f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
             f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
+    found += _on_prefill(outcomes, study)
+    widest = max(study.settings, key=lambda setting: len(set(setting.engine_speeds)))
+    found += notes_on_speeds(widest.engine_speeds)
     if any(setting.ranks > 1 and not setting.sampled for setting in study.settings):
         found.append(
             "expected unions put an engine's fullest rank a little too low (3 to 10 % of its experts): a mean of largest counts is more "
@@ -133,3 +166,31 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
     if len(study.seeds) == 1:
         found.append("one seed gives no intervals")
     return found
+
+
+def notes_on_speeds(speeds: Sequence[float]) -> list[str]:
+    """Return what to know of engines whose speeds live routers would not believe."""
+    relative = np.asarray(speeds) / np.median(speeds)
+    least, most = SPEED_LIMITS
+    beyond = sorted({f"{one:.3g}" for one in relative.tolist() if not least <= one <= most})
+    if not beyond:
+        return []
+    text = (
+        f"engines at {', '.join(beyond)} times the median time are simulated with policies that know it; routers learn speeds and "
+        f"believe {least:g} to {most:g} times the median only: MarginalUnion will do less for them than it does here"
+    )
+    return [text]
+
+
+def _on_prefill(outcomes: Sequence[Outcome], study: Study) -> list[str]:
+    busiest = max(outcomes, key=lambda one: one.rate / one.prefill_rate)
+    setting = study.settings[busiest.setting]
+    if not busiest.prefill_busy or setting.prefill is None:
+        return []
+    enough = math.floor(setting.prefill.engines * busiest.rate / busiest.prefill_rate / BUSIEST) + 1
+    text = (
+        f"prefill engines can compute {busiest.prefill_rate:.3g} requests/s, asked are {busiest.rate:.3g} ({setting.engines} engines): "
+        "requests queue for them, more so the longer it runs, and decode batches stay smaller than they would be; "
+        f"give --prefill {enough} engines or more"
+    )
+    return [text]

@@ -78,7 +78,12 @@ class Setting:
     @property
     def laws(self) -> tuple[StepTime, ...]:
         """One per engine."""
-        return tuple(scaled(self.law, self.speeds[at % len(self.speeds)]) for at in range(self.engines))
+        return tuple(scaled(self.law, speed) for speed in self.engine_speeds)
+
+    @property
+    def engine_speeds(self) -> list[float]:
+        """Times as long as the law, one per engine."""
+        return [self.speeds[at % len(self.speeds)] for at in range(self.engines)]
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""

@@ -41,6 +41,8 @@ class Reading:
     last : float
         How far back from the newest record, seconds.
     law : str or None
+    speeds : tuple of float or None
+        Times as long as the law; None: not told.
     arrivals : {"poisson", "logged"}
     sampled : bool
         Whether single steps are drawn.
@@ -50,6 +52,7 @@ class Reading:
     limit: int
     last: float
     law: str | None
+    speeds: tuple[float, ...] | None
     arrivals: ArrivalTimes
     sampled: bool
 
@@ -75,6 +78,8 @@ class Asked:
         What to know before believing the figures.
     engines : int
         Decode engines.
+    speeds : tuple of float
+        Of the engines, times as long as the law.
     policies : str
         As ``--policies`` takes them.
     batch : float or None
@@ -92,6 +97,7 @@ class Asked:
     ranks: int = 1
     notes: tuple[str, ...] = ()
     engines: int = 16
+    speeds: tuple[float, ...] = (1.0,)
     policies: str = POLICIES
     batch: float | None = BATCH
     has_rate: bool = False
@@ -119,13 +125,23 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
                 "and try again",
             )
         learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
+        notes = own.notes
+        if reading.speeds is None and own.speeds is not None:
+            listed = ", ".join(f"{speed:g}" for speed in own.speeds)
+            learned += f" Its engines take {listed} times as long, as routers have learned."
+        elif reading.speeds is None:
+            notes = (
+                *notes,
+                "its routers have not learned how fast single engines are: all are simulated alike; give --speeds if they are not",
+            )
         reading = replace(reading, model=reading.model or own.model, law=reading.law or own.law)
         asked = from_logs(list(found.logs), reading, share=own.share)
     return replace(
         asked,
         words=f"{own.words}{learned} {asked.words}",
-        notes=(*found.notes, *own.notes, *asked.notes),
+        notes=(*found.notes, *notes, *asked.notes),
         engines=own.engines,
+        speeds=own.speeds or asked.speeds,
         policies=own.policies,
         batch=None if asked.has_rate else asked.batch,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from eldr.centroids import CentroidSet
 from eldr.core.domains import groups_by_share
@@ -13,13 +14,13 @@ from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
 from eldr.simulate.contenders import Contender
-from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import Done, Outcome
 from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.ranks import dealt, profiles
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
-from eldr.simulate.workload import Window, Workload, make_workload
+from eldr.simulate.workload import Window, Workload, make_workload, prefill_rate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,16 +44,6 @@ class Prepared:
     similarity: dict[tuple[int, str], Floats]
     centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
     profiles: dict[int, Floats] = field(default_factory=dict)
-
-
-class Outcome(NamedTuple):
-    """One run's place in the study and what it measured."""
-
-    setting: int
-    contender: int
-    seed: int
-    rate: float
-    measures: Measures
 
 
 class Progress(Protocol):
@@ -116,6 +107,8 @@ class Load:
         Their cosines to centroids, by number of engines and kind of centroids.
     orders : tuple or None
         How the experts of each engine are dealt out to its ranks.
+    prefill_rate : float
+        As in :class:`Done`.
     """
 
     rate: float
@@ -124,6 +117,7 @@ class Load:
     seen: Population
     similarity: dict[tuple[int, str], Floats]
     orders: tuple[Ints, ...] | None
+    prefill_rate: float = math.inf
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -154,12 +148,11 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
     orders = None
     if setting.spread:
         orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
-    return Load(point.rate, window, workload, seen, similarity, orders)
+    able = prefill_rate(setting.prefill, population, workload, setting.cache)
+    return Load(point.rate, window, workload, seen, similarity, orders, able)
 
 
-def run_one(
-    prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None
-) -> tuple[float, Measures]:
+def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None) -> Done:
     """Run one policy under one seed.
 
     Parameters
@@ -169,12 +162,6 @@ def run_one(
     contender : Contender
     load : Load, optional
         What :func:`meet` returns for this seed and setting, if it is known already.
-
-    Returns
-    -------
-    rate : float
-        Requests per second.
-    measures : Measures
     """
     load = load or meet(prepared, setting)
     population = prepared.population
@@ -199,7 +186,7 @@ def run_one(
         refits=again,
         seed=prepared.seed,
     )
-    return load.rate, done.measures
+    return Done(load.rate, done.measures, load.prefill_rate)
 
 
 def _knowledge(
@@ -279,7 +266,7 @@ def _alone(study: Study) -> Iterator[Outcome]:
 
 def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
     waiting = [(seed, executor.submit(prepare_seed, study, seed)) for seed in study.seeds]
-    running: dict[Future[tuple[float, Measures]], tuple[int, int, int]] = {}
+    running: dict[Future[Done], tuple[int, int, int]] = {}
     for seed, future in waiting:
         prepared = future.result()
         for at, which in _jobs(study):

@@ -7,29 +7,68 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from eldr import contract
+from eldr.simulate.advice import MAPPING
+from eldr.simulate.outcome import BUSIEST, MOST_WAITED
+
 _WORTH_A_WORD = 1e-3  # of TPOT
+_KEEPS_UP = (
+    f"Served counts rates only that the pool keeps up with: at most {100 * MOST_WAITED:g} % of the requests find their engine without "
+    f"room, and prefill engines compute less than {100 * BUSIEST:g} % of the time. Beyond, the time per token may stay the same while "
+    "requests queue; values of --rate between the last that is kept up with and the next tell more."
+)
 
 
 def words(setting: dict[str, Any]) -> str:
-    """Return what one setting's figures say, in a sentence or two."""
-    baseline, *others = setting["policies"]
-    name = baseline["policy"]
-    best = next(policy for policy in setting["policies"] if policy["policy"] == setting["best"])
-    if best["change"]["tpot_mean"][0] > -_WORTH_A_WORD or name in setting["level"]:
-        return f"No policy shortens the mean time per token against {name} by more than chance would."
-    text = (
+    """Return what one setting's figures say, in some sentences; the last one says what to set."""
+    sentences = [*_verdict(setting), _to_set(setting)]
+    if setting["prefill_busy"]:
+        sentences.insert(-1, "Placement cannot help much here: prefill engines have no time left.")
+    return " ".join(sentences)
+
+
+def _verdict(setting: dict[str, Any]) -> list[str]:
+    name = setting["policies"][0]["policy"]
+    if (best := _winner(setting)) is None:
+        return [f"No policy shortens the mean time per token against {name} by more than chance would."]
+    most = (
         f"{best['policy']} brings most: time per token {_percent(best['change']['tpot_mean'])} in the mean, "
         f"{_percent(best['change']['tpot_p50'])} at P50, {_percent(best['change']['tpot_p99'])} at P99 against {name}."
     )
+    sentences = [most]
     if setting["level"]:
-        text += f" So few seeds do not tell it apart in the mean from {', '.join(setting['level'])}."
-    calm = min(others, key=lambda policy: policy["tpot_p99"])
-    if calm is not best and calm["tpot_p99"] < best["tpot_p99"] * 0.99:
-        text += (
-            f" The shortest tail has {calm['policy']}: {_percent(calm['change']['tpot_p99'])} at P99, "
+        sentences.append(f"So few seeds do not tell it apart in the mean from {', '.join(setting['level'])}.")
+    if (calm := _calmest(setting, best)) is not best:
+        sentences.append(
+            f"The shortest tail has {calm['policy']}: {_percent(calm['change']['tpot_p99'])} at P99, "
             f"{_percent(calm['change']['tpot_mean'])} in the mean."
         )
-    return text
+    return sentences
+
+
+def _to_set(setting: dict[str, Any]) -> str:
+    best = _winner(setting)
+    if best is None:
+        return "Leave spec.router.policy as it is."
+    calm = _calmest(setting, best)
+    if best["set"] is None:
+        return f"No router offers {best['policy']}: it is here to compare with."
+    if calm is best or calm["set"] is None:
+        return f"Set {best['set']}."
+    return f"For the mean set {best['set']}; for the tail {calm['set']}."
+
+
+def _winner(setting: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the policy with the least mean, None where it may be chance or is worth no word."""
+    best: dict[str, Any] = next(row for row in setting["policies"] if row["policy"] == setting["best"])
+    chance = setting["policies"][0]["policy"] in setting["level"]
+    return None if chance or best["change"]["tpot_mean"][0] > -_WORTH_A_WORD else best
+
+
+def _calmest(setting: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
+    """Return the policy with the shortest tail where it is clearly shorter than that of the best mean, else that one."""
+    calm: dict[str, Any] = min(setting["policies"][1:], key=lambda row: row["tpot_p99"])
+    return calm if calm["tpot_p99"] < best["tpot_p99"] * 0.99 else best
 
 
 def _percent(found: list[float | None], unit: str = " %") -> str:
@@ -55,6 +94,8 @@ def print_text(report: dict[str, Any], console: Console) -> None:
         console.print(words(setting), highlight=False, markup=False)
     if "objective" in report:
         _print_objective(report["objective"], console)
+    if any(row["policy"].startswith(contract.POLICY_MARGINAL) for row in report["settings"][0]["policies"]):
+        console.print(MAPPING, highlight=False, markup=False)
     for note in report["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
 
@@ -67,9 +108,11 @@ def _print_objective(objective: dict[str, Any], console: Console) -> None:
         table = Table(box=None, pad_edge=False)
         table.add_column("policy", no_wrap=True)
         table.add_column("served", justify="right", no_wrap=True)
+        table.add_column("keeps up to", justify="right", no_wrap=True)
         for policy in pool["policies"]:
-            table.add_row(policy["policy"], _served(policy))
+            table.add_row(policy["policy"], _served(policy), f"{policy['keeps_up']:g}")
         console.print(table)
+    console.print(_KEEPS_UP, highlight=False, markup=False)
 
 
 def _served(policy: dict[str, Any]) -> str:

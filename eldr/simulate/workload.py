@@ -51,6 +51,11 @@ class Prefill:
     fixed: float
     per_token: float
 
+    def seconds(self, tokens: Ints) -> Times:
+        """Return how long prompts of which so many tokens are computed take."""
+        seconds: Times = self.fixed + self.per_token * tokens.astype(np.float64)
+        return seconds
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
@@ -142,12 +147,26 @@ def make_workload(
         tokens = population.output_tokens[record]
     ready = arrival
     if prefill is not None:
-        computed = population.prompt_tokens[record]
-        ready = _prefilled(prefill, arrival, computed if cache is None else computed - cache.found(computed))
+        ready = _prefilled(prefill, arrival, _computed(population, record, cache))
     order = np.argsort(ready, kind="stable")
     arrival, record, tokens = arrival[order], record[order], tokens[order]
     measured = (arrival >= window.warmup) & (arrival < window.end)
     return Workload(arrival, ready[order], record, tokens, measured)
+
+
+def prefill_rate(
+    prefill: Prefill | None, population: Population, workload: Workload, cache: PrefixCache | None = None
+) -> float:
+    """Return how many of a workload's requests prefill engines can compute per second; infinity if prompts take no time."""
+    if prefill is None:
+        return math.inf
+    mean = float(prefill.seconds(_computed(population, workload.record, cache)).mean())
+    return prefill.engines / mean if mean > 0 else math.inf
+
+
+def _computed(population: Population, record: Ints, cache: PrefixCache | None) -> Ints:
+    tokens = population.prompt_tokens[record]
+    return tokens if cache is None else tokens - cache.found(tokens)
 
 
 def _poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
@@ -191,7 +210,7 @@ def _prefilled(prefill: Prefill, arrival: Times, tokens: Ints) -> Times:
     free = [0.0] * prefill.engines
     ready = np.empty(len(arrival))
     for at, (time, seconds) in enumerate(
-        zip(arrival.tolist(), (prefill.fixed + prefill.per_token * tokens).tolist(), strict=True)
+        zip(arrival.tolist(), prefill.seconds(tokens).tolist(), strict=True)
     ):
         ready[at] = max(time, heapq.heappop(free)) + seconds
         heapq.heappush(free, float(ready[at]))

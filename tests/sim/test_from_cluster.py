@@ -147,9 +147,35 @@ def test_a_deployments_logs_are_read_through_the_api_server(api):
     assert setting["rate"] == pytest.approx(4.0), "two a second in the log, half of the requests are logged"
     names = [policy["policy"] for policy in setting["policies"]]
     assert names[:2] == ["JSQ", "ELDR:tau=0.2"]
+    assert any("have not learned how fast single engines are" in note for note in report["notes"])
     assert any(
         "r-1 was left out: router r-1: status 503: no route to host" in note for note in report["notes"]
     )
+
+
+def test_engines_are_as_fast_as_routers_have_learned(api):
+    plain = api.answer
+    law = {"fixed": 0.01, "per_expert": 2e-4, "per_request": 1e-5}
+    slow = {name: 1.5 * value for name, value in law.items()}
+    learned = law | {"windows": 9, "engines": {"d-0": law, "d-1": law, "d-2": slow}}
+
+    def answer(path, headers):
+        status, body = plain(path, headers)
+        if path.endswith(contract.PATH_STATE) and status == 200:
+            body = json.dumps(json.loads(body) | {"law": learned}).encode()
+        return status, body
+
+    api.answer = answer
+    arguments = ["--from-cluster", "demo", *QUICK, "--policies", "JSQ", "--json", "-"]
+    own, told = (run(*arguments, *more) for more in ((), ("--speeds", "1,2")))
+    assert own.exit_code == told.exit_code == 0, own.output + told.output
+    own, told = json.loads(own.stdout), json.loads(told.stdout)
+    assert "Its engines take 1, 1, 1.5 times as long, as routers have learned." in own["requests"]
+    assert own["law"]["fixed"] == pytest.approx(0.01)
+    assert own["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
+    assert told["settings"][0]["speeds"] == [1.0, 2.0]
+    for report in (own, told):
+        assert not any("single engines" in note for note in report["notes"])
 
 
 def test_what_is_told_wins(api):

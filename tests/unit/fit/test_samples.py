@@ -60,6 +60,32 @@ def test_no_samples_say_why():
         make_samples([], Counter())
 
 
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("other model", "check the model's name"),
+        ("older than the look-back", "look back further"),
+        ("inexact counts", "engines that count every token"),
+        ("layers that do not sum to tokens x top-k", "the same version of the plug-in on all engines"),
+        ("damaged counts", "versions that belong together"),
+        ("other geometry", "send traffic"),
+    ],
+)
+def test_no_samples_say_what_to_do(reason, remedy):
+    with pytest.raises(FitError) as caught:
+        make_samples(
+            [], Counter({reason: 9, "other geometry": 1} if reason != "other model" else {reason: 9})
+        )
+    assert remedy in str(caught.value)
+    assert str(caught.value).endswith("try again")
+    assert "fit again" not in str(caught.value), "others read logs, too"
+
+
+def test_records_of_other_models_hide_no_fault_of_ones_own():
+    with pytest.raises(FitError, match="engines that count every token"):
+        make_samples([], Counter({"other model": 9, "inexact counts": 1}))
+
+
 def bumped(raw: bytes) -> bytes:
     counts = np.frombuffer(raw, np.uint16 if len(raw) == 4 * 64 * 2 else np.uint32).copy()
     counts[7] += 1
@@ -79,7 +105,7 @@ def test_records_whose_layers_do_not_sum_up_are_left_out(make_record):
     samples = make_samples(records, Counter({"other model": 1}))
     assert len(samples) == 1
     assert samples.skipped == {"other model": 1, "layers that do not sum to tokens x top-k": 5}
-    with pytest.raises(FitError, match="1 layers that do not sum"):
+    with pytest.raises(FitError, match=r"1 layers that do not sum.*the same version of the plug-in"):
         make_samples(records[1:2], Counter())
 
 

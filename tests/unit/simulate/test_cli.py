@@ -36,7 +36,10 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     assert done.exit_code == 0, done.output
     assert "centroids from the older 384, simulated are the newer 384" in done.stdout
     assert "brings most: time per token -" in done.stdout.replace("\n", " ")
-    assert "give your accelerator's with --law" in done.stdout.replace("\n", " ")
+    said = " ".join(done.stdout.split())
+    assert "give your accelerator's with --law" in said
+    assert " Set spec.router.policy: " in said or "set spec.router.policy: " in said
+    assert "MarginalUnion:prior=0.23 what the same ones do once centroids are active." in said
     report = json.loads(out.read_text())
     (setting,) = report["settings"]
     names = [policy["policy"] for policy in setting["policies"]]
@@ -100,13 +103,33 @@ def test_throughput_within_an_objective():
     objective = json.loads(done.stdout)["objective"]
     assert (objective["measure"], objective["seconds"]) == ("tpot_p99", 1.0)
     ((jsq, union),) = [pool["policies"] for pool in objective["pools"]]
-    assert jsq == {"policy": "JSQ", "served": [40.0, 0.0], "at_least": True, "at_most": False}
+    assert jsq == {
+        "policy": "JSQ",
+        "served": [40.0, 0.0],
+        "at_least": True,
+        "at_most": False,
+        "keeps_up": 40.0,
+    }
     settings = json.loads(done.stdout)["settings"]
     between = sum(1e3 * one["policies"][0]["tpot_p99"] for one in settings) / 2
     text = run(*arguments, "--objective", f"P99={between}")
     assert text.exit_code == 0, text.output
     assert "requests per second within P99 of" in text.stdout
     assert union["policy"] == "MarginalUnion"
+
+
+def test_a_queue_that_grows_is_no_throughput():
+    arguments = ["--workload", "captured", "--engines", "2", "--seconds", "4", "--warmup", "3", "--seeds", "2", "--jobs", "1",
+                 "--policies", "MarginalUnion", "--objective", "P99=1000"]  # fmt: skip
+    few = run(*arguments, "--rate", "2,200", "--max-num-seqs", "4")
+    assert few.exit_code == 0, few.output
+    said = " ".join(few.stdout.split())
+    assert "JSQ 2.0 ±0.0, at least 2" in said, "the last column: up to where the pool keeps up"
+    assert "at most 1 % of the requests find their engine without room" in said
+    prefilled = run(*arguments, "--rate", "2,20", "--prefill", "1,250,0", "--json", "-")
+    assert prefilled.exit_code == 0, prefilled.output
+    ((jsq, _),) = [pool["policies"] for pool in json.loads(prefilled.stdout)["objective"]["pools"]]
+    assert (jsq["served"], jsq["at_least"], jsq["keeps_up"]) == ([2.0, 0.0], True, 2.0)
 
 
 def test_a_models_name_is_text(write_log):
@@ -158,6 +181,40 @@ def test_too_high_a_load_is_said():
     assert "requests came to an engine without room (3 engines" in done.stdout.replace("\n", " ")
 
 
+@pytest.mark.parametrize(("fixed", "told"), [("400", True), ("250", True), ("100", False)])
+def test_prefill_engines_without_time_left_are_said(fixed, told):
+    arguments = [
+        "--workload",
+        "captured",
+        *QUICK[:2],
+        *QUICK[4:],
+        "--rate",
+        "7.8",
+        "--policies",
+        "MarginalUnion",
+    ]
+    done = run(*arguments, "--prefill", f"2,{fixed},0")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert ("Placement cannot help much here: prefill engines have no time left." in said) == told
+    if told:
+        able, engines = ("5", "4") if fixed == "400" else ("8", "3")
+        assert f"Note: prefill engines can compute {able} requests/s, asked are 7.8 (3 engines)" in said
+        assert f"--prefill {engines} engines or more" in said
+    else:
+        assert "prefill engines can compute" not in said
+
+
+def test_speeds_are_engine_after_engine():
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,1.5", "--json", "-")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
+    assert not any("believe" in note for note in report["notes"])
+    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,5")
+    assert "routers learn speeds and believe 0.5 to 2 times" in " ".join(done.stdout.split())
+
+
 def test_processes_give_the_same_report():
     arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
     alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
@@ -181,7 +238,13 @@ def test_processes_give_the_same_report():
         (["--arrivals", "logged"], 2, "there is no log"),
         (["--last-minutes", "5"], 2, "there is no log"),
         (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
-        (["--prefill", "0,2,2"], 2, "at least one engine"),
+        (["--prefill", "0,2,2"], 2, "expected 1 to 1024 engines"),
+        (["--prefill", "1,1e300,0"], 2, "0 to 60000 ms a prompt"),
+        (["--prefill", "1,2,nan"], 2, "0 to 1e+06 us a token"),
+        (["--prefill", "99999,2,2"], 2, "expected 1 to 1024 engines"),
+        (["--speeds", "1e290"], 2, "at most 1000"),
+        (["--batch", "1e300"], 2, "at most 8192"),
+        (["--workload", "captured", "--engines", "2", "--prefill", "1,60000,0", "--seconds", "4", "--jobs", "1"], 1, "no decode step ran"),
         (["--cached", "2"], 2, "is not in the range"),
         (["--cached", "0.5"], 2, "give --prefill"),
         (["--cached-counts", "lost"], 2, "say how much is cached"),

@@ -21,6 +21,30 @@ def test_engines_law_and_share_are_the_deployments():
     assert in_effect(resource(), [{"law": None}]).law is None
 
 
+def slower(factor):
+    return {name: factor * LAW[name] for name in ("fixed", "per_expert", "per_request")}
+
+
+def test_speeds_are_those_that_the_router_has_learned():
+    told = LAW | {"engines": {"d-0": slower(1.0), "d-1": slower(1.58), "d-2": slower(0.5)}}
+    few = LAW | {"windows": 2, "engines": {"d-0": slower(2.0)}}
+    own = in_effect(resource(), [{"law": few}, {"law": told}])
+    assert own.speeds == (1.0, 1.58, 0.5)
+    for states in ([], [{"law": None}], [{"law": LAW}], [{"law": LAW | {"engines": {}}}]):
+        assert in_effect(resource(), states).speeds is None
+
+
+@pytest.mark.parametrize(
+    "law",
+    [LAW | {"fixed": None}, {"windows": 3}, "x", LAW | {"fixed": float("nan")}, LAW | {"engines": {"d": {"fixed": "x"}}},
+     {"fixed": 0.0, "per_expert": 0.0, "per_request": 0.0, "windows": 9}],
+)  # fmt: skip
+def test_laws_that_are_none_are_left_alone(law):
+    own = in_effect(resource(), [{"law": law}])
+    assert own.speeds is None
+    assert own.law in {None, "20,1000,40"}
+
+
 @pytest.mark.parametrize(
     ("router", "first"),
     [

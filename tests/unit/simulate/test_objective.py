@@ -50,3 +50,17 @@ def test_objectives_are_read(text, objective):
 def test_others_are_refused(text):
     with pytest.raises(ValueError, match="expected"):
         parse_objective(text)
+
+
+def test_a_rate_that_the_pool_cannot_keep_up_with_serves_nothing_more():
+    flat = (10.0, 10.0, 10.0)
+    assert capacity(RATES, flat, 30.0, (True, True, False)) == 40.0, "nobody knows what lies between"
+    assert capacity(RATES, (10.0, 20.0, 40.0), 30.0, (True, True, False)) == 40.0
+    assert capacity(RATES, flat, 30.0, (False, False, False)) == 0.0
+    assert capacity(RATES, flat, 30.0, (True, False, True)) == 60.0
+    found = served(RATES, [flat, flat], 30.0, [(True, True, False), (True, True, False)])
+    assert (found.rate, found.at_least, found.at_most) == (40.0, True, False)
+    found = served(RATES, [(10.0, 35.0, 40.0)], 30.0, [(True, True, False)])
+    assert found.rate == pytest.approx(36.0)
+    assert not found.at_least, "the time per token is what ends it"
+    assert served(RATES, [flat], 30.0, [(False, False, False)]).at_most

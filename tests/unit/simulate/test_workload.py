@@ -8,7 +8,7 @@ import pytest
 
 from eldr.simulate.population import Arrivals
 from eldr.simulate.prefix import PrefixCache
-from eldr.simulate.workload import Prefill, Window, make_workload
+from eldr.simulate.workload import Prefill, Window, make_workload, prefill_rate
 
 WINDOW = Window(10.0, 110.0, 20.0)
 
@@ -70,6 +70,19 @@ def test_cached_tokens_are_not_computed(population):
     found = tokens // 2 // 16 * 16
     assert warm.ready - warm.arrival == pytest.approx(0.05 + 1e-3 * (tokens - found))
     assert (warm.ready - warm.arrival).mean() < 0.8 * (cold.ready - cold.arrival).mean()
+
+
+def test_what_prefill_engines_can_compute(population):
+    prefill = Prefill(engines=2, fixed=0.05, per_token=1e-3)
+    cache = PrefixCache(0.5)
+    workload = make(population, prefill=prefill, rate=1.0)
+    tokens = population.prompt_tokens[workload.record]
+    assert prefill_rate(prefill, population, workload) == pytest.approx(2 / (0.05 + 1e-3 * tokens.mean()))
+    assert prefill_rate(prefill, population, workload, cache) == pytest.approx(
+        2 / (0.05 + 1e-3 * (tokens - cache.found(tokens)).mean())
+    )
+    assert prefill_rate(None, population, workload) == math.inf
+    assert prefill_rate(Prefill(1, 0.0, 0.0), population, workload) == math.inf
 
 
 def test_prompts_queue_at_prefill_engines(population):
