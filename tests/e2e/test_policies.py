@@ -41,7 +41,9 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
                 system.get("eldr")["status"].get("locality") or {}
             ).keys()
 
-        await asyncio.to_thread(wait_for, learned, "status.locality", 120)
+        await asyncio.to_thread(
+            wait_for, learned, "status.locality", 120, lambda: [state["law"] for state in system.states()]
+        )
         failed = [outcome.error for outcome in load.outcomes if outcome.error]
         assert failed == []
         victim = system.addresses(contract.ROLE_DECODE)[0]
