@@ -211,9 +211,10 @@ def _active_verdict(
             "True", "Pinned", f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
         )
     if active.k != cr.spec.decode.replicas:
+        by = "expected step time" if cr.spec.router.policy == contract.POLICY_MARGINAL else "load"
         text = (
             f"the set of EldrFit {active.fit} has k={active.k} but there are {cr.spec.decode.replicas} decode"
-            " replicas; slots without a centroid are chosen by load until a fit for that number is accepted"
+            f" replicas; slots without a centroid are chosen by {by} until a fit for that number is accepted"
         )
         return Verdict("True", "KMismatch", text)
     return Verdict("True", "Active", f"the set of EldrFit {active.fit} is active")

@@ -4,11 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from eldr import contract
 from eldr_operator.models import CentroidSet
 from eldr_operator.observe import RouterPod
+
+_MOST_SECONDS = 1e3
+_MOST_WINDOWS = 1 << 31
+
+
+class StepLaw(NamedTuple):
+    """A decode engine's step time as a router has learned it: seconds, and from how many windows of telemetry."""
+
+    fixed: float
+    per_expert: float
+    per_request: float
+    windows: int
+
+    @classmethod
+    def of(cls, law: Mapping[str, Any]) -> Self | None:
+        """Read ``law`` of a router's state; None if it has none, or one that is not of this kind."""
+        windows = law.get("windows", 0)
+        if type(windows) is not int or not 0 <= windows < _MOST_WINDOWS:
+            return None
+        fixed, per_expert, per_request = (
+            _seconds(law.get(name)) for name in ("fixed", "per_expert", "per_request")
+        )
+        if fixed is None or per_expert is None or per_request is None:
+            return None
+        return cls(fixed, per_expert, per_request, windows)
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < _MOST_SECONDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +66,8 @@ class RouterView:
         Prefill answers since its start, by one of :data:`eldr.contract.SIGNATURE_QUALITIES`.
     expert_share, expert_share_error : float or None, float
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
+    law : StepLaw or None
+        Of a median decode engine.
     """
 
     pod: RouterPod
@@ -49,6 +82,7 @@ class RouterView:
     signatures: Mapping[str, int] = field(default_factory=dict)
     expert_share: float | None = None
     expert_share_error: float = 0.0
+    law: StepLaw | None = None
 
     @classmethod
     def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:
@@ -69,6 +103,7 @@ class RouterView:
             },
             expert_share=float(law["expert_share"]) if law else None,
             expert_share_error=float(law["expert_share_error"]) if law else 0.0,
+            law=StepLaw.of(law),
         )
 
     def holds(self, wanted: CentroidSet) -> bool:

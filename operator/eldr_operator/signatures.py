@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.activation import Verdict
 from eldr_operator.models import EldrDeployment
 from eldr_operator.router_view import RouterView
@@ -80,14 +81,14 @@ def verdict(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Verdict:
     )
     if unreadable > TOLERATED:
         text = (
-            f"{unreadable:.0%} of recent prefill answers carried expert counts that routers cannot read; they are "
-            "placed by load. Use the same version for operator, router and engine plugin"
+            f"{unreadable:.0%} of recent prefill answers carried expert counts that routers cannot read; they "
+            f"{_placed(cr)}. Use the same version for operator, router and engine plugin"
         )
         return Verdict("False", "Unreadable", text)
     if missing > TOLERATED:
         text = (
-            f"{missing:.0%} of recent prefill answers carried no expert counts; they are placed by load and never "
-            f"fitted. {_remedy(cr)}"
+            f"{missing:.0%} of recent prefill answers carried no expert counts; they {_placed(cr)}, and are "
+            f"never fitted. {_remedy(cr)}"
         )
         return Verdict("False", "Missing", text)
     if inexact > TOLERATED:
@@ -97,6 +98,12 @@ def verdict(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Verdict:
         )
         return Verdict("False", "Inexact", text)
     return Verdict("True", "Reported", "prefill engines report the experts of their requests")
+
+
+def _placed(cr: EldrDeployment) -> str:
+    if cr.spec.router.policy == POLICY_MARGINAL:
+        return "count as requests of the pool's mean"
+    return "are placed by load" if cr.spec.router.policy == POLICY_ELDR else "are placed as all others"
 
 
 def _remedy(cr: EldrDeployment) -> str:

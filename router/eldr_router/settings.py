@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eldr.contract import PORT_ADMIN, PORT_ENGINE, PORT_ROUTER
+from eldr_router.plan.shown import shown
 
 
 class SettingsError(ValueError):
@@ -98,4 +99,4 @@ def parse_url(name: str, url: object) -> tuple[str, int]:
             return parts.hostname, parts.port or PORT_ENGINE
     except ValueError:
         pass
-    raise SettingsError(f"{name}: expected http://host:port, got {url!r}")
+    raise SettingsError(f"{name}: expected http://host:port, got {shown(url)}")

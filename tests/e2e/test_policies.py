@@ -37,9 +37,13 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
         await asyncio.to_thread(wait_for, told, "routers to know each other's experts", 60)
 
         def learned() -> bool:
-            return "expertSharePercent" in (system.get("eldr")["status"].get("locality") or {})
+            return {"expertSharePercent", "law"} <= (
+                system.get("eldr")["status"].get("locality") or {}
+            ).keys()
 
-        await asyncio.to_thread(wait_for, learned, "status.locality", 120)
+        await asyncio.to_thread(
+            wait_for, learned, "status.locality", 120, lambda: [state["law"] for state in system.states()]
+        )
         failed = [outcome.error for outcome in load.outcomes if outcome.error]
         assert failed == []
         victim = system.addresses(contract.ROLE_DECODE)[0]
@@ -50,9 +54,13 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
         await asyncio.to_thread(wait_for, system.ready, "EldrDeployment Ready again", 120.0)
     errors = [outcome.error for outcome in load.outcomes if outcome.error]
     assert all(error.startswith("error event") for error in errors), errors
-    share = system.get("eldr")["status"]["locality"]["expertSharePercent"]
+    locality = system.get("eldr")["status"]["locality"]
+    share = locality["expertSharePercent"]
     # the simulator's law at some 10 requests and 30 of 64 experts: 8 + 10 + 0 ms
     assert 25 <= share <= 75
+    assert float(locality["law"]["fixedMilliseconds"]) > 0
+    assert float(locality["law"]["microsecondsPerExpert"]) > 0
+    assert locality["law"]["windows"] >= 1
     wait_for(system.idle, "in-flight counts back to zero", 60)
 
     def forgotten() -> bool:

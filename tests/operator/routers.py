@@ -17,7 +17,7 @@ class PretendRouter:
     """Serves ``/eldr/v1/state`` on a loopback address of its own.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
-    ``signatures`` counts prefill answers by quality.
+    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -25,6 +25,7 @@ class PretendRouter:
         self.deployment = deployment
         self.samples = 0
         self.signatures: dict[str, int] = {}
+        self.law: dict[str, Any] | None = None
         self.refuse: dict[str, str] = {}
         self.is_holding = False
         self._active: dict[str, Any] | None = None
@@ -85,6 +86,7 @@ class PretendRouter:
             "samples": self.samples,
             "prefill": [],
             "decode": [],
+            "law": self.law,
             "counters": {
                 contract.signature_counter(quality): float(count)
                 for quality, count in self.signatures.items()

@@ -73,6 +73,42 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
     assert applied.isdisjoint({"eldrdeployments", "eldrfits"})
 
 
+LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
+SHARE = {"expert_share": 0.4, "expert_share_error": 0.02}
+
+
+def test_the_learned_law_stands_in_the_status_and_is_not_written_for_every_wobble(operator, world):
+    world.up()
+    assert world.status.get("locality", {}).keys() == set(), "nothing is known yet"
+
+    def learn(**law) -> None:
+        for router in world.routers.values():
+            router.law = {**LAW, **SHARE, **law}
+
+    learn()
+    wait_for(lambda: "law" in world.status.get("locality", {}), "the law", 60, lambda: world.status)
+    told = {
+        "fixedMilliseconds": "4.18",
+        "microsecondsPerExpert": "9.78",
+        "microsecondsPerRequest": "31.8",
+        "windows": 90,
+    }
+    assert world.status["locality"]["law"] == told
+    settle(operator, world)
+    before = versions(world)
+    for step in range(4):
+        learn(
+            fixed=4.18e-3 + 3e-5 * step,
+            per_expert=9.78e-6 - 1e-7 * step,
+            windows=90 + step,
+            expert_share=0.4 + 0.01 * step,
+        )
+        Watch(operator, world).wait_for_passes(2)
+    assert versions(world) == before
+    learn(fixed=2.5e-3)
+    wait_for(lambda: world.status["locality"]["law"]["fixedMilliseconds"] == "2.5", "the faster engines", 60)
+
+
 def test_metrics_tell_what_happened(operator, world):
     world.up()
     world.fit("first")

@@ -263,16 +263,22 @@ async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
         await router.configure(policy="RoundRobin")
         assert [e["name"] for e in (await router.state())["decode"]] == ["d0"]
         assert (await router.state())["policy"] == "RoundRobin"
-        router.workers.write_text("policy: Nonsense")
 
         def problem():
             return router.app.control.problem
 
-        await until(problem, "the broken file to be noticed")
-        state = await router.state()
-        assert "Nonsense" in state["problem"]
-        assert [e["name"] for e in state["decode"]] == ["d0"]
-        assert (await router.post()).status_code == 200
+        digits = "9" * 400
+        for broken, told in (
+            ("policy: Nonsense", "Nonsense"),
+            (f"max_in_flight: {digits}", "max_in_flight: expected"),
+        ):
+            router.workers.write_text(broken)
+            await until(lambda told=told: told in (problem() or ""), "the broken file to be noticed")
+            state = await router.state()
+            assert told in state["problem"]
+            assert digits not in state["problem"]
+            assert [e["name"] for e in state["decode"]] == ["d0"]
+            assert (await router.post()).status_code == 200
         router.engines["d1"] = removed
         await router.configure()
         assert problem() is None

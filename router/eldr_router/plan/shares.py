@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from eldr_router.plan.lending import grants
+from eldr_router.plan.loads import STALE_SECONDS
 from eldr_router.plan.split import Report, Rights, View
 
 Address = tuple[str, int]
@@ -115,6 +116,20 @@ class Shares:
         """Last reports of the other members."""
         found = {peer.report.router: peer.report for peer in self.peers.values() if peer.report is not None}
         return [found[member] for member in self.view.members if member in found]
+
+    def told(self, now: float) -> tuple[list[Report], list[Report]]:
+        """Last reports of the other members that were heard lately, and of those that have fallen silent.
+
+        That says how far to believe what they have in flight where; their rights do not change with it.
+        """
+        last: dict[str, tuple[float, Report]] = {}
+        for peer in self.peers.values():
+            if peer.report is not None and peer.heard is not None:
+                known = last.get(peer.report.router)
+                if known is None or known[0] < peer.heard:
+                    last[peer.report.router] = peer.heard, peer.report
+        fresh = [report for heard, report in last.values() if now - heard <= STALE_SECONDS]
+        return fresh, [report for heard, report in last.values() if now - heard > STALE_SECONDS]
 
     # what is learned
 

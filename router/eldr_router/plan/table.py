@@ -20,6 +20,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.domains import groups_by_share
 from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
+from eldr_router.plan.shown import shown
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -132,13 +133,13 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
     base = base or Intent()
     policy = fields.get("policy", base.policy)
     if policy not in POLICIES:
-        raise RoutingError(f"policy: expected one of {', '.join(POLICIES)}, got {policy!r}")
+        raise RoutingError(f"policy: expected one of {', '.join(POLICIES)}, got {shown(policy)}")
     domains = _domains(fields, base.domains)
     if policy == POLICY_DOMAIN and not domains:
         raise RoutingError("domains: policy Domain needs at least one, got none")
     model = fields.get("model", base.model)
     if not isinstance(model, str):
-        raise RoutingError(f"model: expected a name, got {model!r}")
+        raise RoutingError(f"model: expected a name, got {shown(model)}")
     return replace(
         base,
         model=model,
@@ -165,9 +166,9 @@ def parse(fields: object) -> Intent:
     if not isinstance(fields, dict):
         raise RoutingError(f"expected an object, got {type(fields).__name__}")
     version = fields.get("version")
-    if version != ROUTING_VERSION:
+    if version != ROUTING_VERSION or isinstance(version, bool):
         raise RoutingError(
-            f"version: this router reads {ROUTING_VERSION}, got {version!r}; upgrade the router first"
+            f"version: this router reads {ROUTING_VERSION}, got {shown(version)}; upgrade the router first"
         )
     return replace(
         read_settings(fields),
@@ -183,17 +184,17 @@ def _domains(fields: dict[str, Any], default: tuple[tuple[str, float], ...]) -> 
     if value is None:
         return default
     if not isinstance(value, list):
-        raise RoutingError(f"domains: expected a list, got {value!r}")
+        raise RoutingError(f"domains: expected a list, got {shown(value)}")
     found: dict[str, float] = {}
     for index, entry in enumerate(value):
         where, one = f"domains[{index}]", {"name": entry} if isinstance(entry, str) else entry
         name = one.get("name") if isinstance(one, dict) and one.keys() <= {"name", "share"} else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RoutingError(
-                f"{where}: expected a name of letters, digits, '.', '_' and '-', or that and a share, got {entry!r}"
+                f"{where}: expected a name of letters, digits, '.', '_' and '-', or that and a share, got {shown(entry)}"
             )
         if name in found:
-            raise RoutingError(f"{where}.name: {name!r} appears twice")
+            raise RoutingError(f"{where}.name: {shown(name)} appears twice")
         try:
             found[name] = _number(one, "share", 1.0, 1e-6, 1e6)
         except RoutingError as error:
@@ -214,9 +215,9 @@ def _number(
 ) -> float:
     value = fields.get(name, default)
     good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or not low <= value <= high:
+    if not good or not low <= value <= high:  # which no NaN is, and no integer is too large for
         kind = "a whole number" if whole else "a number"
-        raise RoutingError(f"{name}: expected {kind} in {low:g}..{high:g}, got {value!r}")
+        raise RoutingError(f"{name}: expected {kind} in {low:g}..{high:g}, got {shown(value)}")
     return float(value)
 
 
@@ -225,17 +226,17 @@ def _set(fields: dict[str, Any], name: str) -> SetRef | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise RoutingError(f"{name}: expected an object or null, got {value!r}")
+        raise RoutingError(f"{name}: expected an object or null, got {shown(value)}")
     for key in ("fit", "digest"):
         if not isinstance(value.get(key), str) or not value[key]:
-            raise RoutingError(f"{name}.{key}: expected text, got {value.get(key)!r}")
+            raise RoutingError(f"{name}.{key}: expected text, got {shown(value.get(key))}")
     shards = value.get("shards")
     if not isinstance(shards, list) or not shards:
-        raise RoutingError(f"{name}.shards: expected a list, got {shards!r}")
+        raise RoutingError(f"{name}.shards: expected a list, got {shown(shards)}")
     for shard in shards:
         if not isinstance(shard, dict) or not all(
             isinstance(shard.get(key), str) for key in ("name", "sha256")
         ):
-            raise RoutingError(f"{name}.shards: expected name and sha256, got {shard!r}")
+            raise RoutingError(f"{name}.shards: expected name and sha256, got {shown(shard)}")
     k = int(_number(value, "k", 0, 1, 1 << 20, whole=True))
     return SetRef(value["fit"], value["digest"], k, tuple((s["name"], s["sha256"]) for s in shards))

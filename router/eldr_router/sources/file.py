@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from eldr import centroids
 from eldr.centroids import CentroidsError
 from eldr.contract import POLICY_DOMAIN, ROLE_DECODE, ROLE_PREFILL
+from eldr_router.plan.shown import shown
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
 from eldr_router.settings import SettingsError, parse_url
@@ -21,6 +23,7 @@ from eldr_router.state.control import Control, MissingError
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
+_MOST_SLOTS = 1 << 20
 _KEYS = {
     "model",
     "policy",
@@ -40,6 +43,19 @@ Stamp = tuple[int, int, int] | None
 Workers = tuple[Intent, list[EndpointSpec], list[EndpointSpec]]
 
 
+class _Loader(yaml.SafeLoader):
+    """Tells where a value stands that YAML's own constructors stumble over: 5,000 digits, the 99th of a month."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise ConstructorError(None, None, f"this is no {kind}: {error}", node.start_mark) from None
+
+
 def parse_workers(text: str) -> Workers:
     """Read a worker file.
 
@@ -49,14 +65,16 @@ def parse_workers(text: str) -> Workers:
         Names the field, the value and what is expected.
     """
     try:
-        fields = yaml.safe_load(text)
+        fields = yaml.load(text, _Loader)  # noqa: S506 - a safe one
     except yaml.YAMLError as error:
         raise RoutingError(f"not YAML: {error}") from None
+    except RecursionError:
+        raise RoutingError("not YAML: lists or mappings stand too deep in each other") from None
     if not isinstance(fields, dict):
         raise RoutingError(f"expected a mapping, got {type(fields).__name__}")
-    unknown = sorted(str(key) for key in fields if key not in _KEYS)
+    unknown = sorted(shown(key) for key in fields if key not in _KEYS)
     if unknown:
-        raise RoutingError(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+        raise RoutingError(f"unknown field {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
     intent, decode = read_settings(fields), _endpoints(fields, ROLE_DECODE)
     slots = tuple(sorted(spec.slot for spec in decode if spec.slot >= 0))
     if intent.policy == POLICY_DOMAIN and decode and len(intent.domains) > len(slots):
@@ -69,22 +87,24 @@ def parse_workers(text: str) -> Workers:
 def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
     entries = fields.get(role) or []
     if not isinstance(entries, list):
-        raise RoutingError(f"{role}: expected a list, got {entries!r}")
+        raise RoutingError(f"{role}: expected a list, got {shown(entries)}")
     specs: dict[str, EndpointSpec] = {}
     slots: set[int] = set()
     for index, entry in enumerate(entries):
         where = f"{role}[{index}]"
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
-            raise RoutingError(f"{where}: expected name and url, got {entry!r}")
+            raise RoutingError(f"{where}: expected name and url, got {shown(entry)}")
         name, slot = entry["name"], entry.get("slot", index)
         if name in specs:
-            raise RoutingError(f"{where}.name: {name!r} appears twice")
+            raise RoutingError(f"{where}.name: {shown(name)} appears twice")
         if not name.isascii() or not name.isprintable():
             raise RoutingError(
-                f"{where}.name: expected printable ASCII, it is a response header, got {name!r}"
+                f"{where}.name: expected printable ASCII, it is a response header, got {shown(name)}"
             )
-        if not isinstance(slot, int) or isinstance(slot, bool) or slot < -1:
-            raise RoutingError(f"{where}.slot: expected a whole number from 0 (or -1, none), got {slot!r}")
+        if not isinstance(slot, int) or isinstance(slot, bool) or not -1 <= slot <= _MOST_SLOTS:
+            raise RoutingError(
+                f"{where}.slot: expected a whole number in 0..{_MOST_SLOTS} (or -1, none), got {shown(slot)}"
+            )
         if role == ROLE_DECODE and slot >= 0 and slot in slots:
             raise RoutingError(f"{where}.slot: {slot} appears twice; every centroid belongs to one engine")
         slots.add(slot)

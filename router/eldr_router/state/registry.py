@@ -6,13 +6,14 @@ arriving together never herd on one engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
+from eldr_router.plan import loads
 from eldr_router.plan.health import Health
 from eldr_router.plan.shares import Address, Shares
 from eldr_router.plan.spec import EndpointSpec
@@ -141,21 +142,21 @@ class Registry:
         """Return the last number of :meth:`turn`."""
         return self._turns[role]
 
-    def totals(self, endpoints: Iterable[Endpoint]) -> list[int]:
-        """Return the sequences in flight per engine, over all routers."""
-        if not self.shares.peers:
-            return [endpoint.in_flight for endpoint in endpoints]
-        others = self.shares.others()
-        prefill = [report.prefill for report in others]
-        decode = [report.in_flight for report in others]
-        return [
-            endpoint.in_flight
-            + sum(
-                counts.get(endpoint.spec.name, 0)
-                for counts in (prefill if endpoint.spec.role == ROLE_PREFILL else decode)
-            )
-            for endpoint in endpoints
-        ]
+    def totals(self, endpoints: Sequence[Endpoint]) -> list[int]:
+        """Return the sequences in flight per engine of one role, over all routers, to rank them by.
+
+        Those of a router that fell silent count everywhere alike, see :func:`eldr_router.plan.loads.totals`.
+        """
+        own = [endpoint.in_flight for endpoint in endpoints]
+        if not self.shares.peers or not endpoints:
+            return own
+        role = endpoints[0].spec.role
+        fresh, silent = (
+            [report.prefill if role == ROLE_PREFILL else report.in_flight for report in reports]
+            for reports in self.shares.told(self._clock())
+        )
+        pool = [endpoint.name for endpoint in self._endpoints[role].values()] if silent else []
+        return loads.totals(own, [endpoint.name for endpoint in endpoints], fresh, silent, pool)
 
     def bound(self, endpoint: Endpoint, limit: int) -> int:
         """Return how many sequences this router may have on an engine, of a limit over all routers."""
@@ -234,7 +235,8 @@ class Registry:
         """Whether this router or another one has decode sequences, or waits for some."""
         if self.waiting or any(self.counts().values()):
             return True
-        return any(report.waiting or any(report.in_flight.values()) for report in self.shares.others())
+        fresh, _ = self.shares.told(self._clock())
+        return any(report.waiting or any(report.in_flight.values()) for report in fresh)
 
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eldr.core.signature import Floats
+from eldr_router.plan.loads import STALE_SECONDS
 from eldr_router.plan.shares import Address
 from eldr_router.plan.tables import Told
 from eldr_router.state.locality import Locality
 
 PERIOD = 0.25
 _SPACING = 0.025
-_STALE_SECONDS = 2.0
-"""What was heard longer ago is forgotten: its sequences count as the pool's mean, and load decides more."""
 _RETRY_SECONDS = 1.0
 
 
@@ -86,9 +85,9 @@ class Tables:
         return new
 
     def expire(self, now: float) -> None:
-        """Forget what is stale."""
+        """Forget what is stale: its sequences count as the pool's mean from then on, and load decides more."""
         for address, teller in list(self._tellers.items()):
-            if now - teller.heard > _STALE_SECONDS:
+            if now - teller.heard > STALE_SECONDS:
                 self._forget(address)
 
     def retain(self, addresses: set[Address]) -> None:

@@ -221,6 +221,23 @@ def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
     )
 
 
+@pytest.mark.parametrize(("policy", "by_load"), [("ELDR", True), ("MarginalUnion", False)])
+def test_what_happens_without_centroids_is_what_the_policy_does(
+    make_cr, make_fit, make_set, router, now, ago, policy, by_load
+):
+    none = decide(make_cr(router={"policy": policy}), [], Table(), [router()], now)
+    assert none.verdict.reason == "Bootstrapping"
+    table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
+    cr = make_cr(decode={"replicas": 4}, router={"policy": policy})
+    some = decide(cr, [make_fit("two", k=2)], table, [router(active="two")], now)
+    assert some.verdict.reason == "KMismatch"
+    assert ("in flight" in none.verdict.message, "by load" in some.verdict.message) == (by_load, by_load)
+    assert ("step time" in none.verdict.message, "step time" in some.verdict.message) == (
+        not by_load,
+        not by_load,
+    )
+
+
 def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now, ago):
     table = Table(epoch=1, active=make_set("a"), activated_at=ago(60))
     decision = decide(make_cr(router={"policy": "JSQ"}), [make_fit("a")], table, [router(active="a")], now)

@@ -18,9 +18,17 @@ STATE = {
 }
 
 
-def view(share=None, error=0.02):
-    law = None if share is None else {"expert_share": share, "expert_share_error": error}
-    return RouterView.of(POD, {**STATE, "law": law})
+def view(share=None, error=0.02, **law):
+    told = None if share is None else {"expert_share": share, "expert_share_error": error, **law}
+    return RouterView.of(POD, {**STATE, "law": told})
+
+
+LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
+"""GPT-OSS-120B's."""
+
+
+def shown_before(make_cr, *views):
+    return make_cr().model_copy(update={"status": {"locality": locality.status(make_cr(), views)}})
 
 
 def test_nothing_is_said_before_something_is_known(make_cr):
@@ -48,3 +56,96 @@ def test_small_changes_are_no_news(make_cr, share, percent):
 
 def test_a_router_of_before_tells_no_law():
     assert RouterView.of(POD, STATE).expert_share is None
+    assert RouterView.of(POD, STATE).law is None
+
+
+def test_the_law_is_told(make_cr):
+    told = locality.status(make_cr(), [view(0.4, **LAW)])
+    assert told["law"] == {
+        "fixedMilliseconds": "4.18",
+        "microsecondsPerExpert": "9.78",
+        "microsecondsPerRequest": "31.8",
+        "windows": 90,
+    }
+
+
+def test_the_law_is_that_of_the_router_in_the_middle(make_cr):
+    views = [
+        view(share, **LAW | {"fixed": fixed}) for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
+    ]
+    told = locality.status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **LAW)])
+    assert told["law"]["fixedMilliseconds"] == "2", (
+        "one law that fits together, not a median of each constant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("constant", "text"),
+    [
+        (0.0, "0"), (1e-9, "0.000001"), (1.23456e-7, "0.000123"), (9.996e-3, "10"), (0.0999, "99.9"), (12.3456, "12300"),
+        (1e-3, "1"), (0.1, "100"),
+    ],
+)  # fmt: skip
+def test_three_digits_and_no_exponent(make_cr, constant, text):
+    told = locality.status(make_cr(), [view(0.4, **LAW | {"fixed": constant})])
+    assert told["law"]["fixedMilliseconds"] == text
+
+
+@pytest.mark.parametrize(
+    ("change", "is_news"),
+    [
+        ({"fixed": 4.3e-3}, False),
+        ({"fixed": 4.9e-3}, True),
+        ({"per_expert": 1.1e-5}, False),
+        ({"per_expert": 2e-5}, True),
+        ({"per_request": 3.4e-5}, False),
+        ({"per_request": 5e-5}, True),
+        ({"windows": 120}, False),
+        ({"windows": 200}, True),
+        # half of everything: the share stays what it was, the law does not
+        ({"fixed": 2.09e-3, "per_expert": 4.89e-6, "per_request": 1.59e-5}, True),
+        # next to nothing may be twice as much
+        ({"fixed": 4.181e-3, "per_request": 3.2e-5}, False),
+    ],
+)
+def test_small_changes_of_the_law_are_no_news(make_cr, change, is_news):
+    cr = shown_before(make_cr, view(0.4, **LAW))
+    after = locality.status(cr, [view(0.41, **LAW | change)])
+    assert (after != cr.status["locality"]) == is_news
+
+
+def test_a_law_does_not_creep_away_unseen(make_cr):
+    cr, fixed, writes = shown_before(make_cr, view(0.4, **LAW)), LAW["fixed"], 0
+    for _ in range(100):
+        fixed *= 1.01
+        after = locality.status(cr, [view(0.4, **LAW | {"fixed": fixed})])
+        writes += after != cr.status["locality"]
+        cr = make_cr().model_copy(update={"status": {"locality": after}})
+    assert float(after["law"]["fixedMilliseconds"]) == pytest.approx(fixed * 1e3, rel=0.1)
+    assert 5 <= writes <= 25
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        {}, {**LAW, "fixed": None}, {**LAW, "per_expert": "9"}, {**LAW, "per_request": float("nan")}, {**LAW, "fixed": True},
+        {**LAW, "per_expert": 10**400}, {**LAW, "fixed": -1e-3},
+    ],
+)  # fmt: skip
+def test_a_law_that_is_none_is_not_told(make_cr, law):
+    assert "law" not in locality.status(make_cr(), [view(0.4, **law)])
+    cr = shown_before(make_cr, view(0.4, **LAW))
+    assert locality.status(cr, [view(0.4, **law)]) == cr.status["locality"], "what was known last stays"
+
+
+@pytest.mark.parametrize("before", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
+def test_a_law_that_somebody_wrote_by_hand_is_replaced(make_cr, before):
+    cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "law": before}}})
+    assert locality.status(cr, [view(0.4, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
+
+
+def test_a_law_of_all_zeros_divides_by_nothing(make_cr):
+    nothing = dict.fromkeys(("fixed", "per_expert", "per_request"), 0.0)
+    cr = shown_before(make_cr, view(0.0, **nothing, windows=1))
+    assert locality.status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]
+    assert locality.status(cr, [view(0.0, **LAW)])["law"]["fixedMilliseconds"] == "4.18"

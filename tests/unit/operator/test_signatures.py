@@ -68,6 +68,21 @@ def test_a_restarted_router_counts_from_its_own_start(judge):
     assert judge(*steps).reason == "Reported"
 
 
+@pytest.mark.parametrize("quality", ["no_signature", "wire_error"])
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("MarginalUnion", "count as requests of the pool's mean"),
+        ("ELDR", "are placed by load"),
+        ("JSQ", "are placed as all others"),
+        ("Domain", "are placed as all others"),
+    ],
+)
+def test_what_becomes_of_requests_without_a_signature_depends_on_the_policy(make_cr, quality, policy, says):
+    found = verdict(make_cr(router={"policy": policy, "domains": [{"name": "a"}]}), {quality: 10})
+    assert f"they {says}" in found.message
+
+
 def test_routers_add_up(judge):
     start = [view("a", exact=0, no_signature=0), view("b", exact=0, no_signature=0)]
     assert judge(start, [view("a", exact=30), view("b", no_signature=10)]).reason == "Missing"
