@@ -35,8 +35,8 @@ def row(text, mean, p99=None):
     }
 
 
-def verdict(*rows, best, busy=False):
-    return words({"policies": [row("JSQ", 0.0), *rows], "best": best, "level": [], "prefill_busy": busy})
+def verdict(*rows, best, level=(), busy=False):
+    return words({"policies": [row("JSQ", 0.0), *rows], "best": best, "level": level, "prefill_busy": busy})
 
 
 def test_a_verdict_ends_with_what_to_set():
@@ -51,3 +51,15 @@ def test_a_verdict_ends_with_what_to_set():
     assert verdict(row("ELDR", 0.1), best="JSQ").endswith(" Leave spec.router.policy as it is.")
     said = verdict(row("ELDR-vanilla", -0.1), best="ELDR-vanilla")
     assert said.endswith(" No router offers ELDR-vanilla: it is here to compare with.")
+
+
+def test_of_policies_that_are_level_in_the_mean_the_one_with_the_shorter_tail_is_set():
+    band, marginal = row("ELDR", -0.08, 0.03), row("MarginalUnion:prior=0.23", -0.078, -0.048)
+    before, bounded = row("MarginalUnion", -0.061, -0.06), row("ELDR:max_load=1.25", -0.05, -0.08)
+    said = verdict(band, before, marginal, best="ELDR", level=["MarginalUnion:prior=0.23"])
+    assert " Set spec.router.policy: MarginalUnion (its prior needs no setting" in said
+    assert "for the tail" not in said, "MarginalUnion before the first fit is the same setting"
+    said = verdict(band, bounded, best="ELDR")
+    assert said.endswith(
+        'For the mean set spec.router.policy: ELDR, tau: "0.1"; for the tail spec.router.policy: ELDR, tau: "0.1", maxLoad: "1.25".'
+    )
