@@ -48,8 +48,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--lookback-minutes",
-    type=click.FloatRange(0, min_open=True),
-    callback=options.finite,
+    type=options.FiniteRange(0, min_open=True),
     help="Ignore older records.",
 )
 @click.option(
@@ -57,8 +56,7 @@ def command() -> None:
 )
 @click.option(
     "--tau",
-    type=click.FloatRange(0, 2),
-    callback=options.finite,
+    type=options.FiniteRange(0, 2),
     default=0.1,
     help="Band that the prediction assumes.",
 )
@@ -83,8 +81,7 @@ def log_command(**chosen: Any) -> None:
 @click.option("--model", required=True, help="Served model name.")
 @click.option(
     "--lookback-minutes",
-    type=click.FloatRange(0, min_open=True),
-    callback=options.finite,
+    type=options.FiniteRange(0, min_open=True),
     help="Ignore older records.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1)

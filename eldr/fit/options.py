@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,8 +23,12 @@ def picture(context: click.Context, parameter: click.Parameter, path: Path | Non
     return writable(context, parameter, path)
 
 
-def finite(_: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """Refuse NaN and infinity."""
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value}: expected a finite number", param=parameter)
-    return value
+class FiniteRange(click.FloatRange):
+    """A number in a range, neither NaN nor infinity, which are in no order or within every open end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail."""
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{found}: expected a finite number", param, ctx)
+        return found

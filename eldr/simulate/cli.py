@@ -54,8 +54,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--last-minutes",
-    type=click.FloatRange(0, min_open=True),
-    callback=files.finite,
+    type=files.FiniteRange(0, min_open=True),
     help="Only records of so long before the newest one of the logs.",
 )
 @click.option(
@@ -108,15 +107,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=3, help="Repetitions that intervals rest on.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(1e-3),
+    type=files.FiniteRange(1e-3),
     default=90.0,
-    callback=files.finite,
     help="Measured time, simulated.",
 )
 @click.option(
     "--warmup",
-    type=click.FloatRange(0),
-    callback=files.finite,
+    type=files.FiniteRange(0),
     help="Time before, simulated [default: two stays of a request, one of the longest]",
 )
 @click.option(
@@ -138,22 +135,19 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--drift-at",
-    type=click.FloatRange(0),
-    callback=files.finite,
+    type=files.FiniteRange(0),
     help="When the mix of kinds changes, seconds; measured is after it.",
 )
 @click.option("--routers", type=click.IntRange(1, 64), default=1, help="Routers that share the requests.")
 @click.option(
     "--lag",
-    type=click.FloatRange(1e-3),
+    type=files.FiniteRange(1e-3),
     default=0.25,
-    callback=files.finite,
     help="How often routers tell each other, seconds.",
 )
 @click.option(
     "--cached",
-    type=click.FloatRange(0, 1),
-    callback=files.finite,
+    type=files.FiniteRange(0, 1),
     help="Share of every prompt that prefill engines find cached.",
 )
 @click.option(

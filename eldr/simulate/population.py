@@ -91,6 +91,13 @@ class Population:
         """Experts per layer."""
         return int(self.prefill.shape[2])
 
+    @property
+    def chances(self) -> npt.NDArray[np.float64]:
+        """How likely each request is the next one of the traffic, shape (n,): labels by their shares, requests of one alike."""
+        weights = np.array(self.shares)[self.label] / np.bincount(self.label)[self.label]
+        found: npt.NDArray[np.float64] = weights / weights.sum()
+        return found
+
     def of_a_rank(self, ranks: int) -> int:
         """Return how many experts of a layer each of so many ranks holds.
 
@@ -117,9 +124,8 @@ class Population:
             Among which a layer's experts are divided.
         """
         held = self.of_a_rank(ranks)
-        weights = np.array(self.shares)[self.label] / np.bincount(self.label)[self.label]
         size = max(1, round(batch))
-        chosen = rng.choice(len(self), (draws, size), p=weights / weights.sum())
+        chosen = rng.choice(len(self), (draws, size), p=self.chances)
         least = [
             float(
                 np.exp(self.logs[some].sum(axis=0))

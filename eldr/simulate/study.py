@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
@@ -117,7 +116,7 @@ class Load:
     seen: Population
     similarity: dict[tuple[int, str], Floats]
     orders: tuple[Ints, ...] | None
-    prefill_rate: float = math.inf
+    prefill_rate: float
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -152,7 +151,7 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
     return Load(point.rate, window, workload, seen, similarity, orders, able)
 
 
-def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load | None = None) -> Done:
+def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Done:
     """Run one policy under one seed.
 
     Parameters
@@ -160,10 +159,9 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
     prepared : Prepared
     setting : Setting
     contender : Contender
-    load : Load, optional
-        What :func:`meet` returns for this seed and setting, if it is known already.
+    load : Load
+        What :func:`meet` returns for this seed and setting.
     """
-    load = load or meet(prepared, setting)
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load)
     done = simulate(
@@ -269,8 +267,9 @@ def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
     running: dict[Future[Done], tuple[int, int, int]] = {}
     for seed, future in waiting:
         prepared = future.result()
+        loads = [meet(prepared, setting) for setting in study.settings]
         for at, which in _jobs(study):
-            job = executor.submit(run_one, prepared, study.settings[at], study.contenders[which])
+            job = executor.submit(run_one, prepared, study.settings[at], study.contenders[which], loads[at])
             running[job] = at, which, seed
     for ended in as_completed(running):
         yield Outcome(*running[ended], *ended.result())

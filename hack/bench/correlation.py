@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from eldr.simulate.pairs import change
+from eldr.simulate.pairs import Change, change
 from eldr_steps.machine import cpu_model, vllm_environment
 from eldr_tiny_moe import corpus, forms
 from eldr_tiny_moe import correlation as maths
@@ -211,7 +211,11 @@ Greedy text of so small a model repeats itself, which narrows the experts of its
 
 def _placed(pools: Mapping[str, Mapping[str, list[float]]], name: str) -> str:
     found = [change(pools[name][measure], pools["JSQ"][measure]) for measure in MEASURES]
-    return " / ".join(f"{100 * one.mean:+.1f} ±{100 * one.half_width:.1f}" for one in found)
+    return " / ".join(map(_percent, found))
+
+
+def _percent(change: Change) -> str:
+    return f"{100 * change.mean:+.1f} ±{100 * change.half_width:.1f}"
 
 
 def _gate_verdict(columns: list[dict[str, Any]]) -> str:
@@ -220,9 +224,7 @@ def _gate_verdict(columns: list[dict[str, Any]]) -> str:
         found = [
             change(c["pools"][name]["tpot_p50"], c["pools"]["gate probability"]["tpot_p50"]) for c in columns
         ]
-        told.append(
-            f"{name} {', '.join(f'{100 * one.mean:+.1f} ±{100 * one.half_width:.1f}' for one in found)} %"
-        )
+        told.append(f"{name} {', '.join(map(_percent, found))} %")
     return f"Here, against gate probabilities: {'; '.join(told)}."
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.clustering import balanced_kmeans
 from eldr.core.layers import LayerChoice, choose_layers
 from eldr.core.pairs import Pairs, activation_distances, sample_pairs
 from eldr.core.signature import (
@@ -15,18 +14,17 @@ from eldr.core.signature import (
     Floats,
     document_frequency,
     inverse_document_frequency,
-    signatures,
 )
 from eldr.fit.samples import Samples
 from eldr.simulate.population import Population, Traffic
 from eldr_evidence.cells import FORMS
+from eldr_tiny_moe.forms import to_clusters
 
 BATCHES = (8, 16, 32)
 SKEWS = (50, 75)
 """Percent of a batch that is of one kind."""
 SKEWED = 16
 _DRAWS = 64
-_RESTARTS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,13 +61,8 @@ def choose(form: Form, samples: Samples, n_pairs: int, seed: int) -> LayerChoice
 def cosines(form: Form, traffic: Traffic, engines: int, n_pairs: int, seed: int) -> Floats:
     """Return every request's cosine to balanced centroids of a form, shape (n_requests, engines)."""
     mask: npt.NDArray[np.bool_] = choose(form, traffic.calibration, n_pairs, seed).mask
-    points = signatures(form.counts(traffic.calibration.prefill), form.weights, mask)
-    rng = np.random.default_rng([seed, 12])
-    centers = balanced_kmeans(
-        points[np.linalg.norm(points, axis=1) > 0.5], engines, rng, restarts=_RESTARTS
-    ).centers
-    found: Floats = signatures(form.counts(traffic.requests.prefill), form.weights, mask) @ centers.T
-    return found
+    fitted, served = form.counts(traffic.calibration.prefill), form.counts(traffic.requests.prefill)
+    return to_clusters(fitted, served, form.weights, mask, engines, np.random.default_rng([seed, 12]))
 
 
 def facts(traffic: Traffic, n_pairs: int, seed: int) -> dict[str, float]:
@@ -95,13 +88,12 @@ def same_kind(
     """Return experts of a batch of one kind, or with so many of one, against a mixed batch, percent; kinds by their share."""
     mixed = population.active(batch, rng, _DRAWS)
     others = 0 if alike is None else batch - alike
-    weights = np.array(population.shares)[population.label] / np.bincount(population.label)[population.label]
     found = 0.0
     for label, share in enumerate(population.shares):
         members = np.flatnonzero(population.label == label)
         chosen = rng.choice(members, (_DRAWS, batch - others))
         if others:
-            anyone = rng.choice(len(population), (_DRAWS, others), p=weights / weights.sum())
+            anyone = rng.choice(len(population), (_DRAWS, others), p=population.chances)
             chosen = np.concatenate([chosen, anyone], axis=1)
         survival = np.mean([float(np.exp(population.logs[some].sum(axis=0)).sum()) for some in chosen])
         found += share * (population.n_experts - float(survival) / population.n_layers)

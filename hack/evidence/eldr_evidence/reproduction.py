@@ -48,10 +48,9 @@ def _headline(results: Results) -> Iterator[Row]:
             artifact = published.against_best(geometry, workload, "ELDR", quantile)
             # two candidates and re-fits are what the artifact measured, the plain band what the paper's text describes
             for name, number, source in ((BAND, paper[quantile], "paper"), (ROLLING, artifact, "artifact")):
-                why = _reasons(geometry)
                 yield row(
                     f"{place(geometry, workload)}: {policy(name)}, P{(50, 99)[quantile]} against the best balancer",
-                    results.change(cells, name, BEST, measure), number, number, f"{number:+.1f} ({source})", why,
+                    results.change(cells, name, BEST, measure), number, number, f"{number:+.1f} ({source})", _reasons(geometry),
                 )  # fmt: skip
 
 

@@ -148,9 +148,24 @@ def _cosines(
     mask = choose_layers(
         form.values[fitted], activation_distances(decode, pairs), pairs, weights=weights
     ).mask
-    points = signatures(form.values[fitted], weights, mask)
-    centers = balanced_kmeans(points, ENGINES, np.random.default_rng([seed, 2]), restarts=_RESTARTS).centers
-    found: Floats = signatures(form.values[served], weights, mask) @ centers.T
+    return to_clusters(
+        form.values[fitted], form.values[served], weights, mask, ENGINES, np.random.default_rng([seed, 2])
+    )
+
+
+def to_clusters(  # noqa: PLR0917 - what a signature is made of, and how many clusters
+    fitted: Counts,
+    served: Counts,
+    weights: Floats,
+    mask: npt.NDArray[np.bool_],
+    k: int,
+    rng: np.random.Generator,
+) -> Floats:
+    """Return the cosine of every served request to ``k`` balanced centroids of the fitted ones, shape (n_served, k)."""
+    points = signatures(fitted, weights, mask)
+    told = points[np.linalg.norm(points, axis=1) > 0.5]  # who has no preference belongs nowhere
+    centers = balanced_kmeans(told, k, rng, restarts=_RESTARTS).centers
+    found: Floats = signatures(served, weights, mask) @ centers.T
     return found
 
 

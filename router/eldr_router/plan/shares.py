@@ -114,22 +114,26 @@ class Shares:
 
     def others(self) -> list[Report]:
         """Last reports of the other members."""
-        found = {peer.report.router: peer.report for peer in self.peers.values() if peer.report is not None}
-        return [found[member] for member in self.view.members if member in found]
+        return [report for _, report in self._last()]
 
     def told(self, now: float) -> tuple[list[Report], list[Report]]:
         """Last reports of the other members that were heard lately, and of those that have fallen silent.
 
         That says how far to believe what they have in flight where; their rights do not change with it.
         """
-        last: dict[str, tuple[float, Report]] = {}
+        last = self._last()
+        fresh = [report for heard, report in last if now - heard <= STALE_SECONDS]
+        return fresh, [report for heard, report in last if now - heard > STALE_SECONDS]
+
+    def _last(self) -> list[tuple[float, Report]]:
+        """When each other member was last heard, at whichever address, and what it said."""
+        found: dict[str, tuple[float, Report]] = {}
         for peer in self.peers.values():
             if peer.report is not None and peer.heard is not None:
-                known = last.get(peer.report.router)
+                known = found.get(peer.report.router)
                 if known is None or known[0] < peer.heard:
-                    last[peer.report.router] = peer.heard, peer.report
-        fresh = [report for heard, report in last.values() if now - heard <= STALE_SECONDS]
-        return fresh, [report for heard, report in last.values() if now - heard > STALE_SECONDS]
+                    found[peer.report.router] = peer.heard, peer.report
+        return [found[member] for member in self.view.members if member in found]
 
     # what is learned
 
