@@ -10,6 +10,11 @@ from eldr_operator import clock
 
 _MESSAGE_CHARACTERS = 4096
 
+CENTROIDS_ACTIVE = "CentroidsActive"
+SIGNATURES_REPORTED = "SignaturesReported"
+SUCCEEDED = "Succeeded"
+"""Of an EldrFit."""
+
 
 class Condition(NamedTuple):
     """One observation; adjectives or past tense in ``type``, CamelCase in ``reason``."""

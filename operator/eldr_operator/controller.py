@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Collection
 
 from eldr import contract
-from eldr_operator.api import Api
 from eldr_operator.errors import ApiUnavailableError, OperatorError
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.queue import Key, WorkQueue
 from eldr_operator.metrics import Metrics
-from eldr_operator.queue import Key, WorkQueue
 from eldr_operator.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import httpx
 
 from eldr import contract
-from eldr_operator import activation, cluster, fits, observe, refit, routers, signatures, validate
-from eldr_operator.api import Api
-from eldr_operator.apply import Applier
-from eldr_operator.children import Children
 from eldr_operator.clock import Clock
-from eldr_operator.cluster import Snapshot
-from eldr_operator.desired import _meta, routing
+from eldr_operator.fits import life
+from eldr_operator.kube import cluster
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.recorder import Recorder
+from eldr_operator.locality.outcome import Outcome
+from eldr_operator.locality.reconciler import Locality
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
-from eldr_operator.recorder import Recorder
-from eldr_operator.router_view import RouterView
-from eldr_operator.runs import Runs
-from eldr_operator.status import Observed, status
-
-Object = dict[str, Any]
+from eldr_operator.status import status
+from eldr_operator.validation import spec
+from eldr_operator.workloads import reconciler as workloads
+from eldr_operator.workloads.children import Children
 
 WAITING_SECONDS = 0.3
 """Between two looks at routers that load a set."""
@@ -36,7 +33,7 @@ RETRY_SECONDS = 5.0
 
 
 class Reconciler:
-    """Reconciles one deployment at a time.
+    """Reconciles one deployment at a time: what runs, and which centroids it uses, over one look at the cluster.
 
     Parameters
     ----------
@@ -52,14 +49,14 @@ class Reconciler:
 
     def __init__(self, api: Api, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock) -> None:
         self._api = api
-        self._http = http
         self._metrics = metrics
         self._clock = clock
-        self._windows: dict[tuple[str, str], signatures.Window] = {}
         self._applier = Applier(api, metrics)
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
-        self._runs = Runs(api, self._applier, self._recorder, metrics, image)
+        self._locality = Locality(
+            api=api, http=http, applier=self._applier, recorder=self._recorder, metrics=metrics, image=image
+        )
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Bring a deployment one step closer to its spec.
@@ -82,95 +79,51 @@ class Reconciler:
         if cr.metadata.deletion_timestamp is not None:
             return None  # owner references do the rest
         for fit in bodies:
-            await self._children.adopt_fit(cr, fit)
+            await self._locality.adopt(cr, fit)
         return await self._pass(cr, all_fits)
 
     async def _pass(self, cr: EldrDeployment, all_fits: Sequence[EldrFit]) -> float | None:
         now = self._clock()
         live = await cluster.look(self._api, cr)
-        views = await routers.look(self._http, observe.ready_routers(live.pods), live.token)
-        history = cr.status.get("history") or [{"epoch": 0}]
-        table = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        before = routing.read(table, last_epoch=int(history[-1]["epoch"]))
-        decision = activation.decide(cr, all_fits, before, views, now)
-        problems = validate.problems(cr)
-        secret_problem = await self._children.ensure_secret(cr, live)
-        published, refused = await self._children.apply(cr, decision.table, live, problems)
-        if secret_problem:
-            refused.append(secret_problem)
-        if not published:
-            decision = replace(decision, table=before)
-        finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
-        plan = refit.plan(cr, all_fits, decision.table, sum(view.samples for view in views), now)
-        await self._carry_out(cr, plan, all_fits)
-        await self._children.keep_sets(cr, decision.table)
-        seen = Observed(
-            **_roles(cr, live),
-            routers=views,
-            decision=decision,
-            signatures=self._judge_signatures(cr, views, now),
-            refit=plan.status,
-            problems=problems,
-            refused=refused,
+        look = await self._locality.look(cr, all_fits, live, now)
+        problems = spec.problems(cr)
+        running = await workloads.reconcile(
+            cr,
+            self._children,
+            live,
+            broken=spec.blocked_roles(problems),
+            shards=look.decision.table.shards,
+            ready_routers=len(look.routers),
         )
-        await self._recorder.deployment(cr, status(cr, seen, now), now)
-        self._metrics.epoch.labels(cr.namespace, cr.name).set(decision.table.epoch)
-        self._metrics.acks.labels(cr.namespace, cr.name).set(decision.acks)
-        if finished or plan.create:
+        outcome = await self._locality.reconcile(
+            cr, all_fits, live, look, is_readable=running.is_readable, now=now
+        )
+        await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
+        self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.decision.table.epoch)
+        self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
+        if outcome.finished or outcome.plan.create:
             return 0.0
-        return _next_look(cr, decision, plan, now, is_refused=bool(refused))
-
-    def _judge_signatures(
-        self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime
-    ) -> activation.Verdict:
-        key = (cr.namespace, cr.name)
-        self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
-        return signatures.verdict(cr, answers)
-
-    async def _carry_out(self, cr: EldrDeployment, plan: refit.Plan, all_fits: Sequence[EldrFit]) -> None:
-        for manifest in plan.create:
-            await self._runs.create(manifest)
-        uids = {fit.name: fit.metadata.uid for fit in all_fits}
-        for name in plan.delete:
-            metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
-            await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
+        return _next_look(cr, outcome, now, is_refused=bool(running.refused or outcome.refused))
 
     async def _without_deployment(self, namespace: str, name: str, all_fits: Sequence[EldrFit]) -> None:
-        self._applier.forget((namespace, name))
-        self._metrics.forget(namespace, name)
-        self._windows.pop((namespace, name), None)
+        key = (namespace, name)
+        self._applier.forget(key)
+        self._metrics.forget(*key)
+        self._locality.forget(key)
         now = self._clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
-                await self._recorder.fit(fit, fits.waiting_for_deployment(fit, now), now)
+                await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
 
 
-def _roles(cr: EldrDeployment, live: Snapshot) -> dict[str, observe.Role]:
-    made = {}
-    for role, kind, desired in (
-        (contract.ROLE_PREFILL, "Deployment", cr.spec.prefill.replicas),
-        (contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
-        (contract.ROLE_ROUTER, "Deployment", cr.router_replicas),
-    ):
-        workload = live.owned(kind, _meta.child_name(cr, role), cr.metadata.uid)
-        made[role] = observe.role(workload, desired, observe.of_role(live.pods, role))
-    if cr.spec.router.placement == "Sidecar":
-        ready = len(observe.ready_routers(live.pods))
-        prefill = made[contract.ROLE_PREFILL]
-        made[contract.ROLE_ROUTER] = replace(prefill, ready=min(ready, prefill.desired))
-    return made
-
-
-def _next_look(
-    cr: EldrDeployment, decision: activation.Decision, plan: refit.Plan, now: datetime, *, is_refused: bool
-) -> float | None:
+def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refused: bool) -> float | None:
     waits = []
-    if decision.is_waiting:
+    if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if decision.table.active is None and cr.spec.refit.suspend == "Disabled":
+    if outcome.decision.table.active is None and cr.spec.refit.suspend == "Disabled":
         waits.append(BOOTSTRAP_SECONDS)
     if is_refused:
         waits.append(RETRY_SECONDS)
-    if plan.wake_at is not None:
-        waits.append(max((plan.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
+    if outcome.plan.wake_at is not None:
+        waits.append(max((outcome.plan.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
     return min(waits, default=None)

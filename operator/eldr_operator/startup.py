@@ -13,10 +13,10 @@ from prometheus_client import start_http_server
 
 from eldr import contract
 from eldr_operator import handlers
-from eldr_operator.api import Api, connect
 from eldr_operator.clock import utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
+from eldr_operator.kube.api import Api, connect
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings

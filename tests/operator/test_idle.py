@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eldr_operator.api import RESOURCES
+from eldr_operator.kube.api import RESOURCES
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube

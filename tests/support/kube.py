@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 
 from eldr_kube.cluster import Cluster
-from eldr_operator.api import RESOURCES, path
+from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 
 Object = dict[str, Any]

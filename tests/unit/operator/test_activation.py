@@ -4,10 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.activation import decide
-from eldr_operator.desired.routing import Table
-from eldr_operator.observe import RouterPod
-from eldr_operator.router_view import RouterView
+from eldr_operator.locality.activation import decide
+from eldr_operator.locality.router_view import RouterPod, RouterView
+from eldr_operator.locality.routing import Table
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def ago(now):
 
 
 def verdict(decision):
-    return decision.verdict.status, decision.verdict.reason
+    return decision.condition.status, decision.condition.reason
 
 
 def test_nothing_to_activate(make_cr, router, now):
@@ -47,7 +46,7 @@ def test_nothing_to_activate(make_cr, router, now):
 def test_a_router_that_cannot_follow_the_table_is_named(make_cr, router, now):
     decision = decide(make_cr(), [], Table(), [router(), router("r1", complaint="policy: unknown")], now)
     assert verdict(decision) == ("False", "RouterComplaint")
-    assert "r1: policy: unknown" in decision.verdict.message
+    assert "r1: policy: unknown" in decision.condition.message
 
 
 def test_accepted_set_is_staged_first(make_cr, make_fit, make_set, router, now):
@@ -109,7 +108,7 @@ def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
     decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], now)
     assert decision.table == table
     assert verdict(decision) == ("True", "Refused")
-    assert decision.verdict.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
+    assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
     assert not decision.is_waiting
 
 
@@ -119,7 +118,7 @@ def test_nobody_loads_it_in_time(make_cr, make_fit, make_set, router, now, ago):
         make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], now
     )
     assert (decision.table, verdict(decision)) == (table, ("False", "AckTimeout"))
-    assert "router r0 (does not answer (ConnectError))" in decision.verdict.message
+    assert "router r0 (does not answer (ConnectError))" in decision.condition.message
     assert not decision.is_waiting
 
 
@@ -202,7 +201,7 @@ def test_pins_that_cannot_be_followed(
     fits = [make_fit("b"), make_fit("bad", "Rejected")]
     decision = decide(make_cr(centroids={"pin": pin}), fits, table, [router(active=active or "")], now)
     assert (decision.table, verdict(decision)) == (table, expected)
-    assert text in decision.verdict.message
+    assert text in decision.condition.message
 
 
 def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
@@ -226,13 +225,13 @@ def test_what_happens_without_centroids_is_what_the_policy_does(
     make_cr, make_fit, make_set, router, now, ago, policy, by_load
 ):
     none = decide(make_cr(router={"policy": policy}), [], Table(), [router()], now)
-    assert none.verdict.reason == "Bootstrapping"
+    assert none.condition.reason == "Bootstrapping"
     table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
     cr = make_cr(decode={"replicas": 4}, router={"policy": policy})
     some = decide(cr, [make_fit("two", k=2)], table, [router(active="two")], now)
-    assert some.verdict.reason == "KMismatch"
-    assert ("in flight" in none.verdict.message, "by load" in some.verdict.message) == (by_load, by_load)
-    assert ("step time" in none.verdict.message, "step time" in some.verdict.message) == (
+    assert some.condition.reason == "KMismatch"
+    assert ("in flight" in none.condition.message, "by load" in some.condition.message) == (by_load, by_load)
+    assert ("step time" in none.condition.message, "step time" in some.condition.message) == (
         not by_load,
         not by_load,
     )
@@ -246,4 +245,4 @@ def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now,
 
 def test_suspended_bootstrap_says_what_to_do(make_cr, now):
     decision = decide(make_cr(refit={"suspend": "Enabled"}), [], Table(), [], now)
-    assert "create an EldrFit" in decision.verdict.message
+    assert "create an EldrFit" in decision.condition.message

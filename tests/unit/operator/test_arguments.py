@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eldr_operator.validate import blocked_roles, problems
+from eldr_operator.validation.spec import blocked_roles, problems
 
 GOLDEN = Path(__file__).parent / "golden"
 

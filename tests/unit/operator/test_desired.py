@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from eldr import contract
-from eldr_operator import desired
-from eldr_operator.desired import fit_job, routing
-from eldr_operator.desired.podpatch import patched
+from eldr_operator.fits.job import fit_job
+from eldr_operator.locality import routing
 from eldr_operator.models import EldrDeployment, parse
+from eldr_operator.workloads import desired
+from eldr_operator.workloads.podpatch import patched
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,13 +38,18 @@ def example(name: str) -> EldrDeployment:
     return parse(EldrDeployment, manifest)
 
 
+def children(cr, table):
+    """Everything that is applied for a deployment: the routing table comes last."""
+    return [*desired.children(cr, table.shards, IMAGE), routing.config_map(cr, table)]
+
+
 def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
-    return {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, table, IMAGE)}
+    return {(m["kind"], m["metadata"]["name"]): m for m in children(cr, table)}
 
 
 @pytest.mark.parametrize("name", ["simulator", "mi300x"])
 def test_golden(name, table):
-    made = desired.children(example(name), table, IMAGE)
+    made = children(example(name), table)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("ELDR_GOLDEN") == "write":
         text = yaml.dump_all(json.loads(json.dumps(made)), Dumper=yaml.SafeDumper, sort_keys=False, width=110)
@@ -55,14 +61,14 @@ def test_golden(name, table):
 def test_manifests_fit_the_schemas(name, table, make_fit):
     cr = example(name)
     for manifest in [
-        *desired.children(cr, table, IMAGE),
-        fit_job.fit_job(cr, make_fit("f", "Pending"), IMAGE),
+        *children(cr, table),
+        fit_job(cr, make_fit("f", "Pending"), IMAGE),
     ]:
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
 def test_every_child_is_owned_and_labelled(make_cr, table):
-    for manifest in desired.children(make_cr(router={"placement": "Deployment"}), table, IMAGE):
+    for manifest in children(make_cr(router={"placement": "Deployment"}), table):
         metadata = manifest["metadata"]
         assert metadata["ownerReferences"] == [
             {
@@ -79,7 +85,7 @@ def test_every_child_is_owned_and_labelled(make_cr, table):
 
 
 def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table):
-    made = desired.children(make_cr(), table, IMAGE)
+    made = children(make_cr(), table)
     kinds = [(m["kind"], m["metadata"]["name"]) for m in made]
     assert kinds.index(("Role", "x-router")) < kinds.index(("ConfigMap", "x-routing"))
     rule = made[kinds.index(("Role", "x-router"))]["rules"][1]
@@ -184,13 +190,13 @@ def test_the_admin_token_cannot_be_overridden(make_cr):
 
 def test_fit_job(make_cr, make_fit):
     cr = make_cr(decode={"replicas": 5}, model={"uri": "m", "name": "served"})
-    job = fit_job.fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
+    job = fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--k=5" in args
     assert "--model=served" in args
     assert "--lookback-minutes=90" in args
     assert job["metadata"]["ownerReferences"][0]["uid"] == "uid-f"
-    pinned = fit_job.fit_job(
+    pinned = fit_job(
         cr,
         make_fit("f", "Pending").model_copy(update={"spec": make_fit("f").spec.model_copy(update={"k": 7})}),
         IMAGE,

@@ -6,16 +6,16 @@ from collections import Counter
 import httpx
 import pytest
 
-from eldr_operator import routers
-from eldr_operator.api import Api, path
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
+from eldr_operator.kube.api import Api, path
+from eldr_operator.kube.queue import WorkQueue
+from eldr_operator.locality import routers
+from eldr_operator.locality.router_view import RouterPod
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, parse
-from eldr_operator.observe import RouterPod
-from eldr_operator.queue import WorkQueue
 from eldr_operator.startup import check_resources
-from eldr_operator.validate import problems
+from eldr_operator.validation.spec import problems
 
 
 def test_unreadable_resources_name_field_and_value():

@@ -2,8 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eldr_operator.desired.routing import Table
-from eldr_operator.refit import plan
+from eldr_operator.fits.planner import plan
+from eldr_operator.locality.routing import Table
 
 NIGHTLY = {"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
 SHOWN = "0 3 * * * Europe/Berlin"

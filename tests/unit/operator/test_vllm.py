@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from eldr import contract
-from eldr_operator import desired
-from eldr_operator.desired import routing, vllm
-from eldr_operator.validate import blocked_roles, problems
+from eldr_operator.validation.spec import blocked_roles, problems
+from eldr_operator.workloads import desired, vllm
 
 IMAGE = "ghcr.io/eldr/eldr:test"
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,7 +16,7 @@ CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 
 
 def pod(cr, role):
-    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, routing.Table(), IMAGE)}
+    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, (), IMAGE)}
     kind = "Deployment" if role == "prefill" else "StatefulSet"
     return made[kind, f"x-{role}"]["spec"]["template"]["spec"]
 
@@ -132,7 +131,7 @@ def test_an_hour_to_start(make_vllm):
     cr = make_vllm()
     probe = engine(cr, "decode")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
-    made = desired.children(cr, routing.Table(), IMAGE)
+    made = desired.children(cr, (), IMAGE)
     (prefill,) = [m for m in made if m["kind"] == "Deployment"]
     assert prefill["spec"]["progressDeadlineSeconds"] > 3600
 

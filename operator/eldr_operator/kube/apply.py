@@ -1,0 +1,110 @@
+"""The only writer of children: server-side apply, left out where nothing would change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from eldr_operator.errors import OwnedElsewhereError
+from eldr_operator.kube.api import Api
+from eldr_operator.metrics import Metrics
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+
+
+def owner_uids(live: Mapping[str, Any]) -> list[str]:
+    """Return the uids of an object's owners."""
+    return [owner["uid"] for owner in live["metadata"].get("ownerReferences") or ()]
+
+
+class Applier:
+    """Applies manifests.
+
+    What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
+    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone.
+
+    Parameters
+    ----------
+    api : Api
+    metrics : Metrics
+    """
+
+    def __init__(self, api: Api, metrics: Metrics) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
+
+    async def apply(self, owner: Key, manifest: Object, live: Object | None) -> Object:
+        """Bring one child to its manifest.
+
+        Parameters
+        ----------
+        owner : tuple of str
+            Namespace and name of the custom resource.
+        manifest : dict
+            With one owner reference.
+        live : dict or None
+            The child as listed by label; None if it was not found.
+
+        Returns
+        -------
+        dict
+            The live object, at least its metadata.
+
+        Raises
+        ------
+        OwnedElsewhereError
+            If an object of that name belongs to something else; it is left alone.
+        """
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        if live is None:
+            live = await self._api.get(kind, metadata["namespace"], metadata["name"], metadata_only=True)
+            if live is not None and metadata["ownerReferences"][0]["uid"] not in owner_uids(live):
+                raise OwnedElsewhereError(kind, metadata["name"], _owner_name(live))
+        remembered = self._applied.setdefault(owner, {})
+        key, digest = (kind, metadata["name"]), _digest(manifest)
+        if live is not None and remembered.get(key) == (digest, _version(live)):
+            return live
+        applied = await self._api.apply(manifest)
+        self._metrics.writes.labels(kind, "apply").inc()
+        remembered[key] = (digest, _version(applied))
+        return applied
+
+    async def patch(self, manifest: Object, subresource: str = "") -> Object:
+        """Apply part of an object that somebody else made; the caller compared already."""
+        self._metrics.writes.labels(manifest["kind"], subresource or "patch").inc()
+        return await self._api.apply(manifest, subresource)
+
+    async def create(self, manifest: Object) -> Object:
+        """Create an object that is never changed afterwards."""
+        self._metrics.writes.labels(manifest["kind"], "create").inc()
+        return await self._api.create(manifest)
+
+    async def delete(self, kind: str, live: Mapping[str, Any]) -> None:
+        """Delete an object that was listed."""
+        metadata = live["metadata"]
+        self._metrics.writes.labels(kind, "delete").inc()
+        await self._api.delete(kind, metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def forget(self, owner: Key) -> None:
+        """Drop what is remembered of a custom resource that is gone."""
+        self._applied.pop(owner, None)
+
+
+def _digest(manifest: Object) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _version(live: Mapping[str, Any]) -> str:
+    metadata = live["metadata"]
+    return f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}"
+
+
+def _owner_name(live: Mapping[str, Any]) -> str:
+    owners = live["metadata"].get("ownerReferences") or ()
+    if not owners:
+        return "nobody"
+    return f"{owners[0]['kind']} {owners[0]['name']} (uid {owners[0]['uid']})"

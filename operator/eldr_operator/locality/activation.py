@@ -1,0 +1,231 @@
+"""Which centroid set routers use next: stage, wait for all, then move the epoch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from eldr import contract
+from eldr_operator.conditions import CENTROIDS_ACTIVE, Condition
+from eldr_operator.locality.router_view import RouterView
+from eldr_operator.locality.routing import Table
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to write and what to say.
+
+    Parameters
+    ----------
+    table : Table
+        The next routing table.
+    condition : Condition
+        CentroidsActive.
+    is_waiting : bool
+        Whether routers should be asked again soon.
+    acks : int
+        Ready routers that use the active set.
+    """
+
+    table: Table
+    condition: Condition
+    is_waiting: bool
+    acks: int
+
+
+def decide(
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, routers: Sequence[RouterView], now: datetime
+) -> Decision:
+    """Take one step of an activation.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    fits : sequence of EldrFit
+        All of the deployment.
+    table : Table
+        As the routing ConfigMap has it.
+    routers : sequence of RouterView
+        Ready routers that are not ending.
+    now : datetime
+    """
+    target, pin_problem = _target(cr, fits, table)
+    after = _step(cr, table, target, routers, now)
+    active = after.active
+    acks = sum(router.active == active.digest for router in routers) if active else 0
+    condition = pin_problem or _condition(cr, after, routers, now)
+    if pin_problem and active is None:
+        condition = pin_problem._replace(status="False")
+    return Decision(after, condition, _is_waiting(cr, after, routers, now), acks)
+
+
+def _says(status: str, reason: str, message: str) -> Condition:
+    return Condition(CENTROIDS_ACTIVE, status, reason, message)
+
+
+def _timeout(cr: EldrDeployment) -> timedelta:
+    return timedelta(seconds=cr.spec.centroids.ack_timeout_seconds)
+
+
+def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> bool:
+    """Tell whether routers will soon answer otherwise: some still load, or switch."""
+    if table.staged is not None and table.staged_at is not None:
+        undecided = [router for router in routers if router.refusal(table.staged) is None]
+        return bool(undecided) and now - table.staged_at < _timeout(cr)
+    active = table.active
+    return active is not None and any(
+        router.active != active.digest
+        and router.refusal(active) is None
+        and not _is_late(cr, table, router, now)
+        for router in routers
+    )
+
+
+def _target(
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table
+) -> tuple[CentroidSet | None, Condition | None]:
+    """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
+    pin = cr.spec.centroids.pin
+    by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
+    if pin:
+        # An EldrFit may have been deleted while its set is still in use: the table knows it.
+        known = by_name | {found.fit: found for found in table.sets}
+        return known.get(pin), None if pin in known else _pin_problem(pin, fits, sorted(by_name))
+    slots = cr.spec.decode.replicas
+    eligible = [
+        (fit.finished_at, fit.name) for fit in fits if fit.name in by_name and by_name[fit.name].k == slots
+    ]
+    if not eligible:
+        return None, None
+    finished, name = max(eligible)
+    active = table.active
+    if active is not None and active.k == slots and name != active.fit:
+        made = next((fit.finished_at for fit in fits if fit.name == active.fit), table.activated_at)
+        if made is not None and finished <= made:
+            return None, None
+    return by_name[name], None
+
+
+def _pin_problem(pin: str, fits: Sequence[EldrFit], accepted: list[str]) -> Condition:
+    remedy = (
+        f"pin one of: {', '.join(accepted)}"
+        if accepted
+        else "remove spec.centroids.pin until a fit is accepted"
+    )
+    for fit in fits:
+        if fit.name == pin:
+            text = f"spec.centroids.pin: EldrFit {pin} is {fit.state[1]}, not Accepted; {remedy}"
+            return _says("True", "PinNotAccepted", text)
+    return _says("True", "PinNotFound", f"spec.centroids.pin: there is no EldrFit {pin} here; {remedy}")
+
+
+def _step(
+    cr: EldrDeployment,
+    table: Table,
+    target: CentroidSet | None,
+    routers: Sequence[RouterView],
+    now: datetime,
+) -> Table:
+    if target is None or (table.active is not None and target.digest == table.active.digest):
+        return replace(table, staged=None, staged_at=None)
+    if table.staged is None or table.staged.digest != target.digest or table.staged_at is None:
+        return replace(table, staged=target, staged_at=now)
+    loaded = sum(router.holds(target) for router in routers)
+    if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
+        return table
+    pinned = cr.spec.centroids.pin == target.fit
+    reason = "AckTimeout" if loaded < len(routers) else "Pinned" if pinned else "Accepted"
+    return Table(
+        epoch=table.epoch + 1,
+        active=target,
+        previous=table.active,
+        activated_at=now,
+        staged=None,
+        reason=reason,
+    )
+
+
+def _condition(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> Condition:
+    active, staged = table.active, table.staged
+    serving = "False" if active is None else "True"
+    if complaints := [f"{router.pod.name}: {router.complaint}" for router in routers if router.complaint]:
+        return _says(
+            serving, "RouterComplaint", f"the last good table stays in effect; {'; '.join(complaints)}"
+        )
+    if cr.spec.router.policy not in (contract.POLICY_ELDR, contract.POLICY_MARGINAL):
+        text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
+        return _says("False", "PolicyIgnoresCentroids", text)
+    if staged is not None and table.staged_at is not None:
+        refusals = _refusals(routers, staged)
+        if refusals:
+            return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refusals}")
+        waiting = [router for router in routers if not router.holds(staged)]
+        if waiting and now - table.staged_at >= _timeout(cr):
+            text = f"no router has loaded the set of EldrFit {staged.fit}: {_lacking(waiting)}"
+            return _says(serving, "AckTimeout", text)
+        if not routers:
+            return _says(serving, "Staging", f"the set of EldrFit {staged.fit} waits for a ready router")
+        return _says(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
+    if active is None:
+        least = cr.spec.refit.min_samples
+        meanwhile = (
+            "requests go where they add least to the expected step time"
+            if cr.spec.router.policy == contract.POLICY_MARGINAL
+            else "requests go to the engine with the fewest in flight"
+        )
+        text = f"no centroid set yet: {meanwhile}; the first fit runs when routers hold {least} log records"
+        if cr.spec.refit.suspend == "Enabled":
+            text = "no centroid set yet, and spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
+        return _says("False", "Bootstrapping", text)
+    return _active_condition(cr, table, active, routers, now)
+
+
+def _active_condition(
+    cr: EldrDeployment, table: Table, active: CentroidSet, routers: Sequence[RouterView], now: datetime
+) -> Condition:
+    if not routers:
+        return _says(
+            "Unknown", "NoReadyRouters", f"no router is ready to use the set of EldrFit {active.fit}"
+        )
+    if refusals := _refusals(routers, active):
+        return _says(
+            "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refusals}"
+        )
+    late = [
+        router for router in routers if router.active != active.digest and _is_late(cr, table, router, now)
+    ]
+    if late:
+        return _says(
+            "False", "AckTimeout", f"the set of EldrFit {active.fit} is not used by {_lacking(late)}"
+        )
+    if cr.spec.centroids.pin:
+        return _says(
+            "True", "Pinned", f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
+        )
+    if active.k != cr.spec.decode.replicas:
+        by = "expected step time" if cr.spec.router.policy == contract.POLICY_MARGINAL else "load"
+        text = (
+            f"the set of EldrFit {active.fit} has k={active.k} but there are {cr.spec.decode.replicas} decode"
+            f" replicas; slots without a centroid are chosen by {by} until a fit for that number is accepted"
+        )
+        return _says("True", "KMismatch", text)
+    return _says("True", "Active", f"the set of EldrFit {active.fit} is active")
+
+
+def _is_late(cr: EldrDeployment, table: Table, router: RouterView, now: datetime) -> bool:
+    since = max(filter(None, (table.activated_at, router.pod.ready_since)), default=None)
+    return since is None or now - since >= _timeout(cr)
+
+
+def _refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
+    found = [(router.pod.name, router.refusal(wanted)) for router in routers]
+    return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
+
+
+def _lacking(routers: Sequence[RouterView]) -> str:
+    return ", ".join(
+        f"router {router.pod.name} ({router.problem})" if router.problem else f"router {router.pod.name}"
+        for router in routers
+    )
