@@ -43,11 +43,6 @@ def labels(deployment: str, component: str) -> dict[str, str]:
     }
 
 
-def owned_selector(deployment: str) -> str:
-    """Return the label selector of what the operator made for a deployment."""
-    return f"{contract.LABEL_DEPLOYMENT}={deployment},{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
-
-
 def manifest(api_version: str, kind: str, cr: EldrDeployment, name: str, component: str) -> Object:
     """Return the head of a child's manifest."""
     return {

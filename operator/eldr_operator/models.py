@@ -184,6 +184,7 @@ class FitSpec(_Model):
     trigger: str = "Manual"
     k: int | None = None
     lookback_minutes: int | None = None
+    since: datetime | None = None
 
 
 class Shard(_Model):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 import httpx
@@ -11,11 +10,13 @@ import httpx
 from eldr import contract
 from eldr_operator.clock import Clock
 from eldr_operator.fits import life
-from eldr_operator.kube import cluster
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.locality.outcome import Outcome
+from eldr_operator.locality.ownership import is_of_another
 from eldr_operator.locality.reconciler import Locality
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
@@ -38,6 +39,8 @@ class Reconciler:
     Parameters
     ----------
     api : Api
+    cache : Cache
+        What the API server holds.
     http : httpx.AsyncClient
         For the routers' admin ports.
     metrics : Metrics
@@ -47,11 +50,14 @@ class Reconciler:
         Returns the time.
     """
 
-    def __init__(self, api: Api, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock) -> None:
-        self._api = api
+    def __init__(
+        self, *, api: Api, cache: Cache, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock
+    ) -> None:
+        self._cache = cache
         self._metrics = metrics
         self._clock = clock
-        self._applier = Applier(api, metrics)
+        self._cluster = Cluster(api, cache)
+        self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
         self._locality = Locality(
@@ -66,26 +72,29 @@ class Reconciler:
         float or None
             Seconds after which to look again, whatever else happens.
         """
-        async with asyncio.TaskGroup() as group:
-            getting = group.create_task(self._api.get(contract.KIND_DEPLOYMENT, namespace, name))
-            selector = f"spec.deploymentRef.name={name}"
-            listing = group.create_task(self._api.list(contract.KIND_FIT, namespace, fields=selector))
-        body, bodies = getting.result(), listing.result()
-        all_fits = [parse(EldrFit, fit) for fit in bodies]
+        body = self._cache.get(contract.KIND_DEPLOYMENT, namespace, name)
+        everybody = self._cache.of(contract.KIND_FIT, namespace)
+        bodies = [fit for fit in everybody if fit["spec"]["deploymentRef"]["name"] == name]
         if body is None:
-            await self._without_deployment(namespace, name, all_fits)
+            await self._without_deployment(namespace, name, [parse(EldrFit, fit) for fit in bodies])
             return None
         cr = parse(EldrDeployment, body)
         if cr.metadata.deletion_timestamp is not None:
             return None  # owner references do the rest
+        bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
         for fit in bodies:
             await self._locality.adopt(cr, fit)
-        return await self._pass(cr, all_fits)
+        taken = {fit["metadata"]["name"] for fit in everybody}
+        return await self._pass(cr, [parse(EldrFit, fit) for fit in bodies], taken)
 
-    async def _pass(self, cr: EldrDeployment, all_fits: Sequence[EldrFit]) -> float | None:
+    async def _pass(
+        self, cr: EldrDeployment, all_fits: Sequence[EldrFit], taken: Collection[str]
+    ) -> float | None:
         now = self._clock()
-        live = await cluster.look(self._api, cr)
+        live = await self._cluster.look(cr)
         look = await self._locality.look(cr, all_fits, live, now)
+        if any(view.refuses_token for view in look.routers):
+            self._cluster.distrust_secret((cr.namespace, cr.name))
         problems = spec.problems(cr)
         running = await workloads.reconcile(
             cr,
@@ -96,12 +105,12 @@ class Reconciler:
             ready_routers=len(look.routers),
         )
         outcome = await self._locality.reconcile(
-            cr, all_fits, live, look, is_readable=running.is_readable, now=now
+            cr, all_fits, live, look, taken=taken, is_readable=running.is_readable, now=now
         )
         await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
-        self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.decision.table.epoch)
+        self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.memory.table.epoch)
         self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
-        if outcome.finished or outcome.plan.create:
+        if outcome.is_unfinished:
             return 0.0
         return _next_look(cr, outcome, now, is_refused=bool(running.refused or outcome.refused))
 
@@ -120,10 +129,10 @@ def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refuse
     waits = []
     if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if outcome.decision.table.active is None and cr.spec.refit.suspend == "Disabled":
+    if outcome.memory.table.active is None and cr.spec.refit.suspend == "Disabled":
         waits.append(BOOTSTRAP_SECONDS)
     if is_refused:
         waits.append(RETRY_SECONDS)
-    if outcome.plan.wake_at is not None:
-        waits.append(max((outcome.plan.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
+    if outcome.wake_at is not None:
+        waits.append(max((outcome.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
     return min(waits, default=None)

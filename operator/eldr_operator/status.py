@@ -17,14 +17,12 @@ from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
 
-HISTORY = 10
-
 
 def status(
     cr: EldrDeployment, problems: Sequence[Problem], running: Workloads, outcome: Outcome, now: datetime
 ) -> Object:
     """Return the status; equal observations give an equal status."""
-    decision, table = outcome.decision, outcome.decision.table
+    decision, table = outcome.decision, outcome.memory.table
     router: Object = {
         "desired": running.router.desired,
         "ready": running.router.ready,
@@ -50,8 +48,8 @@ def status(
         "router": router,
         "centroids": _centroids(table),
         "locality": law.status(cr, outcome.routers),
-        "refit": outcome.plan.status,
-        "history": _history(cr, table),
+        "refit": outcome.memory.refit,
+        "history": list(outcome.memory.history),
     }
     return made
 
@@ -121,18 +119,3 @@ def _centroids(table: Table) -> Object:
 
 def _set(pointer: CentroidSet) -> Object:
     return {"fit": pointer.fit, "digest": pointer.digest, "k": pointer.k}
-
-
-def _history(cr: EldrDeployment, table: Table) -> list[Object]:
-    history: list[Object] = list(cr.status.get("history", ()))
-    if table.active is None or table.activated_at is None:
-        return history
-    if history and history[-1]["epoch"] >= table.epoch:
-        return history
-    entry = {
-        "time": clock.stamp(table.activated_at),
-        "fit": table.active.fit,
-        "epoch": table.epoch,
-        "reason": table.reason,
-    }
-    return [*history, entry][-HISTORY:]

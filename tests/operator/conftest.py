@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,13 @@ class Operator:
 
     def metrics(self) -> str:
         return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=15).text
+
+    def passes(self) -> int:
+        """Return how many reconciliations there were; while a test runs there is one deployment."""
+        line = re.search(
+            r'^eldr_operator_reconcile_total{result="success"} (\S+)$', self.metrics(), re.MULTILINE
+        )
+        return int(float(line[1])) if line else 0
 
     def stop(self) -> int:
         assert self._process is not None

@@ -17,7 +17,8 @@ class PretendRouter:
     """Serves ``/eldr/v1/state`` on a loopback address of its own.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
-    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned.
+    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``is_deaf`` lets it answer
+    nobody, as behind a NetworkPolicy; the token is that of its start, as a real one's.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -28,6 +29,8 @@ class PretendRouter:
         self.law: dict[str, Any] | None = None
         self.refuse: dict[str, str] = {}
         self.is_holding = False
+        self.is_deaf = False
+        self._token = self._read_token()
         self._active: dict[str, Any] | None = None
         router = self
 
@@ -53,13 +56,20 @@ class PretendRouter:
         self._server.server_close()
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
-        secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))
-        token = base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY]).decode()
-        if authorization != f"Bearer {token}":
+        if self.is_deaf:
+            return 503, {}
+        if authorization != f"Bearer {self._token}":
             return 401, {}
         if path != contract.PATH_STATE:
             return 404, {}
         return 200, self.answer_state()
+
+    def restart(self) -> None:
+        self._token = self._read_token()
+
+    def _read_token(self) -> str:
+        secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))
+        return base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY]).decode()
 
     def answer_state(self) -> dict[str, Any]:
         data = self.kube.get("ConfigMap", contract.routing_name(self.deployment))["data"]

@@ -42,7 +42,9 @@ def advance(
     fit: EldrFit,
     job: Mapping[str, Any] | None,
     report: Mapping[str, Any] | None,
+    *,
     busy: str | None,
+    model: str,
     now: datetime,
 ) -> Progress:
     """Take one step in the life of an unfinished fit.
@@ -56,6 +58,8 @@ def advance(
         The ConfigMap that the Job wrote last.
     busy : str or None
         Name of another fit of the deployment that runs, or comes first.
+    model : str
+        That is deployed.
     now : datetime
     """
     if report is not None:
@@ -63,7 +67,7 @@ def advance(
     if job is not None:
         ended = _ended(job)
         if ended is None:
-            return Progress(_running(fit, now))
+            return Progress(_running(fit, model, now))
         return Progress(_without_report(fit, *ended, now))
     if "jobName" in fit.status:
         return Progress(
@@ -72,7 +76,7 @@ def advance(
     if busy is not None:
         text = f"waits for EldrFit {busy}: one fit of a deployment runs at a time"
         return Progress(_status(fit, Condition(SUCCEEDED, "Unknown", "Queued", text), now))
-    return Progress(_running(fit, now), start=True)
+    return Progress(_running(fit, model, now), start=True)
 
 
 def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:
@@ -94,9 +98,13 @@ def _ended(job: Mapping[str, Any]) -> tuple[bool, str] | None:
     return None
 
 
-def _running(fit: EldrFit, now: datetime) -> Object:
+def _running(fit: EldrFit, model: str, now: datetime) -> Object:
     text = f"see kubectl logs job/{fit.name}"
-    extra = {"jobName": fit.name, "startedAt": fit.status.get("startedAt") or clock.stamp(now)}
+    extra = {
+        "jobName": fit.name,
+        "startedAt": fit.status.get("startedAt") or clock.stamp(now),
+        "model": fit.status.get("model") or model,
+    }
     return _status(fit, Condition(SUCCEEDED, "Unknown", "Running", text), now) | extra
 
 
@@ -139,7 +147,7 @@ def _decimal(value: float | None, digits: int) -> str | None:
 
 def _finished(fit: EldrFit, reason: str, message: str, now: datetime, status: str = "False") -> Object:
     made = _status(fit, Condition(SUCCEEDED, status, reason, message), now)
-    kept = {key: fit.status[key] for key in ("jobName", "startedAt") if key in fit.status}
+    kept = {key: fit.status[key] for key in ("jobName", "startedAt", "model") if key in fit.status}
     return made | kept | {"finishedAt": clock.stamp(now)}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,8 +14,9 @@ from cronsim import CronSim
 
 from eldr import contract
 from eldr_operator import clock, meta
+from eldr_operator.fits.candidates import candidates, is_for_model
 from eldr_operator.locality.routing import Table
-from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
@@ -33,65 +35,85 @@ class Plan:
         Manifests of EldrFits.
     delete : tuple of str
         Names of EldrFits.
-    status : dict
-        ``status.refit`` of the deployment.
+    refit : dict
+        ``status.refit`` of the deployment, remembered until the next pass.
     wake_at : datetime or None
         When to look again, whatever else happens.
     """
 
     create: tuple[Object, ...]
     delete: tuple[str, ...]
-    status: Object
+    refit: Object
     wake_at: datetime | None
 
 
-def plan(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, samples: int, now: datetime) -> Plan:
-    """Plan automatic fits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What automatic fits depend on.
 
     Parameters
     ----------
-    cr : EldrDeployment
     fits : sequence of EldrFit
         All of the deployment.
+    taken : collection of str
+        Names of all EldrFits of the namespace, also of other deployments.
     table : Table
         Which sets routers use.
+    withdrawn : collection of str
+        Fits whose set was taken out of service.
+    before : dict
+        :attr:`Plan.refit` of the pass before.
     samples : int
         Log records that the routers hold together.
-    now : datetime
+    is_refused : bool
+        Whether a ready router cannot load the active set.
     """
+
+    fits: Sequence[EldrFit]
+    taken: Collection[str] = ()
+    table: Table = field(default_factory=Table)
+    withdrawn: Collection[str] = ()
+    before: Object = field(default_factory=dict)
+    samples: int = 0
+    is_refused: bool = False
+
+
+def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
+    """Plan automatic fits."""
     suspended = cr.spec.refit.suspend == "Enabled"
-    status, due = _schedule(cr, now)
+    refit, due = _schedule(cr, at.before, now)
     created: list[Object] = []
-    unfinished = any(not fit.is_finished for fit in fits)
+    unfinished = any(not fit.is_finished for fit in at.fits)
     if not suspended and not unfinished:
         if due is not None:
-            created.append(_manifest(cr, f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}", "Schedule"))
-        elif samples >= cr.spec.refit.min_samples:
-            created += _needed(cr, fits, table, now)
-    names = {fit.name for fit in fits}
-    finished = sorted((fit for fit in fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name))
+            created += _scheduled(cr, at, due)
+        elif at.samples >= cr.spec.refit.min_samples:
+            created += _needed(cr, at, now)
+    finished = sorted(
+        (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
+    )
     if finished:
-        status["lastFit"] = finished[-1].name
-    elif last := cr.status.get("refit", {}).get("lastFit"):
-        status["lastFit"] = last
+        refit["lastFit"] = finished[-1].name
+    elif last := at.before.get("lastFit"):
+        refit["lastFit"] = last
     return Plan(
-        create=tuple(fit for fit in created if fit["metadata"]["name"] not in names),
-        delete=_surplus(cr, finished, table),
-        status=status,
-        wake_at=clock.read(status.get("nextScheduleTime")),
+        create=tuple(created),
+        delete=_surplus(cr, finished, at.table),
+        refit=refit,
+        wake_at=clock.read(refit.get("nextScheduleTime")),
     )
 
 
-def _schedule(cr: EldrDeployment, now: datetime) -> tuple[Object, datetime | None]:
-    """Return ``status.refit`` and the minute of the schedule that is due.
+def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object, datetime | None]:
+    """Return :attr:`Plan.refit` and the minute of the schedule that is due.
 
-    The status remembers the next minute and the schedule it belongs to. So a missed minute is made up for once after
+    It remembers the next minute and the schedule it belongs to. So a missed minute is made up for once after
     an outage, whichever operator wrote it, and a changed schedule starts from now instead of from long ago.
     """
-    refit, before = cr.spec.refit, cr.status.get("refit", {})
-    status: Object = {key: before[key] for key in ("lastScheduleTime",) if key in before}
+    refit = cr.spec.refit
+    made: Object = {key: before[key] for key in ("lastScheduleTime",) if key in before}
     if not refit.schedule or refit.suspend == "Enabled" or schedule.problems(refit):
-        return status, None
+        return made, None
     zone, shown = ZoneInfo(refit.time_zone), f"{refit.schedule} {refit.time_zone}"
     due = None
     planned = clock.read(before.get("nextScheduleTime"))
@@ -99,34 +121,63 @@ def _schedule(cr: EldrDeployment, now: datetime) -> tuple[Object, datetime | Non
         # The latest minute up to now; CronSim's reverse leaves out its start, so begin a second later.
         latest = next(CronSim(refit.schedule, (now + timedelta(seconds=1)).astimezone(zone), reverse=True))
         due = max(latest, planned)
-        status["lastScheduleTime"] = clock.stamp(due)
+        made["lastScheduleTime"] = clock.stamp(due)
     following = next(CronSim(refit.schedule, now.astimezone(zone)))
-    return status | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
+    return made | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
 
 
-def _needed(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, now: datetime) -> Iterable[Object]:
-    """Yield the fit that is needed because there is no set at all, or none for this number of decode replicas."""
-    accepted = [found for fit in fits if (found := fit.accepted_set)]
-    slots = cr.spec.decode.replicas
-    if table.active is None and not accepted:
-        yield from _attempt(cr, fits, f"{cr.name}-bootstrap", "Bootstrap", now)
-    elif table.active is not None and slots not in {table.active.k, *(found.k for found in accepted)}:
-        yield from _attempt(cr, fits, f"{cr.name}-scale-k{slots}", "Scale", now)
+def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Object]:
+    """Yield the fit of a minute, unless it was made already: an operator may have ended just after that."""
+    name = f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}"
+    if not any(_number(fit.name, name) for fit in at.fits):
+        yield _manifest(cr, _free(name, 1, at.taken), "Schedule")
 
 
-def _attempt(
-    cr: EldrDeployment, fits: Sequence[EldrFit], base: str, trigger: str, now: datetime
-) -> Iterable[Object]:
-    """Yield the next attempt: base, base-2, base-3, ... with growing pauses."""
-    pattern = re.compile(rf"{re.escape(base)}(?:-(\d+))?")
-    tried = [(int(match[1] or 1), fit) for fit in fits if (match := pattern.fullmatch(fit.name))]
-    if not tried:
-        yield _manifest(cr, base, trigger)
-        return
-    number, last = max(tried, key=lambda pair: pair[0])
-    pause = min(_FIRST_RETRY * 2 ** min(number - 1, 10), _LONGEST_RETRY)
-    if now - last.finished_at >= pause:
-        yield _manifest(cr, f"{base}-{number + 1}", trigger)
+def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
+    """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
+    active, slots = at.table.active, cr.spec.decode.replicas
+    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.withdrawn) if not _is(fit, active)]
+    if waiting:
+        return  # an accepted set is about to be activated
+    if active is None:
+        if any(fit.accepted_set is not None and is_for_model(cr, fit) for fit in at.fits):
+            yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
+        else:
+            yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
+    elif active.k != slots:
+        yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
+    elif at.is_refused:
+        yield from _attempt(cr, at, f"{cr.name}-repair", "Repair", now)
+
+
+def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
+    return active is not None and fit.name == active.fit
+
+
+def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:
+    """Yield the next attempt: base, base-2, base-3, ... with growing pauses while none helps.
+
+    What was tried before the active set was activated was tried in another situation: it counts for the name alone.
+    """
+    since = at.table.activated_at
+    tried = [(number, fit) for fit in at.fits if (number := _number(fit.name, base))]
+    failed = [fit.finished_at for _, fit in tried if since is None or fit.finished_at > since]
+    pause = min(_FIRST_RETRY * 2 ** min(len(failed) - 1, 10), _LONGEST_RETRY) if failed else timedelta()
+    if not failed or now - max(failed) >= pause:
+        following = max((number for number, _ in tried), default=0) + 1
+        yield _manifest(cr, _free(base, following, at.taken), trigger)
+
+
+def _number(name: str, base: str) -> int:
+    """Return 1 for base, n for base-n, and 0 for another name."""
+    match = re.fullmatch(rf"{re.escape(base)}(?:-([1-9]\d*))?", name)
+    return int(match[1] or 1) if match else 0
+
+
+def _free(base: str, number: int, taken: Collection[str]) -> str:
+    """Return the first name from ``number`` on that nobody has; another deployment may be called so as to have it."""
+    names = (base if n == 1 else f"{base}-{n}" for n in itertools.count(number))
+    return next(name for name in names if name not in taken)
 
 
 def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> tuple[str, ...]:

@@ -55,7 +55,10 @@ class Runs:
             report = _owned(
                 await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit.name)), fit
             )
-            progress = life.advance(fit, own.get(fit.name), report, None if busy == fit.name else busy, now)
+            others = None if busy == fit.name else busy
+            progress = life.advance(
+                fit, own.get(fit.name), report, busy=others, model=cr.spec.model.uri, now=now
+            )
             status = progress.status
             if progress.start:
                 status = await self._start(cr, fit, status, now)
@@ -79,22 +82,24 @@ class Runs:
                 return life.refused(fit, "NameConflict", text, now)
         return status
 
-    async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> None:
-        """Create and delete automatic EldrFits as planned."""
-        for manifest in plan.create:
-            await self._create(manifest)
+    async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> bool:
+        """Create and delete automatic EldrFits as planned; tell whether one was created."""
+        created = [await self._create(manifest) for manifest in plan.create]
         uids = {fit.name: fit.metadata.uid for fit in all_fits}
         for name in plan.delete:
             metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
             await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
+        return any(created)
 
-    async def _create(self, manifest: Object) -> None:
-        """Create an EldrFit; one of the same name is the same fit."""
+    async def _create(self, manifest: Object) -> bool:
+        """Create an EldrFit; one of that name will be seen with the next change of the cache."""
         try:
             await self._applier.create(manifest)
         except ApiError as error:
             if error.status != 409:
                 raise
+            return False
+        return True
 
 
 def _owned(live: Object | None, fit: EldrFit) -> Object | None:

@@ -7,8 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eldr_operator.errors import OwnedElsewhereError
+from eldr import contract
+from eldr_operator.errors import ApiError, ConflictError, OwnedElsewhereError
 from eldr_operator.kube.api import Api
+from eldr_operator.kube.cache import Cache
 from eldr_operator.metrics import Metrics
 
 Object = dict[str, Any]
@@ -29,15 +31,20 @@ class Applier:
     Parameters
     ----------
     api : Api
+    cache : Cache
+        Is told what was written.
     metrics : Metrics
     """
 
-    def __init__(self, api: Api, metrics: Metrics) -> None:
+    def __init__(self, api: Api, cache: Cache, metrics: Metrics) -> None:
         self._api = api
+        self._cache = cache
         self._metrics = metrics
         self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
 
-    async def apply(self, owner: Key, manifest: Object, live: Object | None) -> Object:
+    async def apply(
+        self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
+    ) -> Object:
         """Bring one child to its manifest.
 
         Parameters
@@ -48,6 +55,8 @@ class Applier:
             With one owner reference.
         live : dict or None
             The child as listed by label; None if it was not found.
+        is_memory : bool
+            Whether the manifest was made from ``live``: then nothing is written if the child has changed since.
 
         Returns
         -------
@@ -58,30 +67,52 @@ class Applier:
         ------
         OwnedElsewhereError
             If an object of that name belongs to something else; it is left alone.
+        ConflictError
+            If a memory has changed since it was read; look again.
         """
         kind, metadata = manifest["kind"], manifest["metadata"]
         if live is None:
             live = await self._api.get(kind, metadata["namespace"], metadata["name"], metadata_only=True)
             if live is not None and metadata["ownerReferences"][0]["uid"] not in owner_uids(live):
-                raise OwnedElsewhereError(kind, metadata["name"], _owner_name(live))
+                raise owned_elsewhere(kind, owner[1], live)
+            if live is not None and is_memory:
+                raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
         remembered = self._applied.setdefault(owner, {})
         key, digest = (kind, metadata["name"]), _digest(manifest)
         if live is not None and remembered.get(key) == (digest, _version(live)):
             return live
-        applied = await self._api.apply(manifest)
         self._metrics.writes.labels(kind, "apply").inc()
+        applied = await (self._write_over(manifest, live) if is_memory else self._api.apply(manifest))
+        self._cache.put(kind, applied)
         remembered[key] = (digest, _version(applied))
         return applied
+
+    async def _write_over(self, manifest: Object, live: Object | None) -> Object:
+        """Apply what was made from ``live``, or create what was not there."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        try:
+            if live is None:
+                return await self._api.create(manifest)
+            version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            return await self._api.apply(manifest | {"metadata": metadata | version})
+        except ApiError as error:
+            if error.status == 409:
+                raise ConflictError(kind, metadata["name"]) from None
+            raise
 
     async def patch(self, manifest: Object, subresource: str = "") -> Object:
         """Apply part of an object that somebody else made; the caller compared already."""
         self._metrics.writes.labels(manifest["kind"], subresource or "patch").inc()
-        return await self._api.apply(manifest, subresource)
+        applied = await self._api.apply(manifest, subresource)
+        self._cache.put(manifest["kind"], applied)
+        return applied
 
     async def create(self, manifest: Object) -> Object:
         """Create an object that is never changed afterwards."""
         self._metrics.writes.labels(manifest["kind"], "create").inc()
-        return await self._api.create(manifest)
+        created = await self._api.create(manifest)
+        self._cache.put(manifest["kind"], created)
+        return created
 
     async def delete(self, kind: str, live: Mapping[str, Any]) -> None:
         """Delete an object that was listed."""
@@ -103,8 +134,12 @@ def _version(live: Mapping[str, Any]) -> str:
     return f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}"
 
 
-def _owner_name(live: Mapping[str, Any]) -> str:
+def owned_elsewhere(kind: str, deployment: str, live: Mapping[str, Any]) -> OwnedElsewhereError:
+    """Return the error that an object of a deployment's child belongs to something else."""
     owners = live["metadata"].get("ownerReferences") or ()
+    name = live["metadata"]["name"]
     if not owners:
-        return "nobody"
-    return f"{owners[0]['kind']} {owners[0]['name']} (uid {owners[0]['uid']})"
+        return OwnedElsewhereError(kind, name, "nobody")
+    shown = f"{owners[0]['kind']} {owners[0]['name']} (uid {owners[0]['uid']})"
+    is_leftover = (owners[0]["kind"], owners[0]["name"]) == (contract.KIND_DEPLOYMENT, deployment)
+    return OwnedElsewhereError(kind, name, shown, is_leftover=is_leftover)

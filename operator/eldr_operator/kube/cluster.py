@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eldr import contract
-from eldr_operator import meta
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import owner_uids
+from eldr_operator.kube.cache import WATCHED, Cache
+from eldr_operator.kube.queue import Key
 from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
 
-_METADATA_KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "PodDisruptionBudget")
-_WHOLE_KINDS = ("Deployment", "StatefulSet", "Job")
+_CHILDREN = tuple(WATCHED.keys() - {contract.KIND_DEPLOYMENT, contract.KIND_FIT, "Pod"})
+_SECRET_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +29,19 @@ class Snapshot:
     Parameters
     ----------
     children : mapping
-        Kind and name to object, for everything that carries our labels; some with metadata only.
+        Kind and name to object, for everything that carries our labels.
     pods : list of dict
-    routing, secret : dict or None
-        The routing ConfigMap and the Secret of the admin ports, whoever owns them.
+    secret : dict or None
+        The Secret of the admin ports, whoever owns it.
     """
 
     children: Mapping[tuple[str, str], Object]
     pods: list[Object]
-    routing: Object | None
     secret: Object | None
 
     def owned(self, kind: str, name: str, uid: str) -> Object | None:
         """Return a child, if the resource of that uid owns it."""
-        found = self.routing if kind == "ConfigMap" else self.children.get((kind, name))
+        found = self.children.get((kind, name))
         return found if found is not None and uid in owner_uids(found) else None
 
     def of_kind(self, kind: str) -> dict[str, Object]:
@@ -54,7 +54,7 @@ class Snapshot:
         return [
             (kind, found)
             for (kind, name), found in self.children.items()
-            if kind != "Job" and (kind, name) not in kept and uid in owner_uids(found)
+            if kind not in {"ConfigMap", "Job"} and (kind, name) not in kept and uid in owner_uids(found)
         ]
 
     @property
@@ -68,21 +68,54 @@ class Snapshot:
             return ""
 
 
-async def look(api: Api, cr: EldrDeployment) -> Snapshot:
-    """Read everything that belongs to a deployment, in parallel."""
-    namespace, ours = cr.namespace, meta.owned_selector(cr.name)
-    kinds = [*_METADATA_KINDS, *_WHOLE_KINDS]
-    async with asyncio.TaskGroup() as group:
-        lists = [
-            group.create_task(api.list(kind, namespace, labels=ours, metadata_only=kind in _METADATA_KINDS))
-            for kind in kinds
-        ]
-        pods = group.create_task(api.list("Pod", namespace, labels=f"{contract.LABEL_DEPLOYMENT}={cr.name}"))
-        routing = group.create_task(api.get("ConfigMap", namespace, contract.routing_name(cr.name)))
-        secret = group.create_task(api.get("Secret", namespace, contract.admin_secret_name(cr.name)))
-    children = {
-        (kind, found["metadata"]["name"]): found
-        for kind, listed in zip(kinds, lists, strict=True)
-        for found in listed.result()
-    }
-    return Snapshot(children, pods.result(), routing.result(), secret.result())
+class Cluster:
+    """Looks at deployments.
+
+    Secrets are not watched: the operator may read each by its name, not all of them. They are read now and then, and
+    when routers refuse the token.
+
+    Parameters
+    ----------
+    api : Api
+    cache : Cache
+    monotonic : callable
+        Returns seconds.
+    """
+
+    def __init__(self, api: Api, cache: Cache, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._cache = cache
+        self._monotonic = monotonic
+        self._secrets: dict[Key, tuple[float, Object]] = {}
+
+    async def look(self, cr: EldrDeployment) -> Snapshot:
+        """Return what belongs to a deployment."""
+        namespace = cr.namespace
+        children = {
+            (kind, found["metadata"]["name"]): found
+            for kind in _CHILDREN
+            for found in self._cache.of(kind, namespace)
+            if _deployment(found) == cr.name
+        }
+        pods = [pod for pod in self._cache.of("Pod", namespace) if _deployment(pod) == cr.name]
+        return Snapshot(children, pods, await self._secret((namespace, cr.name)))
+
+    def distrust_secret(self, key: Key) -> None:
+        """Read the Secret of a deployment anew with the next look."""
+        self._secrets.pop(key, None)
+
+    async def _secret(self, key: Key) -> Object | None:
+        at, known = self._secrets.get(key, (0.0, None))
+        now = self._monotonic()
+        if known is not None and now - at < _SECRET_SECONDS:
+            return known
+        found = await self._api.get("Secret", key[0], contract.admin_secret_name(key[1]))
+        if found is not None:
+            self._secrets[key] = (now, found)
+        else:
+            self.distrust_secret(key)
+        return found
+
+
+def _deployment(live: Mapping[str, Any]) -> str | None:
+    return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)

@@ -15,7 +15,7 @@ Object = dict[str, Any]
 Status = Mapping[str, Any]
 
 _MESSAGE_CHARACTERS = 1024
-_CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted"}
+_CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable"}
 
 
 class Event(NamedTuple):

@@ -45,6 +45,7 @@ class Recorder:
         happened: Sequence[events.Event],
         now: datetime,
     ) -> None:
+        status = _without_empty(status)
         if status == about.status:
             return
         metadata = {"name": about.name, "namespace": about.metadata.namespace, "uid": about.metadata.uid}
@@ -63,3 +64,9 @@ class Recorder:
                 await self._applier.create(events.manifest(about, event, now))
             except (ApiError, ApiUnavailableError) as error:
                 logger.warning("event %s of %s %s was not written: %s", event.reason, kind, about.name, error)
+
+
+def _without_empty(status: Object) -> Object:
+    """Leave out empty objects: server-side apply stores them as null, which the schema of an object refuses."""
+    made = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in status.items()}
+    return {key: value for key, value in made.items() if value != {}}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from eldr import contract
+from eldr_operator import meta
 from eldr_operator.conditions import CENTROIDS_ACTIVE, Condition
+from eldr_operator.fits.candidates import candidates
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
@@ -36,7 +38,14 @@ class Decision:
 
 
 def decide(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, routers: Sequence[RouterView], now: datetime
+    cr: EldrDeployment,
+    fits: Sequence[EldrFit],
+    table: Table,
+    routers: Sequence[RouterView],
+    now: datetime,
+    *,
+    withdrawn: Collection[str] = (),
+    unreached_since: datetime | None = None,
 ) -> Decision:
     """Take one step of an activation.
 
@@ -50,14 +59,20 @@ def decide(
     routers : sequence of RouterView
         Ready routers that are not ending.
     now : datetime
+    withdrawn : collection of str
+        Fits whose set was taken out of service.
+    unreached_since : datetime or None
+        Since when no router has answered; None if one does, or there is none.
     """
-    target, pin_problem = _target(cr, fits, table)
+    target, pin_problem = _target(cr, fits, table, withdrawn)
     after = _step(cr, table, target, routers, now)
     active = after.active
     acks = sum(router.active == active.digest for router in routers) if active else 0
-    condition = pin_problem or _condition(cr, after, routers, now)
+    condition = pin_problem or _condition(cr, after, fits, routers, now)
     if pin_problem and active is None:
         condition = pin_problem._replace(status="False")
+    if unreached_since is not None and now - unreached_since >= _timeout(cr):
+        condition = _unreached(cr, routers)
     return Decision(after, condition, _is_waiting(cr, after, routers, now), acks)
 
 
@@ -84,28 +99,17 @@ def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView],
 
 
 def _target(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, withdrawn: Collection[str]
 ) -> tuple[CentroidSet | None, Condition | None]:
     """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
     pin = cr.spec.centroids.pin
-    by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
     if pin:
+        by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
         # An EldrFit may have been deleted while its set is still in use: the table knows it.
         known = by_name | {found.fit: found for found in table.sets}
         return known.get(pin), None if pin in known else _pin_problem(pin, fits, sorted(by_name))
-    slots = cr.spec.decode.replicas
-    eligible = [
-        (fit.finished_at, fit.name) for fit in fits if fit.name in by_name and by_name[fit.name].k == slots
-    ]
-    if not eligible:
-        return None, None
-    finished, name = max(eligible)
-    active = table.active
-    if active is not None and active.k == slots and name != active.fit:
-        made = next((fit.finished_at for fit in fits if fit.name == active.fit), table.activated_at)
-        if made is not None and finished <= made:
-            return None, None
-    return by_name[name], None
+    best = candidates(cr, fits, table, withdrawn)
+    return (best[-1].accepted_set if best else None), None
 
 
 def _pin_problem(pin: str, fits: Sequence[EldrFit], accepted: list[str]) -> Condition:
@@ -147,7 +151,26 @@ def _step(
     )
 
 
-def _condition(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> Condition:
+def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
+    remedy = (
+        f"let the operator reach port {contract.PORT_ADMIN} of the routers (examples/network-policy.yaml)"
+    )
+    if any(router.refuses_token for router in routers):
+        remedy = (
+            f"Secret {contract.admin_secret_name(cr.name)} has changed since they started: restart their pods"
+            f" (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
+        )
+    text = f"nothing is known of the routers, they go on with what they have: {_lacking(routers)}; {remedy}"
+    return _says("Unknown", "RoutersUnreachable", text)
+
+
+def _router_workload(cr: EldrDeployment) -> str:
+    return contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
+
+
+def _condition(
+    cr: EldrDeployment, table: Table, fits: Sequence[EldrFit], routers: Sequence[RouterView], now: datetime
+) -> Condition:
     active, staged = table.active, table.staged
     serving = "False" if active is None else "True"
     if complaints := [f"{router.pod.name}: {router.complaint}" for router in routers if router.complaint]:
@@ -169,17 +192,29 @@ def _condition(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], 
             return _says(serving, "Staging", f"the set of EldrFit {staged.fit} waits for a ready router")
         return _says(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
     if active is None:
-        least = cr.spec.refit.min_samples
-        meanwhile = (
-            "requests go where they add least to the expected step time"
-            if cr.spec.router.policy == contract.POLICY_MARGINAL
-            else "requests go to the engine with the fewest in flight"
-        )
-        text = f"no centroid set yet: {meanwhile}; the first fit runs when routers hold {least} log records"
-        if cr.spec.refit.suspend == "Enabled":
-            text = "no centroid set yet, and spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
-        return _says("False", "Bootstrapping", text)
+        return _says("False", "Bootstrapping", _bootstrapping(cr, fits))
     return _active_condition(cr, table, active, routers, now)
+
+
+def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
+    meanwhile = (
+        "requests go where they add least to the expected step time"
+        if cr.spec.router.policy == contract.POLICY_MARGINAL
+        else "requests go to the engine with the fewest in flight"
+    )
+    if cr.spec.refit.suspend == "Enabled":
+        follows = "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
+    elif running := [fit.name for fit in fits if not fit.is_finished]:
+        follows = f"EldrFit {running[0]} is about to make one"
+    elif failed := sorted((fit.finished_at, fit.name, fit.state[1]) for fit in fits if fit.is_finished):
+        _, name, reason = failed[-1]
+        follows = (
+            f"EldrFit {name} ended {reason} (kubectl describe ef {name}); it is tried again, at first after"
+            " 5 minutes, later after up to 6 hours"
+        )
+    else:
+        follows = f"the first fit runs when routers hold {cr.spec.refit.min_samples} log records"
+    return f"no centroid set yet: {meanwhile}; {follows}"
 
 
 def _active_condition(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from eldr_operator.conditions import Condition
-from eldr_operator.fits.planner import Plan
 from eldr_operator.locality.activation import Decision
+from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
-from eldr_operator.locality.routing import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class Look:
     ----------
     routers : sequence of RouterView
         Ready ones.
-    before : Table
+    before : Memory
         As the routing ConfigMap has it.
     decision : Decision
-        What it is to become.
+        What the table is to become.
     """
 
     routers: Sequence[RouterView]
-    before: Table
+    before: Memory
     decision: Decision
 
 
@@ -38,20 +38,23 @@ class Outcome:
     Parameters
     ----------
     routers : sequence of RouterView
+    memory : Memory
+        As it was written.
     decision : Decision
-        The activation's last step, as it was written.
+        The activation's last step.
     signatures : Condition
-    plan : Plan
-        Of automatic fits.
-    finished : bool
-        Whether a fit has finished.
+    wake_at : datetime or None
+        When the next fit is due.
+    is_unfinished : bool
+        Whether a fit was created or has finished, and more follows from it at once.
     refused : str
         Why the routing table could not be written; empty if it was.
     """
 
     routers: Sequence[RouterView]
+    memory: Memory
     decision: Decision
     signatures: Condition
-    plan: Plan
-    finished: bool
+    wake_at: datetime | None
+    is_unfinished: bool
     refused: str

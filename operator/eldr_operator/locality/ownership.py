@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from eldr import contract
@@ -9,6 +10,7 @@ from eldr_operator import meta
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier, owner_uids
+from eldr_operator.kube.queue import Key
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
 
@@ -27,15 +29,19 @@ class Ownership:
     def __init__(self, api: Api, applier: Applier) -> None:
         self._api = api
         self._applier = applier
+        self._kept: dict[Key, frozenset[str | None]] = {}
 
     async def keep_sets(self, cr: EldrDeployment, table: Table) -> None:
         """Own the ConfigMaps of sets in use beside their EldrFit, and let go of the others.
 
         So deleting an EldrFit never collects a set that routers use.
         """
+        kept = frozenset({cr.spec.centroids.pin, *(found.fit for found in table.sets)})
+        if self._kept.get((cr.namespace, cr.name)) == kept:
+            return
         selector = f"{contract.LABEL_DEPLOYMENT}={cr.name},{contract.LABEL_FIT}"
-        kept = {cr.spec.centroids.pin, *(found.fit for found in table.sets)}
-        for live in await self._api.list("ConfigMap", cr.namespace, labels=selector, metadata_only=True):
+        listed, _ = await self._api.list("ConfigMap", cr.namespace, labels=selector, metadata_only=True)
+        for live in listed:
             metadata, owners = live["metadata"], owner_uids(live)
             wanted = metadata["labels"][contract.LABEL_FIT] in kept
             if wanted == (cr.metadata.uid in owners):
@@ -45,6 +51,11 @@ class Ownership:
                 await self._applier.delete("ConfigMap", live)
                 continue
             await self._own("v1", "ConfigMap", live, meta.owner_of(cr, controller=False) if wanted else None)
+        self._kept[cr.namespace, cr.name] = kept
+
+    def forget(self, key: Key) -> None:
+        """Drop what is remembered of a deployment that is gone."""
+        self._kept.pop(key, None)
 
     async def adopt_fit(self, cr: EldrDeployment, live: Object) -> None:
         """Make an EldrFit that a user created go when its deployment goes."""
@@ -62,3 +73,23 @@ class Ownership:
         except ApiError as error:
             if error.status not in {404, 409}:
                 raise
+
+
+def is_of_another(fit: Mapping[str, Any], uid: str) -> bool:
+    """Tell whether an EldrFit belongs to an earlier deployment of the same name: it was judged on that one's traffic.
+
+    One without an owner was just created by a user, who may do so before the deployment is there.
+
+    Parameters
+    ----------
+    fit : mapping
+        The live object.
+    uid : str
+        Of the deployment that is there now.
+    """
+    owners = [
+        owner["uid"]
+        for owner in fit["metadata"].get("ownerReferences") or ()
+        if owner["kind"] == contract.KIND_DEPLOYMENT
+    ]
+    return bool(owners) and uid not in owners

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
-from eldr_operator.locality import activation, routers, routing, signatures
+from eldr_operator.locality import activation, memory, routers, signatures
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.router_view import RouterView, ready_routers
@@ -60,6 +60,7 @@ class Locality:
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
         self._windows: dict[Key, signatures.Window] = {}
+        self._unreached: dict[Key, datetime] = {}
 
     async def look(
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], live: Snapshot, now: datetime
@@ -67,9 +68,17 @@ class Locality:
         """Ask the routers, and decide which set is next."""
         views = await routers.look(self._http, ready_routers(live.pods), live.token)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        history = cr.status.get("history") or [{"epoch": 0}]
-        before = routing.read(found, last_epoch=int(history[-1]["epoch"]))
-        return Look(views, before, activation.decide(cr, all_fits, before, views, now))
+        before = memory.read(found, cr.status)
+        decision = activation.decide(
+            cr,
+            all_fits,
+            before.table,
+            views,
+            now,
+            withdrawn=before.withdrawn,
+            unreached_since=self._unreached_since((cr.namespace, cr.name), views, now),
+        )
+        return Look(views, before, decision)
 
     async def reconcile(
         self,
@@ -78,10 +87,14 @@ class Locality:
         live: Snapshot,
         look: Look,
         *,
+        taken: Collection[str],
         is_readable: bool,
         now: datetime,
     ) -> Outcome:
-        """Publish the routing table, carry fits forward and plan new ones.
+        """Plan fits and carry them forward, and publish the routing table with what is to be remembered.
+
+        Fits are created before the memory is written: one that was made and not remembered is found by its name, one
+        that was remembered and not made would be lost.
 
         Parameters
         ----------
@@ -89,26 +102,45 @@ class Locality:
         all_fits : sequence of EldrFit
         live : Snapshot
         look : Look
+        taken : collection of str
+            Names of all EldrFits of the namespace.
         is_readable : bool
             Whether routers may read the shards that the table names; they must not be told of others.
         now : datetime
+
+        Raises
+        ------
+        ConflictError
+            If another pass has written the memory since it was read.
         """
-        decision, refused = look.decision, ""
-        if is_readable:
-            refused = await self._publish(cr, decision.table, live)
-        if refused or not is_readable:
-            decision = replace(decision, table=look.before)
+        before, decision = look.before, look.decision
         finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
-        samples = sum(view.samples for view in look.routers)
-        plan = planner.plan(cr, all_fits, decision.table, samples, now)
-        await self._runs.carry_out(cr, plan, all_fits)
-        await self._ownership.keep_sets(cr, decision.table)
+        active = before.table.active
+        situation = planner.Situation(
+            fits=all_fits,
+            taken=taken,
+            table=before.table,
+            withdrawn=before.withdrawn,
+            before=before.refit,
+            samples=sum(view.samples for view in look.routers),
+            is_refused=active is not None and any(view.refusal(active) for view in look.routers),
+        )
+        plan = planner.plan(cr, situation, now)
+        created = await self._runs.carry_out(cr, plan, all_fits)
+        after = replace(before, refit=plan.refit)
+        if is_readable:
+            after = after.with_table(decision.table)
+        refused = await self._publish(cr, after, live)
+        if refused:
+            after = before
+        await self._ownership.keep_sets(cr, after.table)
         return Outcome(
             routers=look.routers,
+            memory=after,
             decision=decision,
             signatures=self._judge_signatures(cr, look.routers, now),
-            plan=plan,
-            finished=finished,
+            wake_at=plan.wake_at,
+            is_unfinished=finished or created,
             refused=refused,
         )
 
@@ -119,14 +151,21 @@ class Locality:
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._windows.pop(key, None)
+        self._unreached.pop(key, None)
+        self._ownership.forget(key)
 
-    async def _publish(self, cr: EldrDeployment, wanted: routing.Table, live: Snapshot) -> str:
-        manifest = routing.config_map(cr, wanted)
+    def _unreached_since(self, key: Key, views: Sequence[RouterView], now: datetime) -> datetime | None:
+        if not views or not all(view.problem for view in views):
+            self._unreached.pop(key, None)
+            return None
+        return self._unreached.setdefault(key, now)
+
+    async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> str:
+        manifest = memory.config_map(cr, after)
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        found = live.owned(kind, name, cr.metadata.uid)
         try:
-            await self._applier.apply(
-                (cr.namespace, cr.name), manifest, live.owned(kind, name, cr.metadata.uid)
-            )
+            await self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
         except OwnedElsewhereError as error:
             return str(error)
         except ApiError as error:

@@ -78,6 +78,8 @@ class RouterView:
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
     law : StepLaw or None
         Of a median decode engine.
+    refuses_token : bool
+        Whether it does not answer because it knows another token.
     """
 
     pod: RouterPod
@@ -93,6 +95,7 @@ class RouterView:
     expert_share: float | None = None
     expert_share_error: float = 0.0
     law: StepLaw | None = None
+    refuses_token: bool = False
 
     @classmethod
     def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:

@@ -26,7 +26,8 @@ async def _look(client: httpx.AsyncClient, pod: RouterPod, token: str) -> Router
         answer.raise_for_status()
         return RouterView.of(pod, answer.json())
     except httpx.HTTPStatusError as error:
-        return RouterView(pod, problem=f"answers {error.response.status_code}")
+        status = error.response.status_code
+        return RouterView(pod, problem=f"answers {status}", refuses_token=status == httpx.codes.UNAUTHORIZED)
     except httpx.HTTPError as error:
         # The class, not the text: texts hold ports and errno, and would rewrite the status.
         return RouterView(pod, problem=f"does not answer ({type(error).__name__})")

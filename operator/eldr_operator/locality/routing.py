@@ -1,22 +1,16 @@
-"""The routing ConfigMap: settings and centroid sets for routers, and the operator's memory of activations. Pure."""
+"""The routing table: settings and centroid sets for routers. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import clock, meta
 from eldr_operator.models import CentroidSet, EldrDeployment
 
 Object = dict[str, Any]
-
-MEMORY_KEY = "activation.json"
-"""Read by the operator only: ``{"previous": SET | null, "activatedAt", "stagedAt": time | null, "reason": str}``.
-It stands beside the routing table, so that both change in one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +46,8 @@ class Table:
         return [shard.name for found in self.sets for shard in found.shards]
 
 
-def config_map(cr: EldrDeployment, table: Table) -> Object:
-    """Return the routing ConfigMap; its format is told at :data:`eldr.contract.ROUTING_VERSION`."""
+def document(cr: EldrDeployment, table: Table) -> str:
+    """Return what routers read; its format is told at :data:`eldr.contract.ROUTING_VERSION`."""
     spec = cr.spec
     routing = {
         "version": contract.ROUTING_VERSION,
@@ -68,49 +62,29 @@ def config_map(cr: EldrDeployment, table: Table) -> Object:
         "sample_rate": spec.signatures.sample_percent / 100,
         "lease_seconds": float(spec.engine.lease_seconds),
         "slots": spec.decode.replicas,
-        "active": _dump(table.active),
-        "staged": _dump(table.staged),
+        "active": dump(table.active),
+        "staged": dump(table.staged),
     }
-    memory = {
-        "previous": _dump(table.previous),
-        "activatedAt": table.activated_at and clock.stamp(table.activated_at),
-        "stagedAt": table.staged_at and clock.stamp(table.staged_at),
-        "reason": table.reason,
-    }
-    head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
-    return head | {"data": {contract.ROUTING_KEY: _json(routing), MEMORY_KEY: _json(memory)}}
+    return json.dumps(routing, indent=1, sort_keys=True)
 
 
-def read(live: Mapping[str, Any] | None, last_epoch: int = 0) -> Table:
-    """Return the table of a live ConfigMap.
+def read(text: str) -> Table:
+    """Return what a document says of centroid sets; what routers need not know is not in it.
 
-    An absent or damaged one is an empty table, written anew; it goes on from ``last_epoch``, because an epoch must
-    never name two tables.
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        If it is damaged.
     """
-    try:
-        data = (live or {})["data"]
-        routing = json.loads(data[contract.ROUTING_KEY])
-        memory = json.loads(data.get(MEMORY_KEY, "{}"))
-        return Table(
-            epoch=int(routing["epoch"]),
-            active=_load(routing["active"]),
-            staged=_load(routing["staged"]),
-            previous=_load(memory.get("previous")),
-            activated_at=clock.read(memory.get("activatedAt")),
-            staged_at=clock.read(memory.get("stagedAt")),
-            reason=str(memory.get("reason", "")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return Table(epoch=last_epoch)
+    routing = json.loads(text)
+    return Table(epoch=int(routing["epoch"]), active=load(routing["active"]), staged=load(routing["staged"]))
 
 
-def _load(pointer: Object | None) -> CentroidSet | None:
+def load(pointer: Object | None) -> CentroidSet | None:
+    """Read a pointer to a set."""
     return None if pointer is None else CentroidSet.model_validate(pointer)
 
 
-def _dump(pointer: CentroidSet | None) -> Object | None:
+def dump(pointer: CentroidSet | None) -> Object | None:
+    """Write a pointer to a set."""
     return None if pointer is None else pointer.model_dump(mode="json")
-
-
-def _json(value: Object) -> str:
-    return json.dumps(value, indent=1, sort_keys=True)

@@ -10,7 +10,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.errors import ApiError, OwnedElsewhereError
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.apply import Applier, owner_uids
+from eldr_operator.kube.apply import Applier, owned_elsewhere, owner_uids
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import desired
@@ -86,7 +86,7 @@ class Children:
                     return f"Secret {name}: {error.message or error}"
             return None
         if cr.metadata.uid not in owner_uids(found):
-            return f"Secret {name} exists and is not ours; delete it, or rename the EldrDeployment"
+            return str(owned_elsewhere("Secret", cr.name, found))
         if not live.token:
             return (
                 f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is made anew"

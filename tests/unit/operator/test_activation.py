@@ -210,9 +210,13 @@ def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
     fits = [make_fit("two", k=2, finished="2026-11-21T11:00:00Z")]
     decision = decide(scaled, fits, table, [router(active="two")], now)
     assert (decision.table, verdict(decision)) == (table, ("True", "KMismatch"))
-    fits.append(make_fit("four", k=4, finished="2026-11-21T10:00:00Z"))
+    fits.append(make_fit("old", k=4, finished="2026-11-21T10:00:00Z"))
+    assert decide(scaled, fits, table, [router(active="two")], now).table == table, (
+        "it was judged on the traffic of an earlier time"
+    )
+    fits.append(make_fit("four", k=4, finished="2026-11-21T11:10:00Z"))
     decision = decide(scaled, fits, table, [router(active="two")], now)
-    assert decision.table.staged == make_set("four", 4), "older, but of the right k"
+    assert decision.table.staged == make_set("four", 4)
     fits.append(make_fit("three", k=3, finished="2026-11-21T11:30:00Z"))
     active = Table(epoch=2, active=make_set("four", 4), activated_at=ago(60))
     assert decide(scaled, fits, active, [router(active="four")], now).table == active, (
@@ -246,3 +250,43 @@ def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now,
 def test_suspended_bootstrap_says_what_to_do(make_cr, now):
     decision = decide(make_cr(refit={"suspend": "Enabled"}), [], Table(), [], now)
     assert "create an EldrFit" in decision.condition.message
+
+
+@pytest.mark.parametrize(
+    ("view", "placement", "remedy"),
+    [
+        ({"problem": "does not answer (ConnectTimeout)"}, "Sidecar", "reach port 9100 of the routers"),
+        ({"problem": "answers 401", "refuses_token": True}, "Sidecar", "deployment/x-prefill"),
+        ({"problem": "answers 401", "refuses_token": True}, "Deployment", "deployment/x-router"),
+    ],
+)
+def test_routers_out_of_reach_are_told_of(make_cr, make_fit, make_set, now, ago, view, placement, remedy):
+    views = [RouterView(RouterPod("r0", "127.0.0.1", None), **view)]
+    cr = make_cr(router={"placement": placement})
+    table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
+    for known in (Table(), table):
+        decision = decide(
+            cr, [make_fit("a")] * bool(known.active), known, views, now, unreached_since=ago(30)
+        )
+        assert (decision.table, verdict(decision)) == (known, ("Unknown", "RoutersUnreachable"))
+        assert f"router r0 ({view['problem']})" in decision.condition.message
+        assert remedy in decision.condition.message
+        early = decide(cr, [], known, views, now, unreached_since=ago(29))
+        assert early.condition.reason != "RoutersUnreachable"
+
+
+@pytest.mark.parametrize(
+    ("fits", "text"),
+    [
+        ([], "the first fit runs when routers hold 1000 log records"),
+        ([("x-bootstrap", "Running")], "EldrFit x-bootstrap is about to make one"),
+        (
+            [("x-bootstrap", "Rejected"), ("x-bootstrap-2", "Failed", "2026-11-21T11:00:00Z")],
+            "EldrFit x-bootstrap-2 ended Failed (kubectl describe ef x-bootstrap-2); it is tried again",
+        ),
+    ],
+)
+def test_why_there_is_no_set_yet(make_cr, make_fit, now, fits, text):
+    decision = decide(make_cr(), [make_fit(*fit) for fit in fits], Table(), [], now)
+    assert decision.condition.reason == "Bootstrapping"
+    assert text in decision.condition.message

@@ -2,7 +2,6 @@
 
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import kubernetes_validate
@@ -11,7 +10,7 @@ import yaml
 
 from eldr import contract
 from eldr_operator.fits.job import fit_job
-from eldr_operator.locality import routing
+from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.workloads import desired
 from eldr_operator.workloads.podpatch import patched
@@ -40,7 +39,7 @@ def example(name: str) -> EldrDeployment:
 
 def children(cr, table):
     """Everything that is applied for a deployment: the routing table comes last."""
-    return [*desired.children(cr, table.shards, IMAGE), routing.config_map(cr, table)]
+    return [*desired.children(cr, table.shards, IMAGE), memory.config_map(cr, memory.Memory(table))]
 
 
 def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
@@ -118,10 +117,8 @@ def test_what_restarts_pods(make_cr, spec, restarts):
     assert changed == restarts
 
 
-def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
-    live = routing.config_map(make_cr(), table)
-    assert routing.read(live) == table
-    shape = json.loads(live["data"][contract.ROUTING_KEY])
+def test_what_routers_read(make_cr, table):
+    shape = json.loads(routing.document(make_cr(), table))
     assert list(shape) == sorted(
         [
             *(
@@ -144,12 +141,6 @@ def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
         "k": 2,
         "shards": [{"name": "b-0", "sha256": "00"}],
     }
-
-
-@pytest.mark.parametrize("live", [None, {}, {"data": {}}, {"data": {contract.ROUTING_KEY: "{"}}])
-def test_a_damaged_routing_table_is_an_empty_one(live):
-    assert routing.read(live) == routing.Table()
-    assert routing.read(live, last_epoch=7) == routing.Table(epoch=7), "an epoch names one table for ever"
 
 
 def test_grace_period_is_the_time_both_containers_need(make_cr):
@@ -271,8 +262,3 @@ def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
     nulled = make_cr(decode={"podTemplate": {"metadata": {"labels": None}}})
     found = by_kind(nulled)["StatefulSet", "x-decode"]["spec"]["template"]["metadata"]["labels"]
     assert found[contract.LABEL_ROLE] == "decode"
-
-
-def test_time_is_read_back(make_cr):
-    table = routing.Table(epoch=1, activated_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned")
-    assert routing.read(routing.config_map(make_cr(), table)) == table

@@ -5,13 +5,13 @@ import pytest
 
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
 from eldr_operator.errors import Problem
-from eldr_operator.fits.planner import Plan
 from eldr_operator.kube import events
 from eldr_operator.locality import activation
+from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
 from eldr_operator.locality.routing import Table
-from eldr_operator.status import HISTORY, status
+from eldr_operator.status import status
 from eldr_operator.workloads.roles import Role, Workloads, role
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
@@ -33,7 +33,7 @@ class Seen:
         return Seen(replace(self.running, **of_workloads), replace(self.outcome, **of_outcome), problems)
 
     def with_table(self, table):
-        return self.but(decision=replace(self.outcome.decision, table=table))
+        return self.but(memory=self.outcome.memory.with_table(table))
 
     def status(self, cr, now):
         return status(cr, self.problems, self.running, self.outcome, now)
@@ -45,10 +45,11 @@ def seen(make_cr, now):
     decision = activation.decide(make_cr(), [], Table(), views, now)
     outcome = Outcome(
         routers=views,
+        memory=Memory(),
         decision=decision,
         signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
-        plan=Plan((), (), {}, None),
-        finished=False,
+        wake_at=None,
+        is_unfinished=False,
         refused="",
     )
     running = Workloads(prefill=READY, decode=DECODE, router=replace(READY, type="RouterReady"))
@@ -131,16 +132,6 @@ def test_transition_times_move_only_when_status_flips(make_cr, seen, now):
     times = {found["type"]: found["lastTransitionTime"] for found in second["conditions"]}
     assert times["DecodeReady"] == times["Ready"] == "2026-11-21T13:00:00Z"
     assert times["PrefillReady"] == times["Available"] == "2026-11-21T12:00:00Z"
-
-
-def test_history_grows_with_the_epoch_and_is_bounded(make_cr, make_set, seen, now):
-    live = {}
-    for epoch in range(1, HISTORY + 3):
-        table = Table(epoch=epoch, active=make_set(f"f{epoch}"), activated_at=now, reason="Accepted")
-        observed = seen.with_table(table)
-        live = observed.status(make_cr(live), now)
-        assert observed.status(make_cr(live), now) == live
-    assert [entry["epoch"] for entry in live["history"]] == list(range(3, HISTORY + 3))
 
 
 def test_events_only_for_changes(make_cr, make_set, seen, now):
