@@ -64,7 +64,9 @@ class Operator:
         return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=15).text
 
     def passes(self) -> int:
-        """Return how many reconciliations there were; while a test runs there is one deployment."""
+        """Return how many reconciliations there were since its start; while a test runs there is one deployment."""
+        if self._process is None or self._process.poll() is not None:
+            return 0
         line = re.search(
             r'^eldr_operator_reconcile_total{result="success"} (\S+)$', self.metrics(), re.MULTILINE
         )

@@ -18,7 +18,7 @@ class PretendRouter:
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
     ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``is_deaf`` lets it answer
-    nobody, as behind a NetworkPolicy; the token is that of its start, as a real one's.
+    nobody, as behind a NetworkPolicy; the token is that of when it was first asked, as a real one's is that of its start.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -30,7 +30,7 @@ class PretendRouter:
         self.refuse: dict[str, str] = {}
         self.is_holding = False
         self.is_deaf = False
-        self._token = self._read_token()
+        self._token = ""
         self._active: dict[str, Any] | None = None
         router = self
 
@@ -58,6 +58,7 @@ class PretendRouter:
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
         if self.is_deaf:
             return 503, {}
+        self._token = self._token or self._read_token()
         if authorization != f"Bearer {self._token}":
             return 401, {}
         if path != contract.PATH_STATE:
@@ -65,7 +66,7 @@ class PretendRouter:
         return 200, self.answer_state()
 
     def restart(self) -> None:
-        self._token = self._read_token()
+        self._token = ""
 
     def _read_token(self) -> str:
         secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))

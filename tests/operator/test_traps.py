@@ -115,10 +115,13 @@ def test_routers_out_of_reach_are_told_of(world):
     world.condition("CentroidsActive", status="False", reason="Bootstrapping")
 
 
+@pytest.mark.timeout(240)
 def test_an_admin_secret_made_anew_is_told_of(world):
     world.up(centroids={"ackTimeoutSeconds": 1})
     world.kube.delete("Secret", contract.admin_secret_name("x"))
-    condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
+    condition = world.kube.until_condition(
+        KIND, "x", "CentroidsActive", seconds=150, status="Unknown", reason="RoutersUnreachable"
+    )
     assert "kubectl rollout restart deployment/x-prefill" in condition["message"]
     router(world).restart()
     world.condition("CentroidsActive", status="False", reason="Bootstrapping")

@@ -19,7 +19,7 @@ from eldr_operator.models import EldrDeployment
 Object = dict[str, Any]
 
 _CHILDREN = tuple(WATCHED.keys() - {contract.KIND_DEPLOYMENT, contract.KIND_FIT, "Pod"})
-_SECRET_SECONDS = 300.0
+_SECRET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
