@@ -8,7 +8,7 @@ import reprlib
 class _Short(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxlist = 3, 3
+        self.maxlevel, self.maxlist, self.maxdict = 3, 3, 3
         self.maxlong, self.maxstring, self.maxother = 40, 60, 60
 
     def repr_int(self, x: int, level: int) -> str:
@@ -19,6 +19,7 @@ class _Short(reprlib.Repr):
 
 
 _SHORT = _Short()
+_LONGEST = 120  # what is nested can be long though each part is short
 
 
 def shown(value: object) -> str:
@@ -29,4 +30,5 @@ def shown(value: object) -> str:
     >>> shown("text"), shown(10**400)
     ("'text'", '100000000000000000...0000000000000000000')
     """
-    return _SHORT.repr(value)
+    text = _SHORT.repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
