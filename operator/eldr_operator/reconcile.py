@@ -91,7 +91,7 @@ class Reconciler:
             cr,
             self._children,
             live,
-            broken=spec.blocked_roles(problems),
+            broken=spec.blocked_roles(cr, problems),
             shards=look.decision.table.shards,
             ready_routers=len(look.routers),
         )
