@@ -95,6 +95,7 @@ class Reconciler:
             shards=look.decision.table.shards,
             ready_routers=len(look.routers),
         )
+        await self._recorder.undone(cr, self._applier.take_undone((cr.namespace, cr.name)), now)
         outcome = await self._locality.reconcile(
             cr, all_fits, live, look, is_readable=running.is_readable, now=now
         )

@@ -7,12 +7,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eldr_operator.errors import OwnedElsewhereError
+from eldr import contract
+from eldr_operator.errors import ApiError, OwnedElsewhereError
+from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
 from eldr_operator.metrics import Metrics
 
 Object = dict[str, Any]
 Key = tuple[str, str]
+
+_INVALID = 422
+_RESTORER = f"{contract.FIELD_MANAGER}-undo"
+"""Another name than ours: what is set in ours beside an apply would stay when a later manifest lacks it."""
 
 
 def owner_uids(live: Mapping[str, Any]) -> list[str]:
@@ -24,7 +30,8 @@ class Applier:
     """Applies manifests.
 
     What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
-    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone.
+    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. What others
+    added to the pods of a Deployment or StatefulSet is removed after an apply.
 
     Parameters
     ----------
@@ -36,6 +43,7 @@ class Applier:
         self._api = api
         self._metrics = metrics
         self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
+        self._undone: dict[Key, list[str]] = {}
 
     async def apply(self, owner: Key, manifest: Object, live: Object | None) -> Object:
         """Bring one child to its manifest.
@@ -68,10 +76,45 @@ class Applier:
         key, digest = (kind, metadata["name"]), _digest(manifest)
         if live is not None and remembered.get(key) == (digest, _version(live)):
             return live
-        applied = await self._api.apply(manifest)
+        try:
+            applied = await self._api.apply(manifest)
+        except ApiError as refusal:
+            applied = await self._restored(owner, manifest, live, refusal)
         self._metrics.writes.labels(kind, "apply").inc()
+        if found := foreign.additions(applied, contract.FIELD_MANAGER):
+            patch = foreign.removal(applied, found)
+            try:
+                applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
+            except ApiError as error:
+                if error.status == _INVALID and error.reason != "Invalid":
+                    return applied  # it has just changed again: not remembered, so the next pass looks anew
+                raise
         remembered[key] = (digest, _version(applied))
         return applied
+
+    async def _restored(self, owner: Key, manifest: Object, live: Object | None, refusal: ApiError) -> Object:
+        """Put a pod's spec back whole, where what others made of it keeps the API server from applying ours."""
+        found = foreign.additions(live, contract.FIELD_MANAGER) if live is not None else []
+        if live is None or not found or refusal.status != _INVALID:
+            raise refusal
+        try:
+            await self._undo(owner, manifest, foreign.restoration(live, manifest), _RESTORER, found)
+        except ApiError:
+            raise refusal from None
+        return await self._api.apply(manifest)
+
+    async def _undo(
+        self, owner: Key, manifest: Object, patch: list[Object], manager: str, found: list[foreign.Addition]
+    ) -> Object:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        made = await self._api.json_patch(kind, metadata["namespace"], metadata["name"], patch, manager)
+        self._metrics.writes.labels(kind, "undo").inc()
+        self._undone.setdefault(owner, []).append(f"{kind} {metadata['name']}: {foreign.told(found)}")
+        return made
+
+    def take_undone(self, owner: Key) -> list[str]:
+        """Return what others had changed and was undone since this was asked last, with who did it."""
+        return self._undone.pop(owner, [])
 
     async def patch(self, manifest: Object, subresource: str = "") -> Object:
         """Apply part of an object that somebody else made; the caller compared already."""
@@ -92,6 +135,7 @@ class Applier:
     def forget(self, owner: Key) -> None:
         """Drop what is remembered of a custom resource that is gone."""
         self._applied.pop(owner, None)
+        self._undone.pop(owner, None)
 
 
 def _digest(manifest: Object) -> str:
