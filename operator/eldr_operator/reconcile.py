@@ -100,10 +100,11 @@ class Reconciler:
             cr,
             self._children,
             live,
-            broken=spec.blocked_roles(problems),
+            broken=spec.blocked_roles(cr, problems),
             shards=look.decision.table.shards,
             ready_routers=len(look.routers),
         )
+        await self._recorder.undone(cr, self._applier.take_undone((cr.namespace, cr.name)), now)
         outcome = await self._locality.reconcile(
             cr, all_fits, live, look, taken=taken, is_readable=running.is_readable, now=now
         )

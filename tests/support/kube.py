@@ -57,15 +57,11 @@ class Kube:
         url: str,
         body: Object | None = None,
         content: str = "application/json",
+        accept: str = "application/json",
         **query: str,
     ) -> Object:
-        answer = self._client.request(
-            method,
-            url,
-            json=body,
-            params=query,
-            headers={"Content-Type": content} if body is not None else None,
-        )
+        headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
+        answer = self._client.request(method, url, json=body, params=query, headers=headers)
         if answer.is_error:
             raise Refused(answer)
         return answer.json()

@@ -67,6 +67,15 @@ def of_fit(before: Status, after: Status) -> list[Event]:
     return [Event("Warning" if new["status"] == "False" else "Normal", f"Fit{new['reason']}", new["message"])]
 
 
+def undone(what: str) -> Event:
+    """Return the event of a foreign change that was undone."""
+    return Event(
+        "Warning",
+        "ForeignChangeUndone",
+        f"{what} was removed: the operator writes this object; use the EldrDeployment, for example podTemplate",
+    )
+
+
 def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime) -> Object:
     """Return the Event object."""
     kind = contract.KIND_DEPLOYMENT if isinstance(about, EldrDeployment) else contract.KIND_FIT

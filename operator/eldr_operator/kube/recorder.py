@@ -56,6 +56,16 @@ class Recorder:
             if error.status in {404, 409}:  # deleted in the meantime
                 return
             raise
+        await self._tell(kind, about, happened, now)
+
+    async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
+        """Write an Event for each object to which others had added something that was removed."""
+        happened = [events.undone(each) for each in undone]
+        await self._tell(contract.KIND_DEPLOYMENT, cr, happened, now)
+
+    async def _tell(
+        self, kind: str, about: EldrDeployment | EldrFit, happened: Sequence[events.Event], now: datetime
+    ) -> None:
         for event in happened:
             logger.info(
                 "%s %s/%s: %s: %s", kind, about.metadata.namespace, about.name, event.reason, event.message

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import arguments, patches, schedule, templates, variables
+from eldr_operator.validation import arguments, patches, routers, schedule, templates, variables
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -15,6 +15,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     return [
         *schedule.problems(cr.spec.refit),
         *arguments.problems(cr),
+        *routers.problems(cr),
         *variables.problems(cr),
         *templates.problems(cr),
         *patches.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
@@ -22,11 +23,18 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     ]
 
 
-def blocked_roles(found: Iterable[Problem]) -> set[str]:
+def blocked_roles(cr: EldrDeployment, found: Iterable[Problem]) -> set[str]:
     """Return the roles whose workload must stay as it is, because a field that it is made from cannot be used."""
-    fields = [problem.field for problem in found]
+    router = contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
+    fields = {
+        contract.ROLE_PREFILL: ["spec.prefill.", "spec.engine."],
+        contract.ROLE_DECODE: ["spec.decode.", "spec.engine."],
+        contract.ROLE_ROUTER: [],
+    }
+    fields[router].append("spec.router.")
+    unusable = [problem.field for problem in found]
     return {
         role
-        for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE)
-        if any(field.startswith((f"spec.{role}.", "spec.engine.")) for field in fields)
+        for role, prefixes in fields.items()
+        if any(field.startswith(tuple(prefixes)) for field in unusable)
     }

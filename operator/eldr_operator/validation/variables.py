@@ -1,13 +1,15 @@
-"""Environment variables for vLLM that would undo what the operator has set up. Pure."""
+"""Environment variables of engines and routers that would undo what the operator has set up. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.validation.templates import engine_patches
+from eldr_operator.validation import names, routers
+from eldr_operator.validation.templates import container_patches
 from eldr_operator.workloads.vllm import PLUGIN, PLUGIN_DIR, SIDE_CHANNEL_PORT
 
 Object = dict[str, Any]
@@ -51,29 +53,64 @@ _RULES: Mapping[str, tuple[Callable[[str], bool] | None, str]] = {
 """By name: which values do no harm, None for no value at all; and what to do instead."""
 
 
+_IDENTITY: Mapping[str, str] = {
+    contract.ENV_POD_IP: "status.podIP",
+    contract.ENV_POD_NAME: "metadata.name",
+    contract.ENV_POD_NAMESPACE: "metadata.namespace",
+}
+"""By name: the field of the pod that the operator's arguments count on."""
+
+
 def problems(cr: EldrDeployment) -> list[Problem]:
-    """Return the refused variables of an engine's three sources; only vLLM's are looked at."""
-    if cr.spec.engine.type != "vLLM":
-        return []
+    """Return the refused variables of engines and routers, wherever they are given."""
     spec = cr.spec
     return [
-        *_refused(spec.engine.env, "spec.engine.env"),
-        *_of_role(spec.prefill, "spec.prefill"),
-        *_of_role(spec.decode, "spec.decode"),
+        *_of_engine(cr, spec.engine.env, "spec.engine.env"),
+        *_of_role(cr, spec.prefill, "spec.prefill"),
+        *_of_role(cr, spec.decode, "spec.decode"),
+        *_identity(spec.router.env, "spec.router.env"),
     ]
 
 
-def _of_role(role: RoleSpec, field: str) -> Iterator[Problem]:
-    yield from _refused(role.env, f"{field}.env")
-    for where, container in engine_patches(role, field):
-        variables = container.get("env")
-        yield from _refused(variables if isinstance(variables, list) else (), f"{where}.env")
+def _of_role(cr: EldrDeployment, role: RoleSpec, field: str) -> Iterator[Problem]:
+    yield from _of_engine(cr, role.env, f"{field}.env")
+    for name, where, container in container_patches(role, field):
+        variables, here = container.get("env"), f"{where}.env"
+        yield from _names(variables, here)
+        if name == contract.CONTAINER_ENGINE:
+            yield from _of_engine(cr, variables, here)
+        elif name == contract.CONTAINER_ROUTER:
+            yield from _identity(variables, here)
+            yield from routers.variables(variables, here)
 
 
-def _refused(variables: Iterable[Object], field: str) -> Iterator[Problem]:
-    for index, variable in enumerate(variables):
-        name = variable.get("name") if isinstance(variable, dict) else None
-        if not isinstance(name, str) or name not in _RULES:
+def _of_engine(cr: EldrDeployment, variables: Any, field: str) -> Iterator[Problem]:
+    yield from _identity(variables, field)
+    if cr.spec.engine.type == "vLLM":
+        yield from _refused(variables, field)
+
+
+def _names(variables: Any, field: str) -> Iterator[Problem]:
+    """Find names that the schema refuses elsewhere."""
+    for index, name, _ in names.named(variables):
+        if not names.is_variable(name):
+            yield Problem("InvalidVariable", f"{field}[{index}].name", name, names.VARIABLE_REMEDY)
+
+
+def _identity(variables: Any, field: str) -> Iterator[Problem]:
+    for index, name, variable in names.named(variables):
+        if name not in _IDENTITY:
+            continue
+        source = variable.get("valueFrom")
+        reference = source.get("fieldRef") if isinstance(source, dict) else None
+        if not isinstance(reference, dict) or reference.get("fieldPath") != _IDENTITY[name]:
+            remedy = f"remove it: it is the pod's own {_IDENTITY[name]}, which arguments of the operator use"
+            yield Problem("InvalidVariable", f"{field}[{index}]", name, remedy)
+
+
+def _refused(variables: Any, field: str) -> Iterator[Problem]:
+    for index, name, variable in names.named(variables):
+        if name not in _RULES:
             continue
         is_harmless, remedy = _RULES[name]
         # What a Secret or ConfigMap will say is not known here; the engine's log is the place for that.

@@ -95,5 +95,8 @@ class Children:
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:
-    plain = {role: getattr(cr.spec, role).model_copy(update={"pod_template": {}}) for role in roles}
+    patched = {contract.ROLE_PREFILL: cr.spec.prefill, contract.ROLE_DECODE: cr.spec.decode}
+    plain = {
+        role: spec.model_copy(update={"pod_template": {}}) for role, spec in patched.items() if role in roles
+    }
     return cr.model_copy(update={"spec": cr.spec.model_copy(update=plain)})

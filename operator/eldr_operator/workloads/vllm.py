@@ -20,7 +20,7 @@ STARTUP_SECONDS: Final = 3600
 PLUGIN: Final = "eldr"
 """The name by which vLLM loads the plugin."""
 PLUGIN_DIR: Final = "/eldr/plugin"
-_PLUGIN_CONTAINER: Final = "eldr-plugin"
+PLUGIN_CONTAINER: Final = "eldr-plugin"
 _CACHE_DIR: Final = "/eldr/cache"
 SIDE_CHANNEL_PORT: Final = 5600
 """vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
@@ -79,7 +79,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
 def _plugin(image: str) -> Object:
     """Return the init container that copies our package, without dependencies, to where vLLM finds it."""
     return {
-        "name": _PLUGIN_CONTAINER,
+        "name": PLUGIN_CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["eldr"],

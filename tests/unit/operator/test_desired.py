@@ -13,7 +13,6 @@ from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.workloads import desired
-from eldr_operator.workloads.podpatch import patched
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -193,61 +192,6 @@ def test_fit_job(make_cr, make_fit):
         IMAGE,
     )
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
-
-
-TEMPLATE = {
-    "metadata": {"labels": {"a": "1"}},
-    "spec": {
-        "containers": [{"name": "engine", "env": [{"name": "A", "value": "1"}], "args": ["x"]}],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-        "securityContext": {"runAsUser": 1, "runAsNonRoot": True},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ({"metadata": {"labels": {"b": "2"}}}, lambda t: t["metadata"]["labels"] == {"a": "1", "b": "2"}),
-        ({"spec": {"nodeSelector": {"n": "1"}}}, lambda t: t["spec"]["nodeSelector"] == {"n": "1"}),
-        (
-            {
-                "spec": {
-                    "containers": [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}]}]
-                }
-            },
-            lambda t: (
-                t["spec"]["containers"]
-                == [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}], "args": ["x"]}]
-            ),
-        ),
-        (
-            {"spec": {"containers": [{"name": "engine", "args": ["y"]}]}},
-            lambda t: t["spec"]["containers"][0]["args"] == ["y"],
-        ),
-        (
-            {"spec": {"containers": [{"name": "extra", "image": None}]}},
-            lambda t: t["spec"]["containers"][1] == {"name": "extra"},
-        ),
-        ({"spec": {"securityContext": None}}, lambda t: "securityContext" not in t["spec"]),
-        (
-            {"spec": {"securityContext": {"runAsUser": None}}},
-            lambda t: t["spec"]["securityContext"] == {"runAsNonRoot": True},
-        ),
-        (
-            {"spec": {"tolerations": [{"key": "k"}]}},
-            lambda t: t["spec"]["tolerations"] == [{"key": "k"}],
-        ),
-        (
-            {"spec": {"volumes": [{"name": "m", "emptyDir": {}}]}},
-            lambda t: [v["name"] for v in t["spec"]["volumes"]] == ["tmp", "m"],
-        ),
-    ],
-)
-def test_pod_patches(patch, expected):
-    before = json.dumps(TEMPLATE)
-    assert expected(patched(TEMPLATE, patch))
-    assert json.dumps(TEMPLATE) == before, "the template is left as it was"
 
 
 def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):

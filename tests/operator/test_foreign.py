@@ -1,0 +1,114 @@
+"""What others add to our pods, with kubectl and otherwise: undone and told; what is none of ours goes on working."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+
+
+def kubectl(world, *arguments):
+    return world.kube.cluster.kubectl("-n", world.kube.namespace, *arguments)
+
+
+def workload(world, kind="Deployment", name="x-prefill"):
+    return world.kube.get(kind, name)
+
+
+def pod(world, kind="Deployment", name="x-prefill"):
+    return workload(world, kind, name)["spec"]["template"]["spec"]
+
+
+def events(world):
+    return [each["message"] for each in world.kube.list("Event") if each["reason"] == "ForeignChangeUndone"]
+
+
+def until_as_before(world, before, *which):
+    wait_for(lambda: pod(world, *which) == before, "what it was", 60, lambda: pod(world, *which))
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ["set", "env", "deployment/x-prefill", "-c", "engine", "FOO=bar", "BAR=2"],
+            "containers[engine].env[",
+        ),
+        (
+            ["set", "resources", "deployment/x-prefill", "-c", "engine", "--limits=cpu=1,memory=1Gi"],
+            "containers[engine].resources.limits",
+        ),
+        (
+            [
+                *("patch", "deployment/x-prefill", "--patch"),
+                '{"spec": {"template": {"spec": {"containers": [{"name": "spy", "image": "spy"}], "hostNetwork": true}}}}',
+            ],
+            "containers[spy]",
+        ),
+        (
+            ["set", "env", "deployment/x-prefill", "-c", "engine", "--from=secret/x-admin"],
+            "containers[engine].env[TOKEN]",
+        ),
+    ],
+    ids=["env", "resources", "container", "env from a secret"],
+)
+def test_additions_are_undone_and_told(world, command, told):
+    world.up()
+    before = pod(world)
+    kubectl(world, *command)
+    until_as_before(world, before)
+    wait_for(lambda: events(world), "an event", 60)
+    assert f"Deployment x-prefill: {told}" in events(world)[0]
+    assert f"(set by kubectl-{command[0]}) was removed" in events(world)[0]
+    assert len(events(world)) == 1
+    world.condition("ConfigValid", status="True")
+
+
+def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):
+    """A volume and a variable of ours with another source: with both at once the object is invalid."""
+    world.up()
+    which = ("StatefulSet", "x-decode")
+    before = pod(world, *which)
+    volume = {"name": "tmp", "emptyDir": None, "hostPath": {"path": "/mnt"}}
+    variable = {"name": "POD_IP", "value": "::1", "valueFrom": None}
+    patch = {"volumes": [volume], "containers": [{"name": "engine", "env": [variable]}]}
+    world.kube.strategic(*which, {"spec": {"template": {"spec": patch}}})
+    assert pod(world, *which) != before
+    until_as_before(world, before, *which)
+    wait_for(lambda: events(world), "an event", 60)
+    assert "StatefulSet x-decode: " in events(world)[0]
+    world.condition("ConfigValid", status="True")
+    # What was put back in another name is ours again: it goes when the manifest lets it go.
+    world.patch(
+        decode={"podTemplate": {"spec": {"volumes": [{"name": "tmp", "hostPath": {"path": "/tmp"}}]}}}
+    )
+    wait_for(
+        lambda: pod(world, *which)["volumes"] == [{"name": "tmp", "hostPath": {"path": "/tmp", "type": ""}}],
+        "the volume of the podTemplate",
+        60,
+        lambda: pod(world, *which),
+    )
+    world.condition("ConfigValid", status="True")
+
+
+def test_restarts_annotations_and_scaling_by_others_go_on_working(operator, world):
+    world.up()
+    kubectl(world, "rollout", "restart", "deployment/x-prefill", "statefulset/x-decode")
+    kubectl(world, "annotate", "deployment/x-prefill", "team=a")
+    mark = operator.audit_size()
+
+    def passes() -> int:
+        return sum(entry["requestURI"].endswith("/eldrdeployments/x") for entry in operator.requests(mark))
+
+    wait_for(lambda: passes() >= 6, "six looks at it", 90)
+    for which in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode")):
+        found = workload(world, *which)
+        assert RESTARTED in found["spec"]["template"]["metadata"]["annotations"]
+        assert found["metadata"]["generation"] == 2
+    assert workload(world)["metadata"]["annotations"]["team"] == "a"
+    assert events(world) == []
+    world.make_ready()
