@@ -262,10 +262,18 @@ STATE_VERSION: Final = 1
    "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
    "samples": n,                                                log records retained
    "locality": {"layers", "requests", "tables", "active_experts"} | null,   with MarginalUnion, see the admin API
+   "traffic": {"epoch": n, "digest": str,                       all requests with a signature since this epoch became active:
+               "requests": n, "similarity": [n, ...],           how many, by their best cosine in SIMILARITY_BINS bins over [0, 1],
+               "clusters": [n, ...], "outside_band": n} | null,   by the most similar slot, and placed outside the band
+   "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
+              "batch": float} | null,                           same sizes, lately; standard error, steps, mean sequences in a step
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
+
+SIMILARITY_BINS: Final = 100
+"""Bins of equal width over [0, 1] for a request's best cosine, in a router's ``traffic`` and in a fit's baseline; 1 is in the last."""
 
 SIGNATURE_QUALITIES: Final = ("exact", "inexact", "no_signature", "wire_error")
 """What prefill answers told of their experts: counts that sum up, counts that do not, none, unreadable ones."""
