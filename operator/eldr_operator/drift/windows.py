@@ -15,6 +15,9 @@ from eldr_operator.drift.counts import Counts, Traffic
 FORGET = timedelta(minutes=5)
 """A router that was not seen for so long begins anew: what it counted in between is not recent."""
 
+REMEMBERED = 64
+"""Windows that are kept, to tell how much windows vary and whether the mix goes on changing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -39,18 +42,32 @@ class Window:
     ----------
     digest : str
         Of the set.
-    latest : Span
-    together : Span or None
-        The last windows, this one included, as many as a decision needs; None while they are fewer.
-    earlier : Span or None
-        As many windows together, the last one of which is two before the first of ``together``: sessions that both
-        hold are few.
+    spans : tuple of Span
+        The windows before, as far as they are remembered, and this one, the newest, last.
     """
 
     digest: str
-    latest: Span
-    together: Span | None = None
-    earlier: Span | None = None
+    spans: tuple[Span, ...]
+
+    @property
+    def latest(self) -> Span:
+        """The window itself."""
+        return self.spans[-1]
+
+    def together(self, number: int) -> Span | None:
+        """Return the last windows as one; None while they are fewer."""
+        return _join(self.spans[-number:], number)
+
+    def earlier(self, number: int) -> Span | None:
+        """Return as many windows as one, of which the last is two before the first of :meth:`together`.
+
+        Sessions that both hold are few.
+        """
+        return _join(self.spans[: -number - 1][-number:], number)
+
+    def first_since(self, time: datetime, number: int) -> Span | None:
+        """Return the first windows after a time as one, if none of them is in :meth:`together`."""
+        return _join([span for span in self.spans[:-number] if span.since >= time][:number], number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,7 @@ class Gathering:
     routers : mapping
         Router id to what it had counted.
     past : tuple of Span
-        Windows before, newest last.
+        The last ``REMEMBERED`` windows, newest last.
     """
 
     digest: str
@@ -93,7 +110,6 @@ def advance(
     *,
     requests: int,
     seconds: float,
-    consecutive: int,
 ) -> tuple[Gathering, Window | None]:
     """Look at the routers once more.
 
@@ -110,8 +126,6 @@ def advance(
         Least number of requests of a window.
     seconds : float
         Least length of a window.
-    consecutive : int
-        Windows that a decision needs.
 
     Returns
     -------
@@ -135,14 +149,8 @@ def advance(
     if counts is None or counts.requests < requests or (now - gathering.since).total_seconds() < seconds:
         return gathering, None
     latest = Span(gathering.since, now, counts)
-    past = (*gathering.past, latest)[-2 * consecutive - 1 :]
-    window = Window(
-        digest,
-        latest,
-        _join(past[-consecutive:], consecutive),
-        _join(past[: -consecutive - 1], consecutive),
-    )
-    return replace(gathering, since=now, counts=None, past=past), window
+    past = (*gathering.past, latest)[-REMEMBERED:]
+    return replace(gathering, since=now, counts=None, past=past), Window(digest, past)
 
 
 def _join(spans: Sequence[Span], wanted: int) -> Span | None:

@@ -14,7 +14,7 @@ from eldr_operator.drift.counts import (
     read_saving,
     read_traffic,
 )
-from eldr_operator.drift.windows import FORGET, advance
+from eldr_operator.drift.windows import FORGET, REMEMBERED, advance
 
 
 def counts(n, clusters=2):
@@ -31,14 +31,12 @@ def traffic(router, n, epoch=1, digest="a", clusters=2):
 def look(now):
     """Look at routers every ten seconds; returns the windows."""
 
-    def run(*steps, digest="a", requests=100, seconds=10, consecutive=2, every=10):
+    def run(*steps, digest="a", requests=100, seconds=10, every=10):
         gathering, found = None, []
         for index, step in enumerate(steps):
             active, views = step if isinstance(step, tuple) else (digest, step)
             at = now + timedelta(seconds=every * index)
-            gathering, window = advance(
-                gathering, active, views, at, requests=requests, seconds=seconds, consecutive=consecutive
-            )
+            gathering, window = advance(gathering, active, views, at, requests=requests, seconds=seconds)
             if window:
                 found.append(window)
         return found
@@ -120,26 +118,39 @@ def test_the_same_look_twice_adds_nothing(look):
 
 def test_windows_together_and_those_before_them_share_none(look, now):
     found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
-    assert [window.together is None for window in found] == [True, *[False] * 6]
-    assert [window.earlier is None for window in found] == [*[True] * 4, *[False] * 3]
+    assert [window.together(2) is None for window in found] == [True, *[False] * 6]
+    assert [window.earlier(2) is None for window in found] == [*[True] * 4, *[False] * 3]
     last = found[-1]
-    assert last.together.counts.requests == sum(numbers(found[-2:]))
-    assert last.earlier.counts.requests == sum(numbers(found[-5:-3]))
-    assert (last.together.since, last.earlier.until) == (
+    assert last.together(2).counts.requests == sum(numbers(found[-2:]))
+    assert last.earlier(2).counts.requests == sum(numbers(found[-5:-3]))
+    assert (last.together(2).since, last.earlier(2).until) == (
         now + timedelta(seconds=50),
         now + timedelta(seconds=40),
     )
 
 
+def test_the_first_windows_of_a_regime_are_told_from_the_last_ones(look, now):
+    found = look(*[[traffic("r", 100 * index + index * index)] for index in range(8)])
+    since = now + timedelta(seconds=15)
+    assert found[-1].first_since(since, 2).counts.requests == sum(numbers(found[2:4]))
+    assert [window.first_since(since, 2) is None for window in found] == [*[True] * 5, False, False]
+
+
 def test_windows_of_the_set_before_are_forgotten(look):
     steps = [[traffic("r", 100 * index)] for index in range(3)]
     switched = [("b", [traffic("r", 100 * index, 2, "b")]) for index in range(1, 4)]
-    assert [(window.digest, window.together is None) for window in look(*steps, *switched)] == [
-        ("a", True),
-        ("a", False),
-        ("b", True),
-        ("b", False),
+    found = look(*steps, *switched)
+    assert [(window.digest, len(window.spans)) for window in found] == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+        ("b", 2),
     ]
+
+
+def test_windows_are_not_remembered_for_ever(look):
+    found = look(*[[traffic("r", 100 * index)] for index in range(REMEMBERED + 9)])
+    assert len(found[-1].spans) == REMEMBERED
 
 
 def wire(**changes):

@@ -1,0 +1,259 @@
+"""What one more window of requests says: state in, state out. Pure.
+
+Everything counts consecutive windows, and raises higher than it clears, so that nothing flaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import hypot
+from statistics import NormalDist
+
+from eldr.contract import POLICY_ELDR
+from eldr_operator.drift.counts import Baseline
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.score import ALPHA, SIGNALS, Score, compare, compare_spans, pair_dispersion
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Drift, Promise, Protection, Shown, Spread, State
+from eldr_operator.drift.windows import Window
+
+RAISE = 1.0
+CLEAR = 0.5
+HELD_OUT = 1 / 3
+"""Share of log records that a fit holds out for its baseline, at most."""
+KEEPS = 0.5
+"""Share of the predicted saving that a set must bring."""
+ON_TRIAL = 20
+"""Windows after an activation in which a set that does not keep its promise is rolled back; later on that is drift."""
+SETTLE = timedelta(minutes=2)
+"""After a change of placement: what is measured before is of sequences that were placed otherwise."""
+LEAST_STEPS = 100
+"""A saving measured on fewer decode steps says nothing."""
+LEAST_BATCH = 0.5
+"""Of the batch that a prediction assumed: placement saves less in smaller ones, and breaks no promise by that."""
+RETURNS = 2
+"""How often a set that was out of service comes back by itself."""
+UNSETTLED = timedelta(hours=6)
+"""While the mix goes on changing, a fit waits for its end, but no longer than this after the detection."""
+ALLOWANCE = 1.25
+"""On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
+_MEMORY = 48.0
+_OUTLIER = 3.0
+_Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Of the last window, of the last windows together, and of these against the first ones of the new regime."""
+
+    latest: Score | None
+    together: Score | None
+    against_change: Score | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the last window is not what was expected."""
+        return self.latest is not None and self.latest.value >= CLEAR
+
+    @property
+    def total(self) -> float:
+        """Score of the last windows together; 0 while they are too few."""
+        return 0.0 if self.together is None else self.together.value
+
+    @property
+    def calm(self) -> bool:
+        """Whether they and the last one alone are what was expected."""
+        return self.together is not None and self.total < CLEAR and not self.differs
+
+
+def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
+    """Take a window into account; one that was judged before, or that is of another set, changes nothing.
+
+    Parameters
+    ----------
+    state : State
+        Of the active set.
+    spec : DriftSpec
+    seen : Observation
+    """
+    window = seen.window
+    if window is None or window.digest != state.digest:
+        return state
+    if state.seen is not None and window.latest.until <= state.seen:
+        return state
+    scores = _score(state, spec, seen, window)
+    promise = _promise(state, seen, window.latest.until)
+    protection = _protection(state, spec, seen, scores, window.latest.until)
+    if state.protection.active and not protection.active:
+        promise = Promise(windows=ON_TRIAL)
+    drift = _drift(state, spec, scores, promise, window)
+    calm = scores.calm and drift.phase == "Quiet"
+    return state.model_copy(
+        update={
+            "seen": window.latest.until,
+            "shown": _shown(scores, spec, window) or state.shown,
+            "spread": _learned(state, spec, scores, seen.baseline, window),
+            "drift": drift,
+            "promise": promise,
+            "protection": protection,
+            "fits": state.fits.model_copy(update={"fruitless": 0}) if calm else state.fits,
+        }
+    )
+
+
+def _score(state: State, spec: DriftSpec, seen: Observation, window: Window) -> _Scores:
+    if seen.baseline is None:
+        return _Scores(None, None, None)
+    expected, factors, number = seen.baseline.counts, _factors(state.spread), spec.consecutive_windows
+    thinning = min(1.0, max(0.0, seen.sample_rate)) * HELD_OUT
+    latest = compare(expected, window.latest.counts, factors, thinning)
+    span = window.together(number)
+    if latest is None or span is None:
+        return _Scores(latest, None, None)
+    together = compare(expected, span.counts, factors, thinning)
+    changed = state.drift.changed
+    first = None if changed is None else window.first_since(changed, number)
+    against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
+    return _Scores(latest, together, against)
+
+
+def _factors(spread: Spread) -> tuple[float, float]:
+    return max(1.0, ALLOWANCE * spread.similarity), max(1.0, ALLOWANCE * spread.clusters)
+
+
+def _shown(scores: _Scores, spec: DriftSpec, window: Window) -> Shown | None:
+    span = window.together(spec.consecutive_windows) if scores.together else None
+    score, requests = (
+        (scores.together, span.counts.requests) if span else (scores.latest, window.latest.counts.requests)
+    )
+    if score is None:
+        return None
+    return Shown(
+        value=round(score.value, 3),
+        similarity=round(score.similarity.moved, 3),
+        clusters=round(score.clusters.moved, 3),
+        requests=requests,
+    )
+
+
+def _learned(
+    state: State, spec: DriftSpec, scores: _Scores, baseline: Baseline | None, window: Window
+) -> Spread:
+    """Learn from spans of a mix that stays; a span that stands out counts as much as an outlier may."""
+    spread, number = state.spread, spec.consecutive_windows
+    together, earlier = window.together(number), window.earlier(number)
+    if baseline is None or together is None or earlier is None or scores.together is None:
+        return spread
+    if state.drift.phase != "Quiet" or scores.total >= RAISE:
+        return spread
+    found = pair_dispersion(baseline.counts, earlier.counts, together.counts)
+    gain = 1.0 / (spread.weight + 1.0)
+    values = [
+        old if new is None else old + gain * (min(new, _OUTLIER * max(1.0, old)) - old)
+        for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
+    ]
+    return Spread(
+        similarity=round(values[0], 4),
+        clusters=round(values[1], 4),
+        weight=min(spread.weight + 1.0, _MEMORY),
+    )
+
+
+def _drift(state: State, spec: DriftSpec, scores: _Scores, promise: Promise, window: Window) -> Drift:
+    drift, until, requests = state.drift, window.latest.until, window.latest.counts.requests
+    streak = drift.streak + 1 if scores.differs else 0
+    wanted = spec.consecutive_windows
+    if drift.phase == "Detected":
+        calm = drift.calm + 1 if scores.calm else 0
+        if calm >= wanted and (drift.cause != "SavingLost" or promise.kept >= wanted):
+            return Drift()
+        against = 0.0 if scores.against_change is None else scores.against_change.value
+        moving = against >= RAISE and drift.since is not None and until - drift.since < UNSETTLED
+        changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
+        return drift.model_copy(
+            update={"streak": streak, "calm": calm, "changed": changed, "requests": total}
+        )
+    changed, total = drift.changed, drift.requests + requests
+    if streak <= 1:
+        changed, total = (until if streak else None), 0
+    if streak >= wanted and scores.total >= RAISE:
+        return Drift(
+            phase="Detected",
+            cause="TrafficChanged",
+            since=until,
+            changed=changed,
+            streak=streak,
+            requests=total,
+        )
+    if promise.lost >= wanted and promise.windows > ON_TRIAL:
+        # How many requests came since then was not counted; those of the last windows did, at least.
+        span = window.together(wanted)
+        total = max(total, 0 if span is None else span.counts.requests - requests)
+        return Drift(
+            phase="Detected",
+            cause="SavingLost",
+            since=until,
+            changed=promise.lost_since,
+            streak=streak,
+            requests=total,
+        )
+    over = streak > 0 and max(scores.total, scores.latest.value if scores.latest else 0.0) >= RAISE
+    return Drift(phase="Suspected" if over else "Quiet", changed=changed, streak=streak, requests=total)
+
+
+def _measured(state: State, seen: Observation, now: datetime) -> bool:
+    """Tell whether the measured saving is one of the active set's placement."""
+    since = max((at for at in (seen.activated, state.protection.since) if at is not None), default=None)
+    return (
+        seen.saving is not None
+        and seen.saving.steps >= LEAST_STEPS
+        and seen.places
+        and not (state.protection.active and seen.policy == POLICY_ELDR)
+        and (since is None or now - since >= SETTLE)
+    )
+
+
+def _promise(state: State, seen: Observation, now: datetime) -> Promise:
+    promise, saving, baseline = state.promise, seen.saving, seen.baseline
+    if saving is None or baseline is None or not _measured(state, seen, now):
+        return promise
+    expected = baseline.saving
+    if expected is None or expected <= 0 or (baseline.low is not None and baseline.low <= 0):
+        return promise
+    if (
+        saving.batch is not None
+        and baseline.batch is not None
+        and saving.batch < LEAST_BATCH * baseline.batch
+    ):
+        return promise
+    wanted = KEEPS * expected
+    lost = saving.share + _Z * hypot(saving.error, KEEPS * baseline.error) < wanted
+    return Promise(
+        windows=promise.windows + 1,
+        lost=promise.lost + 1 if lost else 0,
+        kept=promise.kept + 1 if saving.share >= wanted else 0,
+        lost_since=(promise.lost_since if promise.lost else now) if lost else None,
+    )
+
+
+def _protection(
+    state: State, spec: DriftSpec, seen: Observation, scores: _Scores, now: datetime
+) -> Protection:
+    protection, wanted = state.protection, spec.consecutive_windows
+    differs = scores.latest is not None and scores.latest.value >= RAISE
+    if protection.active:
+        calm = protection.calm + 1 if scores.calm else 0
+        left = protection.left or differs
+        if left and calm >= wanted and protection.returns < RETURNS:
+            return Protection(since=now, report=protection.report, returns=protection.returns + 1)
+        return protection.model_copy(update={"calm": calm, "left": left})
+    worse = protection.worse
+    if seen.saving is not None and _measured(state, seen, now):
+        worse = worse + 1 if seen.saving.share + _Z * seen.saving.error < 0 else 0
+    if worse >= wanted:
+        left = differs or state.drift.phase != "Quiet"
+        return protection.model_copy(
+            update={"active": True, "since": now, "worse": worse, "left": left, "calm": 0}
+        )
+    return protection.model_copy(update={"worse": worse})
