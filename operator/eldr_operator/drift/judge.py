@@ -5,23 +5,18 @@ Everything counts consecutive windows, and raises higher than it clears, so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import hypot
 from statistics import NormalDist
 
 from eldr.contract import POLICY_ELDR
-from eldr_operator.drift.counts import Baseline
+from eldr_operator.drift.evidence import RAISE, Scores, learn_reference, learn_spread, shown, weigh
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.score import ALPHA, SIGNALS, Score, compare, compare_spans, pair_dispersion
+from eldr_operator.drift.score import ALPHA, SIGNALS
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Promise, Protection, Shown, Spread, State
+from eldr_operator.drift.state import Drift, Promise, Protection, State
 from eldr_operator.drift.windows import Window
 
-RAISE = 1.0
-CLEAR = 0.5
-HELD_OUT = 1 / 3
-"""Share of log records that a fit holds out for its baseline, at most."""
 KEEPS = 0.5
 """Share of the predicted saving that a set must bring."""
 ON_TRIAL = 20
@@ -36,35 +31,7 @@ RETURNS = 2
 """How often a set that was out of service comes back by itself."""
 UNSETTLED = timedelta(hours=6)
 """While the mix goes on changing, a fit waits for its end, but no longer than this after the detection."""
-ALLOWANCE = 1.25
-"""On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
-_MEMORY = 48.0
-_OUTLIER = 3.0
 _Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scores:
-    """Of the last window, of the last windows together, and of these against the first ones of the new regime."""
-
-    latest: Score | None
-    together: Score | None
-    against_change: Score | None
-
-    @property
-    def differs(self) -> bool:
-        """Whether the last window is not what was expected."""
-        return self.latest is not None and self.latest.value >= CLEAR
-
-    @property
-    def total(self) -> float:
-        """Score of the last windows together; 0 while they are too few."""
-        return 0.0 if self.together is None else self.together.value
-
-    @property
-    def calm(self) -> bool:
-        """Whether they and the last one alone are what was expected."""
-        return self.together is not None and self.total < CLEAR and not self.differs
 
 
 def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
@@ -82,7 +49,7 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
         return state
     if state.seen is not None and window.latest.until <= state.seen:
         return state
-    scores = _score(state, spec, seen, window)
+    scores = weigh(state, spec, seen, window)
     promise = _promise(state, seen, window.latest.until)
     protection = _protection(state, spec, seen, scores, window.latest.until)
     if state.protection.active and not protection.active:
@@ -92,8 +59,11 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     return state.model_copy(
         update={
             "seen": window.latest.until,
-            "shown": _shown(scores, spec, window) or state.shown,
-            "spread": _learned(state, spec, scores, seen.baseline, window),
+            "shown": shown(scores, spec, window) or state.shown,
+            "known": learn_reference(state.known, spec, scores, seen.baseline, window)
+            if drift.phase == "Quiet"
+            else state.known,
+            "spread": learn_spread(state, spec, scores, seen.baseline, window),
             "drift": drift,
             "promise": promise,
             "protection": protection,
@@ -102,65 +72,7 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     )
 
 
-def _score(state: State, spec: DriftSpec, seen: Observation, window: Window) -> _Scores:
-    if seen.baseline is None:
-        return _Scores(None, None, None)
-    expected, factors, number = seen.baseline.counts, _factors(state.spread), spec.consecutive_windows
-    thinning = min(1.0, max(0.0, seen.sample_rate)) * HELD_OUT
-    latest = compare(expected, window.latest.counts, factors, thinning)
-    span = window.together(number)
-    if latest is None or span is None:
-        return _Scores(latest, None, None)
-    together = compare(expected, span.counts, factors, thinning)
-    changed = state.drift.changed
-    first = None if changed is None else window.first_since(changed, number)
-    against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
-    return _Scores(latest, together, against)
-
-
-def _factors(spread: Spread) -> tuple[float, float]:
-    return max(1.0, ALLOWANCE * spread.similarity), max(1.0, ALLOWANCE * spread.clusters)
-
-
-def _shown(scores: _Scores, spec: DriftSpec, window: Window) -> Shown | None:
-    span = window.together(spec.consecutive_windows) if scores.together else None
-    score, requests = (
-        (scores.together, span.counts.requests) if span else (scores.latest, window.latest.counts.requests)
-    )
-    if score is None:
-        return None
-    return Shown(
-        value=round(score.value, 3),
-        similarity=round(score.similarity.moved, 3),
-        clusters=round(score.clusters.moved, 3),
-        requests=requests,
-    )
-
-
-def _learned(
-    state: State, spec: DriftSpec, scores: _Scores, baseline: Baseline | None, window: Window
-) -> Spread:
-    """Learn from spans of a mix that stays; a span that stands out counts as much as an outlier may."""
-    spread, number = state.spread, spec.consecutive_windows
-    together, earlier = window.together(number), window.earlier(number)
-    if baseline is None or together is None or earlier is None or scores.together is None:
-        return spread
-    if state.drift.phase != "Quiet" or scores.total >= RAISE:
-        return spread
-    found = pair_dispersion(baseline.counts, earlier.counts, together.counts)
-    gain = 1.0 / (spread.weight + 1.0)
-    values = [
-        old if new is None else old + gain * (min(new, _OUTLIER * max(1.0, old)) - old)
-        for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
-    ]
-    return Spread(
-        similarity=round(values[0], 4),
-        clusters=round(values[1], 4),
-        weight=min(spread.weight + 1.0, _MEMORY),
-    )
-
-
-def _drift(state: State, spec: DriftSpec, scores: _Scores, promise: Promise, window: Window) -> Drift:
+def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, window: Window) -> Drift:
     drift, until, requests = state.drift, window.latest.until, window.latest.counts.requests
     streak = drift.streak + 1 if scores.differs else 0
     wanted = spec.consecutive_windows
@@ -238,7 +150,7 @@ def _promise(state: State, seen: Observation, now: datetime) -> Promise:
 
 
 def _protection(
-    state: State, spec: DriftSpec, seen: Observation, scores: _Scores, now: datetime
+    state: State, spec: DriftSpec, seen: Observation, scores: Scores, now: datetime
 ) -> Protection:
     protection, wanted = state.protection, spec.consecutive_windows
     differs = scores.latest is not None and scores.latest.value >= RAISE

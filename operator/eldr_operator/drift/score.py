@@ -4,7 +4,8 @@ Both samples are cut into groups that the baseline fills about evenly. Per group
 differ by chance with a variance of ``m * (f0 / n0 + f / n)``, where ``m`` is their pooled share, ``n0`` and ``n`` are numbers of
 requests and ``f`` is by how much requests that come in sessions vary more than single ones would. The sum of the squares in
 units of that variance follows a chi-square law. A window counts as over only if the sum is beyond its critical value *and* as
-many requests have moved as is worth a fit: of large windows, trifles are significant too.
+many requests have moved as is worth a fit: of large windows, trifles are significant too. Where requests after the activation
+were found to be as the baseline says, they join it: what is expected is then the mean of both, weighted by their certainty.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import erfc, exp, pi
+from operator import add
 
 from eldr_operator.drift.counts import Counts
 
@@ -27,6 +29,9 @@ LEAST = 10
 """Least number of baseline requests per group."""
 LEAST_BASELINE = 50
 """A baseline of fewer requests says nothing."""
+
+Reference = tuple[tuple[int, ...], tuple[int, ...]]
+"""Requests by group of similarity and of clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,11 @@ class Score:
 
 
 def compare(
-    baseline: Counts, window: Counts, dispersion: tuple[float, float], thinning: float
+    baseline: Counts,
+    window: Counts,
+    dispersion: tuple[float, float],
+    thinning: float,
+    reference: Reference | None = None,
 ) -> Score | None:
     """Hold a window against a baseline.
 
@@ -80,6 +89,8 @@ def compare(
         Of similarity and clusters: variance of a window's shares over that of as many single requests.
     thinning : float
         Share of the requests of its time that the baseline holds, 0..1: of a session it has few.
+    reference : Reference, optional
+        Requests that were found to be as the baseline says, in its groups; they make it more certain.
 
     Returns
     -------
@@ -88,25 +99,16 @@ def compare(
     """
     if baseline.requests < LEAST_BASELINE or len(baseline.clusters) != len(window.clusters):
         return None
+    more = reference or ((), ())
     features = []
-    for (groups, first, second), factor in zip(
-        _features(baseline, baseline, window), dispersion, strict=True
+    for groups, (first, second), known, factor in zip(
+        _groups(baseline), _cells(baseline, window), more, dispersion, strict=True
     ):
-        thinned = 1.0 + (factor - 1.0) * thinning
-        features.append(_feature(_sums(groups, first), _sums(groups, second), thinned, factor))
+        expected = [_Sample(_sums(groups, first), 1.0 + (factor - 1.0) * thinning)]
+        if len(known) == max(groups) + 1 and any(known):
+            expected.append(_Sample(known, factor))
+        features.append(_feature(expected, _Sample(_sums(groups, second), factor)))
     return Score(*features)
-
-
-def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[float | None, float | None]:
-    """Return by how much two spans of one mix differ more than as many single requests would: 1 if they came alone.
-
-    None where a distribution has one group.
-    """
-    found: list[float | None] = []
-    for groups, first, second in _features(baseline, earlier, window):
-        one, other = _sums(groups, first), _sums(groups, second)
-        found.append(_statistic(one, other, 1.0, 1.0) / (len(one) - 1) if len(one) > 1 else None)
-    return found[0], found[1]
 
 
 def compare_spans(
@@ -115,12 +117,36 @@ def compare_spans(
     """Hold a span against an earlier one, in the groups of a baseline."""
     return Score(
         *(
-            _feature(_sums(groups, first), _sums(groups, second), factor, factor)
-            for (groups, first, second), factor in zip(
-                _features(baseline, earlier, window), dispersion, strict=True
+            _feature([_Sample(_sums(groups, first), factor)], _Sample(_sums(groups, second), factor))
+            for groups, (first, second), factor in zip(
+                _groups(baseline), _cells(earlier, window), dispersion, strict=True
             )
         )
     )
+
+
+def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[float | None, float | None]:
+    """Return by how much two spans of one mix differ more than as many single requests would: 1 if they came alone.
+
+    None where a distribution has one group.
+    """
+    found: list[float | None] = []
+    for groups, (first, second) in zip(_groups(baseline), _cells(earlier, window), strict=True):
+        one, other = _Sample(_sums(groups, first), 1.0), _Sample(_sums(groups, second), 1.0)
+        freedom = len(one.sums) - 1
+        found.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
+    return found[0], found[1]
+
+
+def in_groups(baseline: Counts, counts: Counts, more: Reference | None = None) -> Reference:
+    """Return counts in the groups of a baseline, added to others of the same groups."""
+    found = []
+    for groups, cells, known in zip(
+        _groups(baseline), (counts.similarity, counts.clusters), more or ((), ()), strict=True
+    ):
+        sums = _sums(groups, cells)
+        found.append(tuple(map(add, sums, known)) if len(known) == len(sums) else tuple(sums))
+    return found[0], found[1]
 
 
 @cache
@@ -153,22 +179,18 @@ def _tail(value: float, freedom: int) -> float:
     return total
 
 
-def _features(
-    baseline: Counts, first: Counts, second: Counts
-) -> Iterable[tuple[list[int], Sequence[int], Sequence[int]]]:
-    """Yield groups and both samples, of similarity and of clusters."""
+def _groups(baseline: Counts) -> tuple[list[int], list[int]]:
+    """Return the groups of similarity, neighbours of about as many requests, and of clusters, the small ones joined."""
     even = max(LEAST, baseline.requests / GROUPS)
-    yield (
-        _merge(baseline.similarity, range(len(baseline.similarity)), even),
-        first.similarity,
-        second.similarity,
-    )
     shares = baseline.clusters
-    yield (
+    return (
+        _merge(baseline.similarity, range(len(baseline.similarity)), even),
         _merge(shares, sorted(range(len(shares)), key=lambda i: (shares[i], i)), LEAST),
-        first.clusters,
-        second.clusters,
     )
+
+
+def _cells(first: Counts, second: Counts) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
+    return (first.similarity, second.similarity), (first.clusters, second.clusters)
 
 
 def _merge(counts: Sequence[int], order: Iterable[int], least: float) -> list[int]:
@@ -191,17 +213,34 @@ def _sums(groups: Sequence[int], counts: Sequence[int]) -> list[int]:
     return sums
 
 
-def _feature(first: Sequence[int], second: Sequence[int], f_first: float, f_second: float) -> Feature:
-    n, m = sum(first), sum(second)
-    if len(first) < 2 or not n or not m:
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Requests by group, and by how much they vary more than single ones."""
+
+    sums: Sequence[int]
+    factor: float
+
+    @property
+    def estimate(self) -> tuple[list[float], float]:
+        """Shares, and the variance of a share of 1 per unit of it."""
+        total = sum(self.sums)
+        return [count / total for count in self.sums], self.factor / total
+
+
+def _feature(expected: Sequence[_Sample], window: _Sample) -> Feature:
+    if len(window.sums) < 2 or not sum(window.sums):
         return Feature(0.0, 0.0)
-    moved = sum(abs(a / n - b / m) for a, b in zip(first, second, strict=True)) / 2
-    return Feature(moved, _statistic(first, second, f_first, f_second) / critical(len(first) - 1))
+    estimates = [sample.estimate for sample in expected]
+    certainty = sum(1 / variance for _, variance in estimates)
+    shares = [
+        sum(cells[group] / variance for cells, variance in estimates) / certainty
+        for group in range(len(window.sums))
+    ]
+    found, variance = window.estimate
+    moved = sum(abs(a - b) for a, b in zip(shares, found, strict=True)) / 2
+    return Feature(moved, _statistic(shares, 1 / certainty, found, variance) / critical(len(window.sums) - 1))
 
 
-def _statistic(first: Sequence[int], second: Sequence[int], f_first: float, f_second: float) -> float:
-    u, v = f_first / sum(first), f_second / sum(second)
-    p = [count / sum(first) for count in first]
-    q = [count / sum(second) for count in second]
+def _statistic(p: Sequence[float], u: float, q: Sequence[float], v: float) -> float:
     pooled = ((a, b, (a * v + b * u) / (u + v)) for a, b in zip(p, q, strict=True))
     return sum((a - b) ** 2 / (m * (u + v)) for a, b, m in pooled if m > 0)

@@ -57,6 +57,25 @@ class Spread(_Record):
     weight: float = 4.0
 
 
+class Known(_Record):
+    """Requests after the activation that were as the fit expected, in the groups of its baseline.
+
+    Attributes
+    ----------
+    windows : int
+    similarity, clusters : tuple of int
+    """
+
+    windows: int = 0
+    similarity: tuple[int, ...] = ()
+    clusters: tuple[int, ...] = ()
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Both."""
+        return self.similarity, self.clusters
+
+
 class Drift(_Record):
     """Whether traffic is still what the set was fitted for.
 
@@ -163,6 +182,7 @@ class State(_Record):
     seen : datetime or None
         End of the last window that was judged; a window is judged once.
     shown : Shown or None
+    known : Known
     spread : Spread
     drift : Drift
     promise : Promise
@@ -175,6 +195,7 @@ class State(_Record):
     digest: str | None = None
     seen: datetime | None = None
     shown: Shown | None = None
+    known: Known = Known()
     spread: Spread = Spread()
     drift: Drift = Drift()
     promise: Promise = Promise()

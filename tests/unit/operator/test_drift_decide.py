@@ -6,6 +6,7 @@ import pytest
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift.decide import decide
+from eldr_operator.drift.evidence import LEARNS
 from eldr_operator.drift.judge import ON_TRIAL
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
@@ -252,6 +253,25 @@ def test_the_state_is_small_and_what_was_written_by_another_version_is_read(drif
     known = one.state.to_json() | {"laterField": 1}
     assert State.model_validate(known) == one.state
     assert State.model_validate({}) == State()
+
+
+def test_requests_that_are_as_expected_join_the_baseline_for_some_windows(life):
+    one = life()
+    one.window(times=LEARNS + 10)
+    known = one.state.known
+    assert known.windows == LEARNS
+    assert sum(known.similarity) == sum(known.clusters) == LEARNS * 500
+    one.activate("b")
+    assert one.state.known.windows == 0
+
+
+def test_the_beginning_of_a_change_does_not_join_the_baseline(life):
+    one = life()
+    one.window(times=10)
+    before = one.state.known
+    one.window(OTHER, 10)
+    assert one.state.known.windows <= before.windows + 1
+    assert max(one.state.known.clusters) / sum(one.state.known.clusters) < 0.3
 
 
 def test_every_state_on_the_way_survives_a_kill(life, now):

@@ -16,6 +16,7 @@ from eldr_operator.drift.score import (
     compare,
     compare_spans,
     critical,
+    in_groups,
     pair_dispersion,
 )
 
@@ -119,6 +120,19 @@ def test_all_requests_in_one_bin_leave_the_clusters_to_tell():
     assert compare(baseline, Counts(tuple(one), (10, 290), 300), ALONE, 1.0).value > 1
 
 
+def test_requests_that_were_as_expected_make_the_baseline_more_certain():
+    rng = np.random.default_rng(9)
+    baseline, window = draw(rng, 150), draw(rng, 1500, shares=(0.3, 0.3, 0.2, 0.2))
+    known = in_groups(baseline, draw(rng, 5000))
+    assert sum(known[0]) == sum(known[1]) == 5000
+    more = in_groups(baseline, draw(rng, 1000), known)
+    assert [sum(one) for one in more] == [6000, 6000]
+    alone = compare(baseline, window, (4.0, 4.0), 0.1)
+    assert compare(baseline, window, (4.0, 4.0), 0.1, more).clusters.ratio > 1.5 * alone.clusters.ratio
+    # of another baseline's groups they say nothing
+    assert compare(baseline, window, (4.0, 4.0), 0.1, ((5, 5), (5,))) == alone
+
+
 counts = st.lists(st.integers(0, 500), min_size=4, max_size=4).filter(
     lambda found: sum(found) >= LEAST_BASELINE
 )
@@ -133,4 +147,4 @@ def test_any_counts_have_a_score(first, second, factor, thinning):
     score = compare(made(first), made(second), (factor, factor), thinning)
     assert 0 <= score.value < float("inf")
     assert 0 <= score.similarity.moved <= 1
-    assert compare(made(first), made(first), (factor, factor), thinning).value == 0
+    assert compare(made(first), made(first), (factor, factor), thinning).value == pytest.approx(0)
