@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, judge
-from eldr_operator.drift.maintenance import opens_at
+from eldr_operator.drift.judge import ON_TRIAL, is_replaced, judge
+from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Fits, Promise, Spread, State
@@ -161,7 +161,7 @@ def _protect(state: State, seen: Observation, now: datetime) -> State:
     if seen.harms is None or seen.harms == protection.report or state.digest is None:
         return state
     active: dict[str, object] = (
-        {} if protection.active else {"active": True, "since": now, "calm": 0, "worse": 0}
+        {} if protection.active else {"active": True, "since": now, "calm": 0, "better": 0}
     )
     left = protection.left or state.drift.phase != "Quiet"
     return state.model_copy(
@@ -190,7 +190,7 @@ def _verdict(
 ) -> Verdict:
     acts = spec.mode == "Enabled"
     harm = _harm(state, spec, seen)
-    protective = harm is not None and harm[0] == "Protective"
+    protective = is_replaced(state, spec, seen)
     if roll_back is not None:
         text = words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
         return Verdict(
@@ -233,6 +233,8 @@ def _next_fit(
         return "Observing", words.OBSERVING, None, None
     if seen.pinned:
         return "Pinned", words.PINNED, None, None
+    if seen.suspended:
+        return "Suspended", words.SUSPENDED, None, None
     if seen.busy is not None:
         return "Fitting", words.fitting(seen.busy), None, None
     if fits.finished is not None:
@@ -246,6 +248,8 @@ def _next_fit(
     records = min(seen.samples, int(drift.requests * seen.sample_rate))
     if records < seen.min_samples:
         return "WaitingForRecords", words.records(records, seen.min_samples), None, None
+    if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):
+        return "InvalidMaintenanceWindow", words.unusable(spec.maintenance_window), None, None
     opens = opens_at(spec.maintenance_window, now)
     if opens is not None:
         return "OutsideMaintenanceWindow", words.maintenance(opens), None, opens
@@ -258,8 +262,8 @@ def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] |
         return None
     if seen.policy == POLICY_MARGINAL:
         return "PriorDecays", words.HARM + words.PRIOR_DECAYS
-    if seen.policy == POLICY_ELDR and seen.pinned:
+    if seen.pinned:
         return "PinnedHarms", words.HARM + words.PINNED_HARMS
-    if spec.mode != "Enabled":
+    if not is_replaced(state, spec, seen):
         return "Harms", words.HARM + words.HARMS_OBSERVED
     return "Protective", words.HARM + words.protective(protection)

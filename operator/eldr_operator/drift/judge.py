@@ -10,6 +10,7 @@ from math import hypot
 from statistics import NormalDist
 
 from eldr.contract import POLICY_ELDR
+from eldr_operator.drift.counts import Saving
 from eldr_operator.drift.evidence import RAISE, Scores, learn_reference, learn_spread, shown, weigh
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.score import ALPHA, SIGNALS
@@ -50,8 +51,9 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     if state.seen is not None and window.latest.until <= state.seen:
         return state
     scores = weigh(state, spec, seen, window)
-    promise = _promise(state, seen, window.latest.until)
-    protection = _protection(state, spec, seen, scores, window.latest.until)
+    saving = _measured(state, spec, seen, window.latest.until)
+    promise = _promise(state, seen, saving, window.latest.until)
+    protection = _protection(state, spec, saving, scores, window.latest.until)
     if state.protection.active and not protection.active:
         promise = Promise(windows=ON_TRIAL)
     drift = _drift(state, spec, scores, promise, window)
@@ -114,21 +116,25 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
     return Drift(phase="Suspected" if over else "Quiet", changed=changed, streak=streak, requests=total)
 
 
-def _measured(state: State, seen: Observation, now: datetime) -> bool:
-    """Tell whether the measured saving is one of the active set's placement."""
+def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
+    """Tell whether JSQ is in effect instead of the set."""
+    harms = state.digest is not None and state.protection.active
+    return harms and seen.policy == POLICY_ELDR and not seen.pinned and spec.mode == "Enabled"
+
+
+def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> Saving | None:
+    """Return the measured saving, if it is one of the active set's placement."""
     since = max((at for at in (seen.activated, state.protection.since) if at is not None), default=None)
-    return (
-        seen.saving is not None
-        and seen.saving.steps >= LEAST_STEPS
-        and seen.places
-        and not (state.protection.active and seen.policy == POLICY_ELDR)
-        and (since is None or now - since >= SETTLE)
-    )
+    if seen.saving is None or seen.saving.steps < LEAST_STEPS or not seen.places:
+        return None
+    if is_replaced(state, spec, seen) or (since is not None and now - since < SETTLE):
+        return None
+    return seen.saving
 
 
-def _promise(state: State, seen: Observation, now: datetime) -> Promise:
-    promise, saving, baseline = state.promise, seen.saving, seen.baseline
-    if saving is None or baseline is None or not _measured(state, seen, now):
+def _promise(state: State, seen: Observation, saving: Saving | None, now: datetime) -> Promise:
+    promise, baseline = state.promise, seen.baseline
+    if saving is None or baseline is None:
         return promise
     expected = baseline.saving
     if expected is None or expected <= 0 or (baseline.low is not None and baseline.low <= 0):
@@ -150,7 +156,7 @@ def _promise(state: State, seen: Observation, now: datetime) -> Promise:
 
 
 def _protection(
-    state: State, spec: DriftSpec, seen: Observation, scores: Scores, now: datetime
+    state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime
 ) -> Protection:
     protection, wanted = state.protection, spec.consecutive_windows
     differs = scores.latest is not None and scores.latest.value >= RAISE
@@ -159,13 +165,16 @@ def _protection(
         left = protection.left or differs
         if left and calm >= wanted and protection.returns < RETURNS:
             return Protection(since=now, report=protection.report, returns=protection.returns + 1)
-        return protection.model_copy(update={"calm": calm, "left": left})
+        # Only a set that goes on serving, pinned or under another policy, can be seen to harm no longer.
+        better = protection.better if saving is None else protection.better + 1 if saving.share > 0 else 0
+        if better >= wanted:
+            return Protection(since=now, report=protection.report, returns=protection.returns)
+        return protection.model_copy(update={"calm": calm, "left": left, "better": better})
     worse = protection.worse
-    if seen.saving is not None and _measured(state, seen, now):
-        worse = worse + 1 if seen.saving.share + _Z * seen.saving.error < 0 else 0
+    if saving is not None:
+        worse = worse + 1 if saving.share + _Z * saving.error < 0 else 0
+    update: dict[str, object] = {"worse": worse}
     if worse >= wanted:
         left = differs or state.drift.phase != "Quiet"
-        return protection.model_copy(
-            update={"active": True, "since": now, "worse": worse, "left": left, "calm": 0}
-        )
-    return protection.model_copy(update={"worse": worse})
+        update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
+    return protection.model_copy(update=update)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cronsim import CronSim
+from cronsim import CronSim, CronSimError
 
 from eldr_operator.drift.spec import MaintenanceWindow
+
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+_FIELDS = 5
+
+
+def is_usable(window: MaintenanceWindow) -> bool:
+    """Tell whether the schedule has five fields and comes some time, and the time zone is known."""
+    try:
+        ZoneInfo(window.time_zone)
+        next(CronSim(window.schedule, _ANY_TIME))
+    except (CronSimError, StopIteration, ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return len(window.schedule.split()) == _FIELDS
 
 
 def opens_at(window: MaintenanceWindow | None, now: datetime) -> datetime | None:
@@ -16,13 +29,9 @@ def opens_at(window: MaintenanceWindow | None, now: datetime) -> datetime | None
     Parameters
     ----------
     window : MaintenanceWindow or None
+        One that :func:`is_usable`.
     now : datetime
         Aware.
-
-    Raises
-    ------
-    cronsim.CronSimError, zoneinfo.ZoneInfoNotFoundError
-        If the window was not validated before.
     """
     if window is None:
         return None

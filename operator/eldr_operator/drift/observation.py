@@ -53,6 +53,8 @@ class Observation:
         The fit whose report was the last to say that the active set harms on recent records.
     fits : tuple of DriftFit
         Those that exist.
+    suspended : bool
+        Whether ``spec.refit.suspend`` is Enabled.
     busy : str or None
         The fit, of whatever cause, that runs or whose set is not active yet.
     samples : int
@@ -73,6 +75,7 @@ class Observation:
     saving: Saving | None = None
     harms: str | None = None
     fits: tuple[DriftFit, ...] = ()
+    suspended: bool = False
     busy: str | None = None
     samples: int = 0
     min_samples: int = 1000

@@ -138,6 +138,8 @@ class Protection(_Record):
         Whether traffic differed from the baseline when or since protection began; only then can it return.
     calm : int
         Consecutive windows that look like the baseline again.
+    better : int
+        Consecutive windows in which a set that goes on serving, pinned say, did better than chance.
     returns : int
         How often the set came back.
     """
@@ -148,6 +150,7 @@ class Protection(_Record):
     worse: int = 0
     left: bool = False
     calm: int = 0
+    better: int = 0
     returns: int = 0
 
 

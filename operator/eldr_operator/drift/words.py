@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.judge import KEEPS, RETURNS
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.spec import DriftSpec, MaintenanceWindow
 from eldr_operator.drift.state import Protection, Shown, State
 
 DISABLED = "spec.refit.drift.mode is Disabled"
@@ -16,6 +16,7 @@ NO_BASELINE = "the active set was fitted by a version that stored no baseline; t
 BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
 OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
 PINNED = "The set is pinned: nothing is fitted until spec.centroids.pin is removed"
+SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
 PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
@@ -77,6 +78,14 @@ def records(held: int, wanted: int) -> str:
 def maintenance(opens: datetime) -> str:
     """Say when fits may start."""
     return f"A fit waits for the maintenance window at {_at(opens)}"
+
+
+def unusable(window: MaintenanceWindow) -> str:
+    """Say why no fit starts at all."""
+    return (
+        f"No drift fit starts: spec.refit.drift.maintenanceWindow has schedule {window.schedule!r} and timeZone "
+        f'{window.time_zone!r}; write five cron fields, for example "0 1 * * *", and an IANA name'
+    )
 
 
 def roll_back(

@@ -186,6 +186,27 @@ def test_fits_start_in_the_maintenance_window_only(drifted):
     assert one.look(1).reason == "OutsideMaintenanceWindow"
 
 
+def test_suspended_fits_are_said_to_be(drifted):
+    one = drifted(suspended=True)
+    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Suspended", None)
+    assert one.look(suspended=False).fit is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schedule": "0 99 * * *"},
+        {"schedule": "0 3 * *"},
+        {"schedule": "0 0 30 2 *"},
+        {"timeZone": "Mars/Base"},
+    ],
+)
+def test_a_maintenance_window_that_cannot_be_read_stays_closed(drifted, wrong):
+    one = drifted(spec={"maintenanceWindow": {"schedule": "* * * * *"} | wrong})
+    assert (one.verdict.reason, one.verdict.fit) == ("InvalidMaintenanceWindow", None)
+    assert repr(next(iter(wrong.values()))) in one.verdict.message
+
+
 def test_observing_says_what_it_sees_and_orders_nothing(drifted):
     one = drifted(spec={"mode": "Observe"})
     assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Observing", None)

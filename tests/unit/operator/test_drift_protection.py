@@ -195,6 +195,17 @@ def test_marginal_union_lets_its_prior_decay_instead(harmful):
     assert one.look(policy=POLICY_ELDR).protective
 
 
+@pytest.mark.parametrize(
+    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True}, {"spec": {"mode": "Observe"}}]
+)
+def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(harmful, options):
+    one = harmful(**options)
+    assert one.verdict.harm is not None
+    assert one.window(OTHER, 2, saving=GOOD).harm is not None
+    assert one.window(OTHER, 1, saving=BAD).harm is not None
+    assert one.window(OTHER, 3, saving=GOOD).harm is None
+
+
 @pytest.mark.parametrize("policy", ["JSQ", "Domain"])
 def test_policies_that_use_no_set_are_harmed_by_none(harmful, policy):
     one = harmful(policy=policy)
