@@ -29,6 +29,8 @@ WAITING_SECONDS = 0.3
 """Between two looks at routers that load a set."""
 BOOTSTRAP_SECONDS = 5.0
 """Between two looks at how many samples the routers hold before the first fit."""
+LOOK_SECONDS = 5.0
+"""Between two looks at what routers count of their traffic."""
 RETRY_SECONDS = 5.0
 """Until a child that was refused is tried again."""
 
@@ -132,6 +134,8 @@ def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refuse
         waits.append(WAITING_SECONDS)
     if outcome.memory.table.active is None and cr.spec.refit.suspend == "Disabled":
         waits.append(BOOTSTRAP_SECONDS)
+    if outcome.memory.table.active is not None and cr.spec.refit.drift.mode != "Disabled":
+        waits.append(LOOK_SECONDS)
     if is_refused:
         waits.append(RETRY_SECONDS)
     if outcome.wake_at is not None:

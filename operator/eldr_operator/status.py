@@ -9,7 +9,7 @@ from typing import Any
 from eldr_operator import clock, meta
 from eldr_operator.conditions import Condition, merged
 from eldr_operator.errors import Problem
-from eldr_operator.locality import law
+from eldr_operator.locality import drift_status, law
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
@@ -47,7 +47,7 @@ def status(
         },
         "router": router,
         "centroids": _centroids(table),
-        "locality": law.status(cr, outcome.routers),
+        "locality": law.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
         "refit": outcome.memory.refit,
         "history": list(outcome.memory.history),
     }
@@ -70,8 +70,9 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
         available,
         *roles,
         config,
-        outcome.decision.condition,
+        drift_status.centroids_condition(outcome),
         outcome.signatures,
+        drift_status.condition(outcome),
     ]
 
 

@@ -9,7 +9,7 @@ from eldr_operator.models import EldrDeployment, EldrFit
 
 
 def candidates(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, withdrawn: Collection[str] = ()
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str] = ()
 ) -> list[EldrFit]:
     """Return the fits whose set may be active now, the best last.
 
@@ -23,8 +23,8 @@ def candidates(
         All of the deployment.
     table : Table
         Which sets routers use.
-    withdrawn : collection of str
-        Fits whose set was taken out of service.
+    barred : collection of str
+        Digests of sets that were rolled back.
     """
     active = table.active
     made = None
@@ -36,7 +36,7 @@ def candidates(
         if (has := fit.accepted_set) is not None
         and has.k == cr.spec.decode.replicas
         and is_for_model(cr, fit)
-        and fit.name not in withdrawn
+        and has.digest not in barred
         and (made is None or fit.finished_at > made or (active is not None and fit.name == active.fit))
     ]
     return sorted(found, key=lambda fit: (fit.finished_at, fit.name))

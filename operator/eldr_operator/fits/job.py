@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eldr import contract
-from eldr_operator import meta
+from eldr_operator import clock, meta
 from eldr_operator.models import EldrDeployment, EldrFit
 from eldr_operator.workloads import pods
 
@@ -44,8 +44,18 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
     }
 
 
+def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
+    """Return how many records must be usable."""
+    if fit.spec.trigger == "Schedule":
+        return cr.spec.refit.min_samples
+    if fit.spec.trigger == "Drift":
+        # how many records there are since the change is estimated from requests and their sample rate
+        return max(1, cr.spec.refit.min_samples * 4 // 5)
+    return None
+
+
 def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
-    lookback = fit.spec.lookback_minutes
+    lookback, since, least = fit.spec.lookback_minutes, fit.spec.since, _least(cr, fit)
     return {
         "name": contract.CONTAINER_FIT,
         "image": cr.spec.router.image or image,
@@ -61,6 +71,8 @@ def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             f"--k={fit.spec.k or cr.spec.decode.replicas}",
             f"--model={cr.served_model}",
             *([] if lookback is None else [f"--lookback-minutes={lookback}"]),
+            *([] if since is None else [f"--since={clock.stamp(since)}"]),
+            *([] if least is None else [f"--min-samples={least}"]),
         ],
         "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108
         "resources": pods.resources(cr.spec.refit.resources),

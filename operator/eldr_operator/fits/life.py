@@ -136,6 +136,7 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
             "imbalance": _decimal(found.imbalance, 2),
             "weighting": found.weighting,
             "predictedReductionPercent": _decimal(found.reduction and found.reduction * 100, 1),
+            "activeSetHarms": found.active_harms,
         }
         status |= {key: value for key, value in figures.items() if value is not None}
     return status

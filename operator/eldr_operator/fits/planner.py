@@ -14,6 +14,7 @@ from cronsim import CronSim
 
 from eldr import contract
 from eldr_operator import clock, meta
+from eldr_operator.drift.decide import FitOrder
 from eldr_operator.fits.candidates import candidates, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
@@ -59,8 +60,12 @@ class Situation:
         Names of all EldrFits of the namespace, also of other deployments.
     table : Table
         Which sets routers use.
-    withdrawn : collection of str
-        Fits whose set was taken out of service.
+    barred : collection of str
+        Digests of sets that were rolled back.
+    order : FitOrder or None
+        What drift asks for.
+    regime_since : datetime or None
+        Since when traffic is as it is, as far as is known: older records are of no use.
     before : dict
         :attr:`Plan.refit` of the pass before.
     samples : int
@@ -72,7 +77,9 @@ class Situation:
     fits: Sequence[EldrFit]
     taken: Collection[str] = ()
     table: Table = field(default_factory=Table)
-    withdrawn: Collection[str] = ()
+    barred: Collection[str] = ()
+    order: FitOrder | None = None
+    regime_since: datetime | None = None
     before: Object = field(default_factory=dict)
     samples: int = 0
     is_refused: bool = False
@@ -87,6 +94,9 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     if not suspended and not unfinished:
         if due is not None:
             created += _scheduled(cr, at, due)
+        elif at.order is not None:
+            name = _following(f"{cr.name}-drift", at.order.number, at.taken)
+            created.append(_manifest(cr, name, "Drift", at.order.since))
         elif at.samples >= cr.spec.refit.min_samples:
             created += _needed(cr, at, now)
     finished = sorted(
@@ -130,13 +140,13 @@ def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Obj
     """Yield the fit of a minute, unless it was made already: an operator may have ended just after that."""
     name = f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}"
     if not any(_number(fit.name, name) for fit in at.fits):
-        yield _manifest(cr, _free(name, 1, at.taken), "Schedule")
+        yield _manifest(cr, _free(name, 1, at.taken), "Schedule", at.regime_since)
 
 
 def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
     """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
     active, slots = at.table.active, cr.spec.decode.replicas
-    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.withdrawn) if not _is(fit, active)]
+    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.barred) if not _is(fit, active)]
     if waiting:
         return  # an accepted set is about to be activated
     if active is None:
@@ -165,7 +175,7 @@ def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: da
     pause = min(_FIRST_RETRY * 2 ** min(len(failed) - 1, 10), _LONGEST_RETRY) if failed else timedelta()
     if not failed or now - max(failed) >= pause:
         following = max((number for number, _ in tried), default=0) + 1
-        yield _manifest(cr, _free(base, following, at.taken), trigger)
+        yield _manifest(cr, _free(base, following, at.taken), trigger, at.regime_since)
 
 
 def _number(name: str, base: str) -> int:
@@ -176,8 +186,11 @@ def _number(name: str, base: str) -> int:
 
 def _free(base: str, number: int, taken: Collection[str]) -> str:
     """Return the first name from ``number`` on that nobody has; another deployment may be called so as to have it."""
-    names = (base if n == 1 else f"{base}-{n}" for n in itertools.count(number))
-    return next(name for name in names if name not in taken)
+    return base if number == 1 and base not in taken else _following(base, max(2, number), taken)
+
+
+def _following(base: str, number: int, taken: Collection[str]) -> str:
+    return next(name for n in itertools.count(number) if (name := f"{base}-{n}") not in taken)
 
 
 def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> tuple[str, ...]:
@@ -187,7 +200,10 @@ def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> t
     return tuple(fit.name for fit in older if fit.name not in kept)
 
 
-def _manifest(cr: EldrDeployment, name: str, trigger: str) -> Object:
+def _manifest(cr: EldrDeployment, name: str, trigger: str, since: datetime | None) -> Object:
+    spec: Object = {"deploymentRef": {"name": cr.name}, "trigger": trigger}
+    if since is not None:
+        spec["since"] = clock.stamp(since)
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.KIND_FIT,
@@ -197,5 +213,5 @@ def _manifest(cr: EldrDeployment, name: str, trigger: str) -> Object:
             "labels": meta.labels(cr.name, meta.FIT),
             "ownerReferences": [meta.owner_of(cr)],
         },
-        "spec": {"deploymentRef": {"name": cr.name}, "trigger": trigger},
+        "spec": spec,
     }

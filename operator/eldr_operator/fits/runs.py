@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator.errors import ApiError
+from eldr_operator.errors import ApiError, InvalidResourceError
 from eldr_operator.fits import life
 from eldr_operator.fits.job import fit_job
 from eldr_operator.fits.planner import Plan
@@ -15,7 +16,7 @@ from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier, owner_uids
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.metrics import Metrics
-from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse
 
 Object = dict[str, Any]
 
@@ -81,6 +82,16 @@ class Runs:
                 text = f"another Job {fit.name} exists; delete it, or create the EldrFit under another name"
                 return life.refused(fit, "NameConflict", text, now)
         return status
+
+    async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Object:
+        """Return what a fit stored beside its set; empty where it stored nothing, or is gone with its report."""
+        found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
+        try:
+            report = parse(Report, json.loads((found or {})["data"][contract.REPORT_KEY]))
+        except (InvalidResourceError, ValueError, KeyError, TypeError):
+            return {}
+        same = report.pointer is not None and report.pointer.digest == pointer.digest
+        return (report.baseline or {}) if same else {}
 
     async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> bool:
         """Create and delete automatic EldrFits as planned; tell whether one was created."""

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import CENTROIDS_ACTIVE, SIGNATURES_REPORTED, SUCCEEDED
+from eldr_operator.conditions import (
+    CENTROIDS_ACTIVE,
+    DRIFT_DETECTED,
+    NO_SET,
+    ROLLED_BACK,
+    SIGNATURES_REPORTED,
+    SUCCEEDED,
+)
 from eldr_operator.models import EldrDeployment, EldrFit
 
 Object = dict[str, Any]
@@ -16,6 +23,8 @@ Status = Mapping[str, Any]
 
 _MESSAGE_CHARACTERS = 1024
 _CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable"}
+_HARMS = {"Protective", "PinnedHarms", "PriorDecays", "Harms"}
+"""Reasons of CentroidsActive while the active set saves less than JSQ would."""
 
 
 class Event(NamedTuple):
@@ -29,14 +38,8 @@ class Event(NamedTuple):
 def of_deployment(before: Status, after: Status) -> list[Event]:
     """Return what happened to a deployment between two statuses."""
     old, new = _conditions(before), _conditions(after)
-    found = []
     known = {entry["epoch"] for entry in before.get("history", ())}
-    for entry in after.get("history", ()):
-        if entry["epoch"] not in known:
-            text = (
-                f"epoch {entry['epoch']}: routers use the set of EldrFit {entry['fit']} ({entry['reason']})"
-            )
-            found.append(Event("Normal", "CentroidsActivated", text))
+    found = [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
     for kind, condition in new.items():
         was = old.get(kind, {})
         turned = was.get("status") != condition["status"]
@@ -54,9 +57,27 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
             and was.get("reason") != condition["reason"]
         ):
             found.append(Event("Warning", f"Centroids{condition['reason']}", condition["message"]))
+        elif kind == CENTROIDS_ACTIVE and was.get("reason") != condition["reason"]:
+            if condition["reason"] in _HARMS:
+                found.append(Event("Warning", condition["reason"], condition["message"]))
+            elif was.get("reason") in _HARMS:
+                found.append(Event("Normal", "CentroidsServeAgain", condition["message"]))
+        elif kind == DRIFT_DETECTED and condition["status"] == "True" and turned:
+            found.append(Event("Warning", DRIFT_DETECTED, condition["message"]))
+        elif kind == DRIFT_DETECTED and turned and was.get("status") == "True":
+            found.append(Event("Normal", "DriftOver", condition["message"]))
         elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
             found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
     return found
+
+
+def _activation(entry: Mapping[str, Any]) -> Event:
+    epoch, fit, reason = entry["epoch"], entry["fit"], entry["reason"]
+    if fit == NO_SET:
+        text = f"epoch {epoch}: no centroid set serves ({reason})"
+        return Event("Warning", f"Centroids{reason}", text)
+    text = f"epoch {epoch}: routers use the set of EldrFit {fit} ({reason})"
+    return Event("Warning" if reason == ROLLED_BACK else "Normal", "CentroidsActivated", text)
 
 
 def of_fit(before: Status, after: Status) -> list[Event]:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.conditions import CENTROIDS_ACTIVE, Condition
-from eldr_operator.fits.candidates import candidates
+from eldr_operator.conditions import CENTROIDS_ACTIVE, ROLLED_BACK, Condition
+from eldr_operator.fits.candidates import candidates, is_for_model
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
@@ -44,7 +44,7 @@ def decide(
     routers: Sequence[RouterView],
     now: datetime,
     *,
-    withdrawn: Collection[str] = (),
+    barred: Collection[str] = (),
     unreached_since: datetime | None = None,
 ) -> Decision:
     """Take one step of an activation.
@@ -59,13 +59,16 @@ def decide(
     routers : sequence of RouterView
         Ready routers that are not ending.
     now : datetime
-    withdrawn : collection of str
-        Fits whose set was taken out of service.
+    barred : collection of str
+        Digests of sets that were rolled back.
     unreached_since : datetime or None
         Since when no router has answered; None if one does, or there is none.
     """
-    target, pin_problem = _target(cr, fits, table, withdrawn)
-    after = _step(cr, table, target, routers, now)
+    target, pin_problem = _target(cr, fits, table, barred)
+    if target is None and (why := _is_unfit(cr, fits, table, barred)):
+        after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
+    else:
+        after = _step(cr, table, target, routers, now, barred=barred)
     active = after.active
     acks = sum(router.active == active.digest for router in routers) if active else 0
     condition = pin_problem or _condition(cr, after, fits, routers, now)
@@ -99,7 +102,7 @@ def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView],
 
 
 def _target(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, withdrawn: Collection[str]
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]
 ) -> tuple[CentroidSet | None, Condition | None]:
     """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
     pin = cr.spec.centroids.pin
@@ -108,8 +111,25 @@ def _target(
         # An EldrFit may have been deleted while its set is still in use: the table knows it.
         known = by_name | {found.fit: found for found in table.sets}
         return known.get(pin), None if pin in known else _pin_problem(pin, fits, sorted(by_name))
-    best = candidates(cr, fits, table, withdrawn)
-    return (best[-1].accepted_set if best else None), None
+    best = candidates(cr, fits, table, barred)
+    if best:
+        return best[-1].accepted_set, None
+    active, previous = table.active, table.previous
+    if active is not None and active.digest in barred and previous is not None:
+        can_serve = previous.k == cr.spec.decode.replicas and previous.digest not in barred
+        return (previous if can_serve else None), None
+    return None, None
+
+
+def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]) -> str:
+    """Return why the active set must not serve, though there is no other."""
+    active = table.active
+    if active is None or cr.spec.centroids.pin:
+        return ""
+    if active.digest in barred:
+        return ROLLED_BACK
+    other = any(fit.name == active.fit and not is_for_model(cr, fit) for fit in fits)
+    return "ModelChanged" if other else ""
 
 
 def _pin_problem(pin: str, fits: Sequence[EldrFit], accepted: list[str]) -> Condition:
@@ -131,6 +151,8 @@ def _step(
     target: CentroidSet | None,
     routers: Sequence[RouterView],
     now: datetime,
+    *,
+    barred: Collection[str],
 ) -> Table:
     if target is None or (table.active is not None and target.digest == table.active.digest):
         return replace(table, staged=None, staged_at=None)
@@ -140,7 +162,10 @@ def _step(
     if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
         return table
     pinned = cr.spec.centroids.pin == target.fit
-    reason = "AckTimeout" if loaded < len(routers) else "Pinned" if pinned else "Accepted"
+    rolled_back = not pinned and table.active is not None and table.active.digest in barred
+    reason = "Pinned" if pinned else ROLLED_BACK if rolled_back else "Accepted"
+    if loaded < len(routers):
+        reason = "AckTimeout"
     return Table(
         epoch=table.epoch + 1,
         active=target,

@@ -17,6 +17,7 @@ _STEP = 5
 """Percent of a step: smaller changes are no news, and would write the status every few seconds."""
 _LITTLE = 10
 _CONSTANTS = ("fixedMilliseconds", "microsecondsPerExpert", "microsecondsPerRequest")
+_FIELDS = ("expertSharePercent", "message", "law")
 _USUAL = 100
 """Experts and requests of the step by which changes of the constants are measured."""
 
@@ -30,7 +31,7 @@ def status(cr: EldrDeployment, routers: Sequence[RouterView]) -> Object:
         if router.expert_share is not None and router.expert_share_error <= _MOST_ERROR
     ]
     if not known:
-        return dict(before)
+        return {name: before[name] for name in _FIELDS if name in before}
     percent = round(100 * statistics.median(share for share, _ in known))
     shown = before.get("expertSharePercent")
     if isinstance(shown, int) and abs(percent - shown) < _STEP:

@@ -13,6 +13,8 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, meta
+from eldr_operator.conditions import NO_SET
+from eldr_operator.drift.state import State
 from eldr_operator.locality import routing
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
@@ -21,7 +23,8 @@ Object = dict[str, Any]
 
 KEY = "memory.json"
 """Read by the operator only: ``{"previous": SET | null, "activatedAt", "stagedAt": time | null, "reason": str,
-"history": [...], "refit": {...}, "withdrawn": [fit, ...]}``; history and refit are as ``status`` shows them."""
+"history": [...], "refit": {...},
+"drift": {...}, "baselines": {digest: {...}}, "protective": bool}``; history and refit are as ``status`` shows them."""
 HISTORY = 10
 
 
@@ -37,22 +40,28 @@ class Memory:
         Activations, as ``status.history`` shows them, the latest last.
     refit : dict
         Of the schedule and the last fit, as ``status.refit`` shows it.
-    withdrawn : tuple of str
-        EldrFits whose set was taken out of service and does not come back by itself, the latest last.
+    drift : State
+        What is known of drift.
+    baselines : dict
+        What fits expected of the sets in use, by digest; empty where a fit stored nothing.
+    protective : bool
+        Whether JSQ is in effect in place of a set that harms.
     """
 
     table: Table = field(default_factory=Table)
     history: tuple[Object, ...] = ()
     refit: Object = field(default_factory=dict)
-    withdrawn: tuple[str, ...] = ()
+    drift: State = field(default_factory=State)
+    baselines: Object = field(default_factory=dict)
+    protective: bool = False
 
     def with_table(self, table: Table) -> Memory:
         """Return it with a new table; an activation becomes history."""
         history = self.history
-        if table.active is not None and table.activated_at is not None and table.epoch > _last(history):
+        if table.activated_at is not None and table.epoch > _last(history):
             entry = {
                 "time": clock.stamp(table.activated_at),
-                "fit": table.active.fit,
+                "fit": NO_SET if table.active is None else table.active.fit,
                 "epoch": table.epoch,
                 "reason": table.reason,
             }
@@ -70,11 +79,13 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
         "reason": table.reason,
         "history": memory.history,
         "refit": memory.refit,
-        "withdrawn": memory.withdrawn,
+        "drift": memory.drift.to_json(),
+        "baselines": memory.baselines,
+        "protective": memory.protective,
     }
     head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
     data = {
-        contract.ROUTING_KEY: routing.document(cr, table),
+        contract.ROUTING_KEY: routing.document(cr, table, protective=memory.protective),
         KEY: json.dumps(told, indent=1, sort_keys=True),
     }
     return head | {"data": data}
@@ -107,7 +118,9 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
             ),
             history=tuple(dict(entry) for entry in told["history"]),
             refit=dict(told["refit"]),
-            withdrawn=tuple(map(str, told["withdrawn"])),
+            drift=State.model_validate(told["drift"]),
+            baselines=dict(told["baselines"]),
+            protective=bool(told["protective"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return replace(_shown(status), table=table)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from eldr_operator.conditions import Condition
+from eldr_operator.drift.decide import Verdict
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.state import State
 from eldr_operator.locality.activation import Decision
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
@@ -24,11 +27,20 @@ class Look:
         As the routing ConfigMap has it.
     decision : Decision
         What the table is to become.
+    seen : Observation
+        Of drift.
+    drift : State
+        What is known of it now.
+    verdict : Verdict
+        What follows.
     """
 
     routers: Sequence[RouterView]
     before: Memory
     decision: Decision
+    seen: Observation
+    drift: State
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +54,10 @@ class Outcome:
         As it was written.
     decision : Decision
         The activation's last step.
+    seen : Observation
+        Of drift.
+    verdict : Verdict
+        On it.
     signatures : Condition
     wake_at : datetime or None
         When the next fit is due.
@@ -54,6 +70,8 @@ class Outcome:
     routers: Sequence[RouterView]
     memory: Memory
     decision: Decision
+    seen: Observation
+    verdict: Verdict
     signatures: Condition
     wake_at: datetime | None
     is_unfinished: bool

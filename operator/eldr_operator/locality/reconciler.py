@@ -11,6 +11,8 @@ import httpx
 
 from eldr import contract
 from eldr_operator.conditions import Condition
+from eldr_operator.drift.decide import decide
+from eldr_operator.drift.state import State
 from eldr_operator.errors import ApiError, OwnedElsewhereError
 from eldr_operator.fits import planner
 from eldr_operator.fits.runs import Runs
@@ -20,9 +22,11 @@ from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.locality import activation, memory, routers, signatures
+from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.router_view import RouterView, ready_routers
+from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
 
@@ -59,6 +63,7 @@ class Locality:
         self._applier = applier
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
+        self._lookout = Lookout()
         self._windows: dict[Key, signatures.Window] = {}
         self._unreached: dict[Key, datetime] = {}
 
@@ -68,17 +73,19 @@ class Locality:
         """Ask the routers, and decide which set is next."""
         views = await routers.look(self._http, ready_routers(live.pods), live.token)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        before = memory.read(found, cr.status)
+        before = await self._with_baselines(cr, memory.read(found, cr.status))
+        seen = self._lookout.look(cr, all_fits, before, views, now)
+        drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
             cr,
             all_fits,
             before.table,
             views,
             now,
-            withdrawn=before.withdrawn,
+            barred=drift.barred,
             unreached_since=self._unreached_since((cr.namespace, cr.name), views, now),
         )
-        return Look(views, before, decision)
+        return Look(views, before, decision, seen, drift, verdict)
 
     async def reconcile(
         self,
@@ -120,14 +127,16 @@ class Locality:
             fits=all_fits,
             taken=taken,
             table=before.table,
-            withdrawn=before.withdrawn,
+            barred=look.drift.barred,
+            order=look.verdict.fit,
+            regime_since=_regime_since(all_fits, before.table, look.drift),
             before=before.refit,
             samples=sum(view.samples for view in look.routers),
             is_refused=active is not None and any(view.refusal(active) for view in look.routers),
         )
         plan = planner.plan(cr, situation, now)
         created = await self._runs.carry_out(cr, plan, all_fits)
-        after = replace(before, refit=plan.refit)
+        after = replace(before, refit=plan.refit, drift=look.drift, protective=look.verdict.protective)
         if is_readable:
             after = after.with_table(decision.table)
         refused = await self._publish(cr, after, live)
@@ -138,8 +147,10 @@ class Locality:
             routers=look.routers,
             memory=after,
             decision=decision,
+            seen=look.seen,
+            verdict=look.verdict,
             signatures=self._judge_signatures(cr, look.routers, now),
-            wake_at=plan.wake_at,
+            wake_at=min(filter(None, (plan.wake_at, look.verdict.wake_at)), default=None),
             is_unfinished=finished or created,
             refused=refused,
         )
@@ -152,6 +163,7 @@ class Locality:
         """Drop what is remembered of a deployment that is gone."""
         self._windows.pop(key, None)
         self._unreached.pop(key, None)
+        self._lookout.forget(key)
         self._ownership.forget(key)
 
     def _unreached_since(self, key: Key, views: Sequence[RouterView], now: datetime) -> datetime | None:
@@ -159,6 +171,14 @@ class Locality:
             self._unreached.pop(key, None)
             return None
         return self._unreached.setdefault(key, now)
+
+    async def _with_baselines(self, cr: EldrDeployment, before: memory.Memory) -> memory.Memory:
+        """Keep the baselines of the sets in use, and read those that are not known from the reports of their fits."""
+        known = {found.digest: before.baselines.get(found.digest) for found in before.table.sets}
+        for pointer in before.table.sets:
+            if known[pointer.digest] is None:
+                known[pointer.digest] = await self._runs.baseline(cr, pointer)
+        return before if known == before.baselines else replace(before, baselines=known)
 
     async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> str:
         manifest = memory.config_map(cr, after)
@@ -176,3 +196,11 @@ class Locality:
         key = (cr.namespace, cr.name)
         self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
         return signatures.judge(cr, answers)
+
+
+def _regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
+    """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after."""
+    if drift.drift.phase == "Detected":
+        return drift.drift.changed
+    active = table.active
+    return next((fit.spec.since for fit in fits if active is not None and fit.name == active.fit), None)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from eldr import contract
 from eldr_operator import clock
+from eldr_operator.drift.counts import Saving, Traffic, read_saving, read_traffic
 from eldr_operator.models import CentroidSet
 
 _MOST_SECONDS = 1e3
@@ -78,6 +79,10 @@ class RouterView:
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
     law : StepLaw or None
         Of a median decode engine.
+    traffic : Traffic or None
+        How requests look to its active set; None without one.
+    saving : Saving or None
+        What placement saves, as it has measured it lately.
     refuses_token : bool
         Whether it does not answer because it knows another token.
     """
@@ -95,6 +100,8 @@ class RouterView:
     expert_share: float | None = None
     expert_share_error: float = 0.0
     law: StepLaw | None = None
+    traffic: Traffic | None = None
+    saving: Saving | None = None
     refuses_token: bool = False
 
     @classmethod
@@ -117,6 +124,8 @@ class RouterView:
             expert_share=float(law["expert_share"]) if law else None,
             expert_share_error=float(law["expert_share_error"]) if law else 0.0,
             law=StepLaw.of(law),
+            traffic=read_traffic(str(state["router"]), state["traffic"]) if state.get("traffic") else None,
+            saving=read_saving(state["saving"]) if state.get("saving") else None,
         )
 
     def holds(self, wanted: CentroidSet) -> bool:

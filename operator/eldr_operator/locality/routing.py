@@ -13,6 +13,9 @@ from eldr_operator.models import CentroidSet, EldrDeployment
 Object = dict[str, Any]
 
 
+POLICY_PROTECTIVE = "JSQ"
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Which centroid sets routers use.
@@ -46,14 +49,22 @@ class Table:
         return [shard.name for found in self.sets for shard in found.shards]
 
 
-def document(cr: EldrDeployment, table: Table) -> str:
-    """Return what routers read; its format is told at :data:`eldr.contract.ROUTING_VERSION`."""
+def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> str:
+    """Return what routers read; its format is told at :data:`eldr.contract.ROUTING_VERSION`.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    table : Table
+    protective : bool
+        The set harms: it stays loaded, so that routers tell how traffic looks to it, and JSQ places.
+    """
     spec = cr.spec
     routing = {
         "version": contract.ROUTING_VERSION,
         "model": cr.served_model,
         "epoch": table.epoch,
-        "policy": spec.router.policy,
+        "policy": POLICY_PROTECTIVE if protective else spec.router.policy,
         "tau": spec.router.tau,
         "min_candidates": spec.router.min_candidates,
         "max_load": spec.router.max_load,

@@ -290,3 +290,48 @@ def test_why_there_is_no_set_yet(make_cr, make_fit, now, fits, text):
     decision = decide(make_cr(), [make_fit(*fit) for fit in fits], Table(), [], now)
     assert decision.condition.reason == "Bootstrapping"
     assert text in decision.condition.message
+
+
+def test_a_set_that_was_rolled_back_gives_way_to_the_one_before(
+    make_cr, make_fit, make_set, router, now, ago
+):
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(600))
+    barred = ("sha256:b",)
+    staged = decide(make_cr(), fits, table, [router(active="b")], now, barred=barred).table
+    assert staged.staged == make_set("a")
+    back = decide(make_cr(), fits, staged, [router(active="b", staged="a")], now, barred=barred).table
+    assert (back.epoch, back.active, back.reason) == (3, make_set("a"), "RolledBack")
+    still = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    assert still.table == back, "though b is newer"
+    fits.append(make_fit("c", finished="2026-11-21T11:30:00Z"))
+    newer = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    assert newer.table.staged == make_set("c")
+
+
+@pytest.mark.parametrize(
+    ("previous", "barred"),
+    [(None, ()), ("a", ("sha256:a",)), ("three", ())],
+    ids=["none", "barred", "other k"],
+)
+def test_without_another_set_none_serves(make_cr, make_fit, make_set, router, now, ago, previous, barred):
+    before = make_set(previous, 3 if previous == "three" else 2) if previous else None
+    table = Table(epoch=2, active=make_set("b"), previous=before, activated_at=ago(600))
+    barred = (*barred, "sha256:b")
+    found = decide(make_cr(), [make_fit("b")], table, [router(active="b")], now, barred=barred)
+    assert found.table == Table(epoch=3, activated_at=now, reason="RolledBack")
+    assert (
+        decide(make_cr(), [make_fit("b")], found.table, [router()], now, barred=barred).table == found.table
+    )
+    pinned = decide(
+        make_cr(centroids={"pin": "b"}), [make_fit("b")], table, [router(active="b")], now, barred=barred
+    )
+    assert pinned.table == table, "a person has chosen it"
+
+
+def test_another_model_takes_its_set_along(make_cr, make_fit, make_set, router, now, ago):
+    fit = make_fit("a")
+    fit = fit.model_copy(update={"status": fit.status | {"model": "before"}})
+    table = Table(epoch=2, active=make_set("a"), activated_at=ago(600))
+    found = decide(make_cr(), [fit], table, [router(active="a")], now).table
+    assert (found.epoch, found.active, found.reason) == (3, None, "ModelChanged")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from eldr import contract
+from eldr_operator.drift.state import State
 from eldr_operator.locality import memory
 from eldr_operator.locality.memory import HISTORY, KEY, Memory
 from eldr_operator.locality.routing import Table
@@ -16,7 +17,9 @@ def full(make_set, now):
         epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=now,
         staged_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned",
     )  # fmt: skip
-    return Memory(refit={"lastFit": "b"}, withdrawn=("z",)).with_table(table)
+    drift = State(digest="sha256:b", barred=("sha256:z",))
+    more = {"drift": drift, "baselines": {"sha256:b": {"requests": 5}}, "protective": True}
+    return Memory(refit={"lastFit": "b"}, **more).with_table(table)
 
 
 def test_it_survives_the_way_through_the_cluster(make_cr, full):
@@ -61,3 +64,8 @@ def test_history_grows_with_the_epoch_and_is_bounded(make_set, now):
         "epoch": HISTORY + 2,
         "reason": "Accepted",
     }
+
+
+def test_history_tells_that_no_set_serves(now):
+    table = Table(epoch=4, activated_at=now, reason="RolledBack")
+    assert Memory().with_table(table).history[-1]["fit"] == "none"

@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from eldr_operator.drift.decide import FitOrder
 from eldr_operator.fits.candidates import candidates
 from eldr_operator.fits.planner import Situation
 from eldr_operator.fits.planner import plan as plan_at
@@ -190,12 +191,41 @@ def test_names_of_other_deployments_are_gone_round(make_cr, make_fit, make_set, 
     assert names(plan(cr, [make_fit("x-20261122-0200-2")], Table(), 0, due)) == [], "it was made already"
 
 
+def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, make_set, now):
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
+    order = FitOrder(number=2, since=now - timedelta(hours=1))
+    planned = plan(make_cr(), [make_fit("a")], table, 0, now, order=order)
+    assert names(planned) == ["x-drift-2"]
+    assert planned.create[0]["spec"] == {
+        "deploymentRef": {"name": "x"},
+        "trigger": "Drift",
+        "since": "2026-11-21T11:00:00Z",
+    }
+    assert names(plan(make_cr(), [make_fit("a")], table, 0, now, order=order, taken={"x-drift-2"})) == [
+        "x-drift-3"
+    ]
+    assert names(plan(make_cr(), [make_fit("b", "Running")], table, 0, now, order=order)) == []
+    assert names(plan(make_cr(refit={"suspend": "Enabled"}), [], table, 0, now, order=order)) == []
+
+
+def test_no_automatic_fit_looks_back_into_an_earlier_regime(make_cr, make_set, now):
+    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
+    since = utc("2026-11-21T20:00")
+    planned = plan(
+        make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T02:00:05"), regime_since=since
+    )
+    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
+    planned = plan(make_cr(decode={"replicas": 3}), [], table, 5000, now, regime_since=since)
+    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+
+
 def test_sets_of_another_model_or_out_of_service_do_not_count(make_cr, make_fit, make_set, now):
     other = make_fit("a")
     other = other.model_copy(update={"status": other.status | {"model": "another"}})
     assert candidates(make_cr(), [other], Table()) == []
     assert names(plan(make_cr(), [other], Table(), 5000, now)) == ["x-bootstrap"]
-    assert candidates(make_cr(), [make_fit("a")], Table(), {"a"}) == []
+    assert candidates(make_cr(), [make_fit("a")], Table(), {"sha256:a"}) == []
     assert [fit.name for fit in candidates(make_cr(), [make_fit("b"), make_fit("a")], Table())] == ["a", "b"]
 
 

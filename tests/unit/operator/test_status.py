@@ -4,6 +4,8 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
+from eldr_operator.drift.decide import Verdict
+from eldr_operator.drift.observation import Observation
 from eldr_operator.errors import Problem
 from eldr_operator.kube import events
 from eldr_operator.locality import activation
@@ -47,6 +49,8 @@ def seen(make_cr, now):
         routers=views,
         memory=Memory(),
         decision=decision,
+        seen=Observation(digest=None),
+        verdict=Verdict("Unknown", "NoSet", "no centroid set is active"),
         signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
         wake_at=None,
         is_unfinished=False,
@@ -116,6 +120,7 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "ConfigValid",
             "CentroidsActive",
             "SignaturesReported",
+            "DriftDetected",
         )
     ]
 
