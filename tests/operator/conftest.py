@@ -77,6 +77,12 @@ class Operator:
         end(self._process)
         return self._process.returncode
 
+    def kill(self) -> None:
+        """End it without a word."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def requests(self, start: int = 0) -> list[dict[str, Any]]:
         """Return the operator's requests from the audit log, from a byte on."""
         with self.cluster.control_plane.audit_log.open() as file:

@@ -17,7 +17,8 @@ class PretendRouter:
     """Serves ``/eldr/v1/state`` on a loopback address of its own.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
-    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``is_deaf`` lets it answer
+    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
+    (best similarity, slot, how many requests); ``saving`` is what it has measured. ``is_deaf`` lets it answer
     nobody, as behind a NetworkPolicy; the token is that of when it was first asked, as a real one's is that of its start.
     """
 
@@ -29,6 +30,9 @@ class PretendRouter:
         self.law: dict[str, Any] | None = None
         self.refuse: dict[str, str] = {}
         self.is_holding = False
+        self.kinds: tuple[tuple[float, int, int], ...] = ()
+        self.saving: dict[str, float] | None = None
+        self._traffic: dict[str, Any] | None = None
         self.is_deaf = False
         self._token = ""
         self._active: dict[str, Any] | None = None
@@ -98,11 +102,29 @@ class PretendRouter:
             "prefill": [],
             "decode": [],
             "law": self.law,
+            "traffic": self._count(routing["epoch"]),
+            "saving": self.saving,
             "counters": {
                 contract.signature_counter(quality): float(count)
                 for quality, count in self.signatures.items()
             },
         }
+
+    def _count(self, epoch: int) -> dict[str, Any] | None:
+        """Count the requests since the look before."""
+        active = self._active
+        if active is None:
+            return None
+        before = self._traffic
+        if before is None or (before["epoch"], before["digest"]) != (epoch, active["digest"]):
+            before = {"epoch": epoch, "digest": active["digest"], "requests": 0, "outside_band": 0}
+            before |= {"similarity": [0] * contract.SIMILARITY_BINS, "clusters": [0] * active["k"]}
+        self._traffic = before
+        for similarity, slot, requests in self.kinds:
+            before["requests"] += requests
+            before["similarity"][int(similarity * contract.SIMILARITY_BINS)] += requests
+            before["clusters"][slot % active["k"]] += requests
+        return before
 
 
 def _short(pointer: dict[str, Any] | None) -> dict[str, Any] | None:

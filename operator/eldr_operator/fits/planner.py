@@ -150,7 +150,8 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object
     if waiting:
         return  # an accepted set is about to be activated
     if active is None:
-        if any(fit.accepted_set is not None and is_for_model(cr, fit) for fit in at.fits):
+        sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
+        if any(found is not None and found.digest not in at.barred for found in sets):
             yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
         else:
             yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)

@@ -10,6 +10,7 @@ from typing import Any
 from eldr_operator.drift import windows
 from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
 from eldr_operator.drift.observation import DriftFit, Observation
+from eldr_operator.fits.candidates import candidates
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
@@ -70,7 +71,7 @@ class Lookout:
             saving=most_telling([view.saving for view in views if view.saving is not None]),
             harms=_harms(fits, before.table.activated_at),
             fits=tuple(filter(None, (_caused(cr, fit) for fit in fits))),
-            busy=_busy(fits, before),
+            busy=_busy(cr, fits, before),
             samples=sum(view.samples for view in views),
             min_samples=cr.spec.refit.min_samples,
             sample_rate=cr.spec.signatures.sample_percent / 100,
@@ -110,8 +111,14 @@ def _caused(cr: EldrDeployment, fit: EldrFit) -> DriftFit | None:
     return DriftFit(int(found[1]), fit.metadata.creation_timestamp, finished)
 
 
-def _busy(fits: Sequence[EldrFit], before: Memory) -> str | None:
+def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | None:
+    """Return the fit that runs, or whose set is accepted and not active yet."""
+    table = before.table
     running = [fit.name for fit in fits if not fit.is_finished]
     if running:
         return min(running)
-    return None if before.table.staged is None else before.table.staged.fit
+    active = None if table.active is None else table.active.fit
+    waiting = [fit.name for fit in candidates(cr, fits, table, before.drift.barred) if fit.name != active]
+    if waiting:
+        return waiting[-1]
+    return None if table.staged is None else table.staged.fit
