@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -220,11 +220,21 @@ def _stack(counts: Sequence[Unsigned | None], shape: tuple[int, int]) -> Unsigne
     return stacked
 
 
+def too_few(usable: int, least: int, skipped: Mapping[str, int]) -> FitError:
+    """Return the error of a fit that was to rest on more records."""
+    left_out = f" ({_explain(skipped)})" if skipped else ""
+    remedy = "send more traffic, log a larger share of it, or ask for fewer records"
+    return FitError(
+        "TooFewSamples",
+        f"{usable} usable records, at least {least} are needed{left_out}; {remedy}, and try again",
+    )
+
+
 def _nothing_left(skipped: Counter[str]) -> FitError:
     reasons = sorted(skipped, key=lambda reason: (reason == OTHER_MODEL, -skipped[reason]))
     remedy = _REMEDIES.get(reasons[0] if reasons else "", "send traffic")
     return FitError("NoSamples", f"no usable record in the log ({_explain(skipped)}); {remedy} and try again")
 
 
-def _explain(skipped: Counter[str]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in skipped.most_common()) or "it is empty"
+def _explain(skipped: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in Counter(skipped).most_common()) or "it is empty"
