@@ -160,18 +160,19 @@ def replay(
     _, layers, experts = survival.shape
     pool = np.zeros((n_workers, layers, experts), dtype=np.float32)
     in_flight = [0] * n_workers
-    placed = np.zeros(len(arrivals), dtype=np.intp)
+    rows = arrivals.tolist()
+    placed: list[int] = []
     every = max(batch, occupancy // LOOKS)
     loads: list[list[int]] = []
     unions: list[npt.NDArray[np.float64]] = []
-    for turn, request in enumerate(arrivals):
+    for turn, request in enumerate(rows):
         if turn >= occupancy:
             leaving = placed[turn - occupancy]
             in_flight[leaving] -= 1
-            pool[leaving] -= survival[arrivals[turn - occupancy]]
+            pool[leaving] -= survival[rows[turn - occupancy]]
         scores = None if similarity is None else similarity[request].tolist()
         worker = policy.choose(Situation(in_flight, turn, scores), rng).worker
-        placed[turn] = worker
+        placed.append(worker)
         in_flight[worker] += 1
         pool[worker] += survival[request]
         if turn >= 2 * occupancy and turn % every == 0:
