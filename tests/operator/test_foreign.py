@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from eldr_operator.kube.api import path
 from tests.support.kube import Refused
@@ -149,3 +150,59 @@ def test_restarts_annotations_and_scaling_by_others_go_on_working(operator, worl
     assert workload(world)["metadata"]["annotations"]["team"] == "a"
     assert events(world) == []
     world.make_ready()
+
+
+@pytest.fixture
+def policy(installed, kube):
+    """What a platform team does to every Deployment of a namespace, whoever writes it."""
+    name = f"fqdn-{kube.namespace}"
+    group = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["deployments"],
+    }
+    mutation = "Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{setHostnameAsFQDN: true}}}}"
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}}
+    objects = [
+        (
+            "MutatingAdmissionPolicy",
+            {
+                "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "Never",
+                "mutations": [
+                    {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": mutation}}
+                ],
+            },
+        ),
+        ("MutatingAdmissionPolicyBinding", {"policyName": name}),
+    ]
+    made = [
+        {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for kind, spec in objects
+    ]
+    installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
+    yield "setHostnameAsFQDN"
+    installed.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(made))
+
+
+def test_what_admission_makes_of_our_own_requests_stays(policy, world):
+    def is_in_force() -> bool:
+        labels = {"app": "probe"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        made = world.kube.create("Deployment", {"name": "probe"}, spec=spec)
+        world.kube.delete("Deployment", "probe")
+        return made["spec"]["template"]["spec"].get(policy) is True
+
+    wait_for(is_in_force, "the policy", 30)
+    world.up()
+    before = pod(world)
+    assert before[policy] is True
+    kubectl(world, "set", "env", "deployment/x-prefill", "-c", "engine", "FOO=bar")
+    wait_for(lambda: events(world), "an event", 60)
+    until_as_before(world, before)
+    assert policy not in events(world)[0]
+    assert len(events(world)) == 1
