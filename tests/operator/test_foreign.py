@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from eldr_operator.kube.api import path
+from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
+WORKLOADS = (("Deployment", "x-prefill"), ("StatefulSet", "x-decode"))
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 
 
@@ -73,6 +77,7 @@ def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):
     world.up()
     which = ("StatefulSet", "x-decode")
     before = pod(world, *which)
+    managers = {entry["manager"] for entry in workload(world, *which)["metadata"]["managedFields"]}
     volume = {"name": "tmp", "emptyDir": None, "hostPath": {"path": "/mnt"}}
     variable = {"name": "POD_IP", "value": "::1", "valueFrom": None}
     patch = {"volumes": [volume], "containers": [{"name": "engine", "env": [variable]}]}
@@ -82,7 +87,9 @@ def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):
     wait_for(lambda: events(world), "an event", 60)
     assert "StatefulSet x-decode: " in events(world)[0]
     world.condition("ConfigValid", status="True")
-    # What was put back in another name is ours again: it goes when the manifest lets it go.
+    found = {entry["manager"] for entry in workload(world, *which)["metadata"]["managedFields"]}
+    assert found == managers
+    # What was put back is ours alone: it goes when the manifest lets it go.
     world.patch(
         decode={"podTemplate": {"spec": {"volumes": [{"name": "tmp", "hostPath": {"path": "/tmp"}}]}}}
     )
@@ -95,20 +102,107 @@ def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):
     world.condition("ConfigValid", status="True")
 
 
+@pytest.mark.parametrize(
+    ("test", "value", "message"),
+    [
+        ("/metadata/generation", 99, "the server rejected our request due to an error in our request"),
+        ("/metadata/name", "x", 'Deployment.apps "x" is invalid: spec.template.spec.containers[0].image'),
+    ],
+    ids=["something else changed", "the object would be invalid"],
+)
+def test_the_api_server_tells_a_lost_race_from_a_bad_patch(kube, test, value, message):
+    """By the answer's message, as the operator does: one is tried again in silence, the other told."""
+    labels = {"app": "x"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    kube.create("Deployment", {"name": "x"}, spec={"selector": {"matchLabels": labels}, "template": template})
+    patch = [
+        {"op": "test", "path": test, "value": value},
+        {"op": "remove", "path": "/spec/template/spec/containers/0/image"},
+    ]
+    with pytest.raises(Refused) as refusal:
+        kube.request("PATCH", path("Deployment", kube.namespace, "x"), patch, "application/json-patch+json")
+    assert refusal.value.status == 422
+    assert str(refusal.value).startswith(message)
+
+
 def test_restarts_annotations_and_scaling_by_others_go_on_working(operator, world):
     world.up()
     kubectl(world, "rollout", "restart", "deployment/x-prefill", "statefulset/x-decode")
     kubectl(world, "annotate", "deployment/x-prefill", "team=a")
-    mark = operator.audit_size()
 
-    def passes() -> int:
-        return sum(entry["requestURI"].endswith("/eldrdeployments/x") for entry in operator.requests(mark))
+    def wait_for_passes() -> None:
+        mark = operator.audit_size()
 
-    wait_for(lambda: passes() >= 6, "six looks at it", 90)
-    for which in (("Deployment", "x-prefill"), ("StatefulSet", "x-decode")):
-        found = workload(world, *which)
+        def passes() -> int:
+            return sum(
+                entry["requestURI"].endswith("/eldrdeployments/x") for entry in operator.requests(mark)
+            )
+
+        wait_for(lambda: passes() >= 4, "four looks at it", 90)
+
+    wait_for_passes()  # until then the controllers of Kubernetes have written their annotations
+    before = {name: workload(world, kind, name)["metadata"]["generation"] for kind, name in WORKLOADS}
+    wait_for_passes()
+    for kind, name in WORKLOADS:
+        found = workload(world, kind, name)
         assert RESTARTED in found["spec"]["template"]["metadata"]["annotations"]
-        assert found["metadata"]["generation"] == 2
+        assert found["metadata"]["generation"] == before[name]
     assert workload(world)["metadata"]["annotations"]["team"] == "a"
     assert events(world) == []
     world.make_ready()
+
+
+@pytest.fixture
+def policy(installed, kube):
+    """What a platform team does to every Deployment of a namespace, whoever writes it."""
+    name = f"fqdn-{kube.namespace}"
+    group = "admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": ["apps"],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["deployments"],
+    }
+    mutation = "Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{setHostnameAsFQDN: true}}}}"
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}}
+    objects = [
+        (
+            "MutatingAdmissionPolicy",
+            {
+                "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "Never",
+                "mutations": [
+                    {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": mutation}}
+                ],
+            },
+        ),
+        ("MutatingAdmissionPolicyBinding", {"policyName": name}),
+    ]
+    made = [
+        {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for kind, spec in objects
+    ]
+    installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
+    yield "setHostnameAsFQDN"
+    installed.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(made))
+
+
+def test_what_admission_makes_of_our_own_requests_stays(policy, world):
+    def is_in_force() -> bool:
+        labels = {"app": "probe"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        made = world.kube.create("Deployment", {"name": "probe"}, spec=spec)
+        world.kube.delete("Deployment", "probe")
+        return made["spec"]["template"]["spec"].get(policy) is True
+
+    wait_for(is_in_force, "the policy", 30)
+    world.up()
+    before = pod(world)
+    assert before[policy] is True
+    kubectl(world, "set", "env", "deployment/x-prefill", "-c", "engine", "FOO=bar")
+    wait_for(lambda: events(world), "an event", 60)
+    until_as_before(world, before)
+    assert policy not in events(world)[0]
+    assert len(events(world)) == 1

@@ -68,7 +68,7 @@ def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
     world.until_active("one")
     world.kube.delete(KIND, "x")
     # The collector may take its time: meanwhile the fit looks as it did.
-    world.deploy(model={"uri": "sim://other"})
+    world.deploy(model={"uri": "org/other"})
     world.make_ready()
     wait_for(lambda: world.kube.find(FIT, "one") is None, "the earlier fit collected", 90)
     assert world.active() is None
@@ -76,7 +76,7 @@ def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
     world.fit("two")
     world.report("two")
     world.until_active("two")
-    assert world.kube.get(FIT, "two")["status"]["model"] == "sim://other"
+    assert world.kube.get(FIT, "two")["status"]["model"] == "org/other"
 
 
 def test_scaled_before_the_first_set_was_active(world):

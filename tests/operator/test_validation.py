@@ -288,3 +288,15 @@ def test_columns_tell_which_model_and_when_the_next_fit_comes(kube):
     assert cells["Served-As"] == ("served", 1)
     assert cells["Next-Fit"] == ("2126-11-23T03:00:00Z", 1)
     assert "<" not in "".join(str(cell) for cell, _ in cells.values())
+
+
+@pytest.mark.parametrize(
+    "path", sorted((EXAMPLES[0].parents[1] / "crds").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_source_is_what_kubectl_reads(installed, path):
+    """Its anchors and merge keys mean the same to kubectl as to the chart."""
+    read = json.loads(installed.kubectl("apply", "--dry-run=server", "-o", "json", "-f", str(path)))
+    (schema,) = (version["schema"] for version in read["spec"]["versions"])
+    live = json.loads(installed.kubectl("get", "crd", read["metadata"]["name"], "-o", "json"))
+    assert read["spec"] == live["spec"]
+    assert "<<" not in json.dumps(schema)

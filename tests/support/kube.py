@@ -55,7 +55,7 @@ class Kube:
         self,
         method: str,
         url: str,
-        body: Object | None = None,
+        body: Object | list[Object] | None = None,
         content: str = "application/json",
         accept: str = "application/json",
         **query: str,

@@ -9,6 +9,9 @@ from typing import Any
 
 from eldr.contract import SIMILARITY_BINS
 
+_OF_90_PERCENT = 1.645
+"""Standard errors from the middle of such an interval to its ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -103,7 +106,7 @@ class Baseline:
     ----------
     counts : Counts
     saving, low, high : float or None
-        Predicted share of active experts saved, and its interval of 95 %.
+        Predicted share of active experts saved, and its interval of 90 %.
     batch : float, optional
         Mean number of sequences in a step that the prediction assumed.
     """
@@ -117,7 +120,11 @@ class Baseline:
     @property
     def error(self) -> float:
         """Standard error of the predicted saving; 0 where no interval is known."""
-        return 0.0 if self.low is None or self.high is None else max(0.0, self.high - self.low) / (2 * 1.96)
+        return (
+            0.0
+            if self.low is None or self.high is None
+            else max(0.0, self.high - self.low) / (2 * _OF_90_PERCENT)
+        )
 
 
 def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:

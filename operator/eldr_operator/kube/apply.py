@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 _INVALID = 422
 _RESTORER = f"{contract.FIELD_MANAGER}-undo"
-"""Another name than ours: what is set in ours beside an apply would stay when a later manifest lacks it."""
+"""Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
 
 
 def owner_uids(live: Mapping[str, Any]) -> list[str]:
@@ -93,13 +93,12 @@ class Applier:
         )
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
-        if found:
-            patch = foreign.removal(applied, found)
+        if patch := foreign.removal(applied, found, _RESTORER):
             try:
                 applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
             except ApiError as error:
-                if error.status == _INVALID and error.reason != "Invalid":
-                    return applied  # it has just changed again: not remembered, so the next pass looks anew
+                if error.status == _INVALID and " is invalid" not in error.message:
+                    return applied  # a test failed, for it has just changed: not remembered, so the next pass looks anew
                 raise
         remembered[key] = (digest, _version(applied))
         return applied
@@ -159,7 +158,9 @@ class Applier:
         made = await self._api.json_patch(kind, metadata["namespace"], metadata["name"], patch, manager)
         self._cache.put(kind, made)
         self._metrics.writes.labels(kind, "undo").inc()
-        self._undone.setdefault(owner, []).append(f"{kind} {metadata['name']}: {foreign.told(found)}")
+        if found:
+            text = f"{kind} {metadata['name']}: {foreign.told(found)}"
+            self._undone.setdefault(owner, []).append(text)
         return made
 
     def take_undone(self, owner: Key) -> list[str]:

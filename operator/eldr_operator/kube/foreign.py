@@ -84,17 +84,28 @@ def additions(live: Object, manager: str) -> list[Addition]:
     ]
 
 
-def removal(live: Object, found: Iterable[Addition]) -> list[dict[str, Any]]:
-    """Return the JSON patch that removes additions; it fails where the spec has changed since ``live`` was read."""
+def removal(live: Object, found: Iterable[Addition], restorer: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that removes additions, and what the manager ``restorer`` has a say in; empty if there is neither.
+
+    It fails where that has changed since ``live`` was read.
+    """
     # Later items of a list go first, so that positions stay true.
     paths = sorted((each.path for each in found), key=_order, reverse=True)
-    return [*_unchanged(live), *({"op": "remove", "path": _pointer(path)} for path in paths)]
+    operations: list[dict[str, Any]] = [{"op": "remove", "path": _pointer(path)} for path in paths]
+    metadata = live["metadata"]
+    entries = metadata.get("managedFields") or []
+    kept = [entry for entry in entries if entry["manager"] != restorer]
+    if len(kept) < len(entries):
+        version = {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+        operations += [version, {"op": "replace", "path": "/metadata/managedFields", "value": kept}]
+    return [*_unchanged(live), *operations] if operations else []
 
 
 def restoration(live: Object, manifest: Object) -> list[dict[str, Any]]:
     """Return the JSON patch that puts the pod's whole spec back; it fails where that has changed since ``live`` was read.
 
-    For what server-side apply is refused: beside another source of the same volume, for example.
+    For what server-side apply is refused: beside another source of the same volume, for example. Who sends it has a say
+    in what it sets from then on, beside our apply, and must lose it (:func:`removal`), or it stays for ever.
     """
     pod = manifest["spec"]["template"]["spec"]
     return [*_unchanged(live), {"op": "replace", "path": _pointer(_POD), "value": pod}]

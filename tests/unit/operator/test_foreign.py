@@ -8,6 +8,7 @@ import pytest
 from eldr_operator.kube.foreign import additions, removal, restoration, told
 
 OURS = "eldr-operator"
+UNDO = "eldr-operator-undo"
 
 
 def entry(manager, pod, operation="Update", subresource=None):
@@ -26,7 +27,7 @@ def item(name, **fields):
 
 
 LIVE = {
-    "metadata": {"uid": "u", "generation": 7},
+    "metadata": {"uid": "u", "generation": 7, "resourceVersion": "42"},
     "spec": {
         "replicas": 3,
         "template": {
@@ -102,7 +103,9 @@ def undone(*entries):
     """Return the pod's spec after the removal of what these entries added, and what was said of it."""
     before = live(*entries)
     found = additions(before, OURS)
-    return jsonpatch.apply_patch(before, removal(before, found))["spec"]["template"]["spec"], told(found)
+    return jsonpatch.apply_patch(before, removal(before, found, UNDO))["spec"]["template"]["spec"], told(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_what_we_share_with_nobody_any_more_is_removed():
 
 def test_a_concurrent_change_refuses_the_patch():
     before = live(entry("kubectl-set", engine(**env("FOO"))))
-    patch = removal(before, additions(before, OURS))
+    patch = removal(before, additions(before, OURS), UNDO)
     before["metadata"]["generation"] += 1
     with pytest.raises(jsonpatch.JsonPatchTestFailed):
         jsonpatch.apply_patch(before, patch)
@@ -251,6 +254,21 @@ def test_many_are_told_in_short():
     found = additions(live(entry("a", {f"f:{name}": {} for name in LIVE["spec"]["template"]["spec"]})), OURS)
     assert told(found) == "nodeSelector, schedulerName (set by a)", "containers and volumes are ours as well"
     assert told(found * 3).endswith("and 1 more (set by a)")
+
+
+def test_who_put_something_back_keeps_no_say_in_it():
+    before = live(entry("kubectl-set", engine(**env("FOO"))), entry(UNDO, engine(**env("A"))))
+    found = additions(before, OURS)
+    after = jsonpatch.apply_patch(before, removal(before, found, UNDO))
+    assert [each["manager"] for each in after["metadata"]["managedFields"]] == [OURS, "kubectl-set"]
+    assert [each["name"] for each in after["spec"]["template"]["spec"]["containers"][1]["env"]] == [
+        "A",
+        "BAR",
+    ]
+    assert removal(after, [], UNDO) == [], "nothing is sent where there is nothing to do"
+    before["metadata"]["resourceVersion"] = "43"
+    with pytest.raises(jsonpatch.JsonPatchTestFailed):
+        jsonpatch.apply_patch(before, removal(live(entry(UNDO, {})), [], UNDO))
 
 
 def test_a_pods_spec_is_put_back_whole():
