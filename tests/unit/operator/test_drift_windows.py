@@ -193,7 +193,7 @@ def test_savings_and_baselines_are_read():
     assert read_saving({"share": 0.1, "error": 0.02, "steps": 5, "batch": 8}).batch == 8.0
     found = read_baseline(wire(saving=0.1, saving_low=0.08, saving_high=0.12))
     assert (found.saving, found.counts.requests) == (0.1, 3)
-    assert found.error == pytest.approx(0.04 / 3.92)
+    assert found.error == pytest.approx(0.04 / 3.29)
     assert read_baseline(wire(saving=0.1)).error == 0.0
     assert most_telling([Saving(0.1, 0.1, 50), Saving(0.2, 0.1, 70)]) == Saving(0.2, 0.1, 70)
     assert most_telling([]) is None
