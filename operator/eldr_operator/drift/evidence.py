@@ -19,7 +19,7 @@ CLEAR = 0.5
 """Score below which traffic is what was expected."""
 HELD_OUT = 1 / 3
 """Share of log records that a fit holds out for its baseline, at most."""
-ALLOWANCE = 1.5
+ALLOWANCE = 2.0
 """On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
 LEARNS = 24
 """Windows after an activation that join the baseline, each once those after it were calm too."""
