@@ -19,7 +19,7 @@ CLEAR = 0.5
 """Score below which traffic is what was expected."""
 HELD_OUT = 1 / 3
 """Share of log records that a fit holds out for its baseline, at most."""
-ALLOWANCE = 1.5
+ALLOWANCE = 2.0
 """On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
 LEARNS = 24
 """Windows after an activation that join the baseline, each once those after it were calm too."""
@@ -57,7 +57,7 @@ def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> S
     if seen.baseline is None:
         return Scores(None, None, None)
     expected, factors, number = seen.baseline.counts, _factors(state.spread), spec.consecutive_windows
-    thinning = min(1.0, max(0.0, seen.sample_rate)) * HELD_OUT
+    thinning = _thinning(seen)
     known = state.known.groups
     latest = compare(expected, window.latest.counts, factors, thinning, known)
     span = window.together(number)
@@ -68,6 +68,10 @@ def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> S
     first = None if changed is None else window.first_since(changed, number)
     against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
     return Scores(latest, together, against)
+
+
+def _thinning(seen: Observation) -> float:
+    return min(1.0, max(0.0, seen.sample_rate)) * HELD_OUT
 
 
 def _factors(spread: Spread) -> tuple[float, float]:
@@ -91,13 +95,17 @@ def shown(scores: Scores, spec: DriftSpec, window: Window) -> Shown | None:
 
 
 def learn_reference(
-    known: Known, spec: DriftSpec, scores: Scores, baseline: Baseline | None, window: Window
+    state: State, spec: DriftSpec, scores: Scores, seen: Observation, window: Window
 ) -> Known:
-    """Let the window before the last ones join the baseline, once they were all calm: so the beginning of a change does not."""
-    index = -spec.consecutive_windows - 1
-    if baseline is None or not scores.calm or known.windows >= LEARNS or len(window.spans) < -index:
+    """Let the window before the last ones join the baseline, once it and they were calm: the beginning of a change is not."""
+    known, index = state.known, -spec.consecutive_windows - 1
+    if seen.baseline is None or not scores.calm or known.windows >= LEARNS or len(window.spans) < -index:
         return known
-    similarity, clusters = in_groups(baseline.counts, window.spans[index].counts, known.groups)
+    expected, counts = seen.baseline.counts, window.spans[index].counts
+    alone = compare(expected, counts, _factors(state.spread), _thinning(seen), known.groups)
+    if alone is None or alone.value >= CLEAR:
+        return known
+    similarity, clusters = in_groups(expected, counts, known.groups)
     return Known(windows=known.windows + 1, similarity=similarity, clusters=clusters)
 
 

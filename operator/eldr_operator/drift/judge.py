@@ -62,7 +62,7 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
         update={
             "seen": window.latest.until,
             "shown": shown(scores, spec, window) or state.shown,
-            "known": learn_reference(state.known, spec, scores, seen.baseline, window)
+            "known": learn_reference(state, spec, scores, seen, window)
             if drift.phase == "Quiet"
             else state.known,
             "spread": learn_spread(state, spec, scores, seen.baseline, window),

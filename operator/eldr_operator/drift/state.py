@@ -52,8 +52,8 @@ class Spread(_Record):
         Pairs of spans behind it.
     """
 
-    similarity: float = 8.0
-    clusters: float = 8.0
+    similarity: float = 6.0
+    clusters: float = 6.0
     weight: float = 4.0
 
 

@@ -64,6 +64,17 @@ def test_a_single_odd_window_or_two_raise_nothing(life):
     assert one.state.drift.changed is None
 
 
+def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing(life):
+    one = life()
+    one.window(times=20)
+    one.window(OTHER, n=8000)
+    for _ in range(2):
+        one.window(SHARES)
+        assert one.state.shown.value > 1
+        assert one.verdict.status == "False"
+    assert one.window(SHARES, 3).reason == "Quiet"
+
+
 def test_the_fit_looks_back_to_the_first_window_that_is_all_new(drifted):
     one = drifted(windows=1)
     changed = one.now
