@@ -255,7 +255,8 @@ BASELINE is what live traffic is compared with while the set is active, of the h
    "clusters": [n, ...],                  and by the most similar slot; k of them
    "requests": n,                         how many altogether
    "saving": float | null,                predicted share of active experts that steps save against random batches of the same
-   "saving_low": float | null, "saving_high": float | null}``     sizes, with the band; its interval
+   "saving_low": float | null, "saving_high": float | null,       sizes, with the band; its interval,
+   "batch": float | null}``                                       and the sequences in a step that it assumes
 
 A run that made no set has neither intervals nor a baseline.
 
@@ -287,7 +288,8 @@ STATE_VERSION: Final = 1
    "locality": {"layers", "requests", "tables", "active_experts"} | null,   with MarginalUnion, see the admin API
    "traffic": {"epoch": n, "digest": str,                       all requests with a signature since this epoch became active:
                "requests": n, "similarity": [n, ...],           how many, by their best cosine in SIMILARITY_BINS bins over [0, 1],
-               "clusters": [n, ...], "outside_band": n} | null,   by the most similar slot, and placed outside the band
+               "clusters": [n, ...], "outside_band": n,         by the most similar slot, and placed outside the band;
+               "logged": n} | null,                             records written to the signature log since then
    "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
               "batch": float} | null,                           same sizes, lately; standard error, steps, mean sequences in a step
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,

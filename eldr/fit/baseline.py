@@ -31,8 +31,8 @@ class Baseline(NamedTuple):
         """Records counted."""
         return sum(self.clusters)
 
-    def as_json(self, saving: Interval | None) -> dict[str, Any]:
-        """Return the object of the report, with what placement is predicted to save against random batches."""
+    def as_json(self, saving: Interval | None, batch: float | None) -> dict[str, Any]:
+        """Return the object of the report, with what placement is predicted to save against random batches, of what mean size."""
         value, low, high = saving or (None, None, None)
         return {
             "similarity": self.similarity,
@@ -41,6 +41,7 @@ class Baseline(NamedTuple):
             "saving": value,
             "saving_low": low,
             "saving_high": high,
+            "batch": batch,
         }
 
 

@@ -53,7 +53,10 @@ def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, An
         **_predicted(evaluation),
         "baseline": None
         if result.baseline is None
-        else result.baseline.as_json(None if evaluation is None else evaluation.saving),
+        else result.baseline.as_json(
+            None if evaluation is None else evaluation.saving,
+            None if evaluation is None else evaluation.jsq.batch,
+        ),
         "held_out": 0 if evaluation is None else evaluation.held_out,
         "batch": None if evaluation is None else evaluation.jsq.batch,
         "active_experts": None

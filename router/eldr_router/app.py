@@ -75,6 +75,7 @@ class App:
             join_seconds=settings.join_seconds,
             sample_rate=lambda: self.services.table.intent.sample_rate,
             finished=locality.savings.finished,
+            written=locality.traffic.wrote,
         )
         journal = Journal(access=settings.access_log)
         self.services = Services(

@@ -117,11 +117,18 @@ class PretendRouter:
             return None
         before = self._traffic
         if before is None or (before["epoch"], before["digest"]) != (epoch, active["digest"]):
-            before = {"epoch": epoch, "digest": active["digest"], "requests": 0, "outside_band": 0}
+            before = {
+                "epoch": epoch,
+                "digest": active["digest"],
+                "requests": 0,
+                "outside_band": 0,
+                "logged": 0,
+            }
             before |= {"similarity": [0] * contract.SIMILARITY_BINS, "clusters": [0] * active["k"]}
         self._traffic = before
         for similarity, slot, requests in self.kinds:
             before["requests"] += requests
+            before["logged"] += requests
             before["similarity"][int(similarity * contract.SIMILARITY_BINS)] += requests
             before["clusters"][slot % active["k"]] += requests
         return before

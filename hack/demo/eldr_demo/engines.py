@@ -11,7 +11,7 @@ from eldr_demo.load import Workload
 from eldr_demo.plan import Mix, Step
 from eldr_kube.agent.images import Image
 
-DRIFT = {"windowRequests": 100, "windowSeconds": 5, "consecutiveWindows": 2, "coolDownMinutes": 5}
+DRIFT = {"windowRequests": 150, "windowSeconds": 10, "consecutiveWindows": 2, "coolDownMinutes": 5}
 """``spec.refit.drift`` of a demo: short windows, because it lasts minutes, not days."""
 
 

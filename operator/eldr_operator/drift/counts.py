@@ -25,11 +25,14 @@ class Counts:
         Requests that each slot was the most similar one to.
     requests : int
         How many there are altogether.
+    logged : int or None
+        How many of them stand in the signature log; None where that is not told.
     """
 
     similarity: tuple[int, ...]
     clusters: tuple[int, ...]
     requests: int
+    logged: int | None = None
 
     def plus(self, other: Counts) -> Counts:
         """Return the counts of both, of one set."""
@@ -37,6 +40,7 @@ class Counts:
             tuple(a + b for a, b in zip(self.similarity, other.similarity, strict=True)),
             tuple(a + b for a, b in zip(self.clusters, other.clusters, strict=True)),
             self.requests + other.requests,
+            None if self.logged is None or other.logged is None else self.logged + other.logged,
         )
 
     def since(self, before: Counts) -> Counts | None:
@@ -47,13 +51,14 @@ class Counts:
             tuple(a - b for a, b in zip(self.similarity, before.similarity, strict=True)),
             tuple(a - b for a, b in zip(self.clusters, before.clusters, strict=True)),
             self.requests - before.requests,
+            None if self.logged is None or before.logged is None else self.logged - before.logged,
         )
         return None if min(more.requests, *more.similarity, *more.clusters) < 0 else more
 
     @staticmethod
     def none(clusters: int) -> Counts:
         """Return counts of no request."""
-        return Counts((0,) * SIMILARITY_BINS, (0,) * clusters, 0)
+        return Counts((0,) * SIMILARITY_BINS, (0,) * clusters, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +162,14 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
             f"{field}.similarity: expected {SIMILARITY_BINS} bins, got {len(similarity)}; use one version of ELDR"
         )
     clusters = _numbers(value.get("clusters"), f"{field}.clusters")
-    requests = value.get("requests")
+    requests, logged = value.get("requests"), value.get("logged")
+    if logged is not None and (type(logged) is not int or logged < 0):
+        raise ValueError(f"{field}.logged: expected a count, got {logged!r}")
     if not clusters or type(requests) is not int or not sum(similarity) == sum(clusters) == requests:
         raise ValueError(
             f"{field}: {requests!r} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
         )
-    return Counts(similarity, clusters, requests)
+    return Counts(similarity, clusters, requests, logged)
 
 
 def read_saving(value: Mapping[str, Any]) -> Saving:

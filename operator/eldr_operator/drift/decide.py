@@ -231,6 +231,8 @@ def _next_fit(
     since = drift.changed or now
     if spec.mode == "Observe":
         return "Observing", words.OBSERVING, None, None
+    if not seen.places:
+        return "PolicyIgnoresCentroids", words.NO_USE, None, None
     if seen.pinned:
         return "Pinned", words.PINNED, None, None
     if seen.suspended:
@@ -245,7 +247,8 @@ def _next_fit(
     if len(fits.started) >= spec.max_per_day:
         free = fits.started[-spec.max_per_day] + DAY if spec.max_per_day else None
         return "BudgetSpent", words.budget(spec.max_per_day, free), None, free
-    records = min(seen.samples, int(drift.requests * seen.sample_rate))
+    told = int(drift.requests * seen.sample_rate) if drift.logged is None else drift.logged
+    records = min(seen.samples, told)
     if records < seen.min_samples:
         return "WaitingForRecords", words.records(records, seen.min_samples), None, None
     if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):

@@ -9,17 +9,19 @@ from datetime import datetime, timedelta
 from math import hypot
 from statistics import NormalDist
 
-from eldr.contract import POLICY_ELDR
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Saving
 from eldr_operator.drift.evidence import RAISE, Scores, learn_reference, learn_spread, shown, weigh
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.score import ALPHA, SIGNALS
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Promise, Protection, State
+from eldr_operator.drift.state import Drift, Phase, Promise, Protection, State
 from eldr_operator.drift.windows import Window
 
 KEEPS = 0.5
 """Share of the predicted saving that a set must bring."""
+KEEPS_WITH_LOAD = 0.25
+"""The same under MarginalUnion: predictions are made with the band, and it gives up some of the saving for shorter queues."""
 ON_TRIAL = 20
 """Windows after an activation in which a set that does not keep its promise is rolled back; later on that is drift."""
 SETTLE = timedelta(minutes=2)
@@ -85,12 +87,14 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
         against = 0.0 if scores.against_change is None else scores.against_change.value
         moving = against >= RAISE and drift.since is not None and until - drift.since < UNSETTLED
         changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
+        logged = _logged(drift, window, begins=moving)
         return drift.model_copy(
-            update={"streak": streak, "calm": calm, "changed": changed, "requests": total}
+            update={"streak": streak, "calm": calm, "changed": changed, "requests": total, "logged": logged}
         )
     changed, total = drift.changed, drift.requests + requests
     if streak <= 1:
         changed, total = (until if streak else None), 0
+    logged = _logged(drift, window, begins=streak <= 1)
     if streak >= wanted and scores.total >= RAISE:
         return Drift(
             phase="Detected",
@@ -99,11 +103,14 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
             changed=changed,
             streak=streak,
             requests=total,
+            logged=logged,
         )
     if promise.lost >= wanted and promise.windows > ON_TRIAL:
         # How many requests came since then was not counted; those of the last windows did, at least.
         span = window.together(wanted)
         total = max(total, 0 if span is None else span.counts.requests - requests)
+        if span is not None and span.counts.logged is not None:
+            logged = max(logged or 0, span.counts.logged)
         return Drift(
             phase="Detected",
             cause="SavingLost",
@@ -111,9 +118,19 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
             changed=promise.lost_since,
             streak=streak,
             requests=total,
+            logged=logged,
         )
     over = streak > 0 and max(scores.total, scores.latest.value if scores.latest else 0.0) >= RAISE
-    return Drift(phase="Suspected" if over else "Quiet", changed=changed, streak=streak, requests=total)
+    phase: Phase = "Suspected" if over else "Quiet"
+    return Drift(phase=phase, changed=changed, streak=streak, requests=total, logged=logged)
+
+
+def _logged(drift: Drift, window: Window, *, begins: bool) -> int | None:
+    """Return how many log records there are since the change, this window's included, or none yet where it begins here."""
+    latest = window.latest.counts.logged
+    if latest is None:
+        return None
+    return 0 if begins else (drift.logged or 0) + latest
 
 
 def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
@@ -145,8 +162,9 @@ def _promise(state: State, seen: Observation, saving: Saving | None, now: dateti
         and saving.batch < LEAST_BATCH * baseline.batch
     ):
         return promise
-    wanted = KEEPS * expected
-    lost = saving.share + _Z * hypot(saving.error, KEEPS * baseline.error) < wanted
+    keeps = KEEPS_WITH_LOAD if seen.policy == POLICY_MARGINAL else KEEPS
+    wanted = keeps * expected
+    lost = saving.share + _Z * hypot(saving.error, keeps * baseline.error) < wanted
     return Promise(
         windows=promise.windows + 1,
         lost=promise.lost + 1 if lost else 0,

@@ -93,6 +93,8 @@ class Drift(_Record):
         Consecutive windows since the detection that look like the baseline again.
     requests : int
         Since ``changed``.
+    logged : int or None
+        How many of them stand in the signature log; None where routers do not tell.
     """
 
     phase: Phase = "Quiet"
@@ -102,6 +104,7 @@ class Drift(_Record):
     streak: int = 0
     calm: int = 0
     requests: int = 0
+    logged: int | None = None
 
 
 class Promise(_Record):

@@ -16,6 +16,7 @@ NO_BASELINE = "the active set was fitted by a version that stored no baseline; t
 BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
 OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
 PINNED = "The set is pinned: nothing is fitted until spec.centroids.pin is removed"
+NO_USE = "spec.router.policy uses no centroids: nothing is fitted"
 SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"

@@ -74,6 +74,7 @@ class Lookout:
             busy=_busy(cr, fits, before),
             samples=sum(view.samples for view in views),
             min_samples=cr.spec.refit.min_samples,
+            suspended=cr.spec.refit.suspend == "Enabled",
             sample_rate=cr.spec.signatures.sample_percent / 100,
         )
 

@@ -78,6 +78,8 @@ class Joiner:
         Share of requests that are sampled at the moment; engines need not send the others.
     finished : callable
         Takes the activations of each finished request, and the loop's time.
+    written : callable
+        Takes how many records were written.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Joiner:
         join_seconds: float,
         sample_rate: Callable[[], float],
         finished: Callable[[ExpertCounts, float], None] = lambda _counts, _now: None,
+        written: Callable[[int], None] = lambda _n: None,
     ) -> None:
         self._log = signature_log
         self._pool = pool
@@ -102,6 +105,7 @@ class Joiner:
         self._join_seconds = join_seconds
         self._sample_rate = sample_rate
         self._finished = finished
+        self._written = written
         self._pending: dict[str, Observation] = {}
         self._cursors: dict[Endpoint, _Cursor] = {}
         # one thread writes and reads: a reader never sees half a frame, and a slow disk never stops the event loop
@@ -222,6 +226,7 @@ class Joiner:
         except OSError as error:
             log.error("the signature log cannot be written, %d records lost: %s", len(batch), error)  # noqa: TRY400
             return
+        self._written(len(batch))
         for item in batch:
             self._metrics.log_records("joined" if item.decode is not None else "missing")
 

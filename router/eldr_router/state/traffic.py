@@ -15,6 +15,7 @@ class Traffic:
         self._digest = ""
         self.requests = 0
         self.outside_band = 0
+        self.logged = 0
         self.similarity: list[int] = []
         self.clusters: list[int] = []
 
@@ -23,7 +24,7 @@ class Traffic:
         if (epoch, digest) == (self._epoch, self._digest):
             return
         self._epoch, self._digest = epoch, digest
-        self.requests = self.outside_band = 0
+        self.requests = self.outside_band = self.logged = 0
         self.similarity = [0] * SIMILARITY_BINS
         self.clusters = [0] * k
 
@@ -48,6 +49,10 @@ class Traffic:
         if not (0 <= slot < len(scores) and scores[slot] >= best - tau):
             self.outside_band += 1
 
+    def wrote(self, records: int) -> None:
+        """Take note of records in the signature log."""
+        self.logged += records
+
     def state(self) -> dict[str, Any] | None:
         """Return the counts as ``traffic`` of the router's state; None without a set."""
         if not self._digest:
@@ -59,4 +64,5 @@ class Traffic:
             "similarity": self.similarity,
             "clusters": self.clusters,
             "outside_band": self.outside_band,
+            "logged": self.logged,
         }

@@ -15,7 +15,7 @@ from eldr_operator.drift.windows import Span, Window
 SHARES = (0.25, 0.25, 0.25, 0.25)
 OTHER = (0.7, 0.1, 0.1, 0.1)
 GOOD = Saving(0.1, 0.004, 5000)
-POOR = Saving(0.01, 0.004, 5000)
+POOR = Saving(0.005, 0.002, 5000)
 BAD = Saving(-0.05, 0.004, 5000)
 
 

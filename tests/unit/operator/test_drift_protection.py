@@ -23,6 +23,13 @@ def test_a_set_that_keeps_its_promise_stays(life):
     assert one.state.barred == ()
 
 
+@pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
+def test_predictions_are_the_bands_and_other_policies_save_less_of_it(life, policy, is_lost):
+    one = life(previous="z", policy=policy)
+    verdict = one.window(times=3, saving=Saving(0.026, 0.001, 5000))
+    assert (verdict.roll_back is not None) == is_lost
+
+
 @pytest.mark.parametrize("previous", ["z", None])
 @pytest.mark.parametrize("policy", [POLICY_ELDR, POLICY_MARGINAL])
 def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, previous, policy):
