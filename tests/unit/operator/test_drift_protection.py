@@ -26,7 +26,7 @@ def test_a_set_that_keeps_its_promise_stays(life):
 @pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
 def test_predictions_are_the_bands_and_other_policies_save_less_of_it(life, policy, is_lost):
     one = life(previous="z", policy=policy)
-    verdict = one.window(times=3, saving=Saving(0.026, 0.001, 5000))
+    verdict = one.window(times=3, saving=Saving(0.02, 0.001, 5000))
     assert (verdict.roll_back is not None) == is_lost
 
 
