@@ -23,6 +23,9 @@ ALLOWANCE = 2.0
 """On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
 LEARNS = 24
 """Windows after an activation that join the baseline, each once those after it were calm too."""
+JOINS = 0.3
+"""Share of requests in other groups than the fit's own baseline has, from which on a window does not join it, however calm it seems:
+little is known of bursts at first, and a change that comes then must not become what is expected."""
 _MEMORY = 48.0
 _OUTLIER = 3.0
 
@@ -105,6 +108,9 @@ def learn_reference(
     alone = compare(expected, counts, _factors(state.spread), _thinning(seen), known.groups)
     if alone is None or alone.value >= CLEAR:
         return known
+    fitted = compare(expected, counts, _factors(state.spread), _thinning(seen))
+    if fitted is None or max(fitted.similarity.moved, fitted.clusters.moved) >= JOINS:
+        return known
     similarity, clusters = in_groups(expected, counts, known.groups)
     return Known(windows=known.windows + 1, similarity=similarity, clusters=clusters)
 
@@ -112,7 +118,10 @@ def learn_reference(
 def learn_spread(
     state: State, spec: DriftSpec, scores: Scores, baseline: Baseline | None, window: Window
 ) -> Spread:
-    """Learn from spans of a mix that stays; a span that stands out counts as much as an outlier may."""
+    """Learn from spans of a mix that stays; a span that stands out counts as much as an outlier may.
+
+    Spans that are not what was expected may differ because the mix changes: from them only smaller spreads are learned.
+    """
     spread, number = state.spread, spec.consecutive_windows
     together, earlier = window.together(number), window.earlier(number)
     if baseline is None or together is None or earlier is None or scores.together is None:
@@ -121,8 +130,9 @@ def learn_spread(
         return spread
     found = pair_dispersion(baseline.counts, earlier.counts, together.counts)
     gain = 1.0 / (spread.weight + 1.0)
+    most = _OUTLIER if scores.calm else 1.0
     values = [
-        old if new is None else old + gain * (min(new, _OUTLIER * max(1.0, old)) - old)
+        old if new is None else old + gain * (min(new, most * max(1.0, old)) - old)
         for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
     ]
     return Spread(

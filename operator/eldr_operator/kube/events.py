@@ -65,7 +65,8 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
         elif kind == DRIFT_DETECTED and condition["status"] == "True" and turned:
             found.append(Event("Warning", DRIFT_DETECTED, condition["message"]))
         elif kind == DRIFT_DETECTED and turned and was.get("status") == "True":
-            found.append(Event("Normal", "DriftOver", condition["message"]))
+            other = "another set serves; " if condition["reason"] == "Gathering" else ""
+            found.append(Event("Normal", "DriftOver", f"{other}{condition['message']}"))
         elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
             found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
     return found

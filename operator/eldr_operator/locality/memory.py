@@ -15,7 +15,8 @@ from eldr import contract
 from eldr_operator import clock, meta
 from eldr_operator.conditions import NO_SET
 from eldr_operator.drift.state import State
-from eldr_operator.locality import routing
+from eldr_operator.locality import drift_day, routing
+from eldr_operator.locality.drift_day import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
 
@@ -24,7 +25,8 @@ Object = dict[str, Any]
 KEY = "memory.json"
 """Read by the operator only: ``{"previous": SET | null, "activatedAt", "stagedAt": time | null, "reason": str,
 "history": [...], "refit": {...},
-"drift": {...}, "baselines": {digest: {...}}, "protective": bool}``; history and refit are as ``status`` shows them."""
+"drift": {...}, "driftDay": {...}, "baselines": {digest: {...}}, "protective": bool}``; history, refit and driftDay are as
+``status`` shows them."""
 HISTORY = 10
 
 
@@ -42,6 +44,8 @@ class Memory:
         Of the schedule and the last fit, as ``status.refit`` shows it.
     drift : State
         What is known of drift.
+    day : tuple of HalfHour
+        The drift score of the last day, the oldest first.
     baselines : dict
         What fits expected of the sets in use, by digest; empty where a fit stored nothing.
     protective : bool
@@ -52,6 +56,7 @@ class Memory:
     history: tuple[Object, ...] = ()
     refit: Object = field(default_factory=dict)
     drift: State = field(default_factory=State)
+    day: Day = ()
     baselines: Object = field(default_factory=dict)
     protective: bool = False
 
@@ -80,6 +85,7 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
         "history": memory.history,
         "refit": memory.refit,
         "drift": memory.drift.to_json(),
+        "driftDay": drift_day.dump(memory.day),
         "baselines": memory.baselines,
         "protective": memory.protective,
     }
@@ -119,6 +125,7 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
             history=tuple(dict(entry) for entry in told["history"]),
             refit=dict(told["refit"]),
             drift=State.model_validate(told["drift"]),
+            day=drift_day.load(told.get("driftDay")),
             baselines=dict(told["baselines"]),
             protective=bool(told["protective"]),
         )
@@ -128,7 +135,8 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
 
 def _shown(status: Mapping[str, Any]) -> Memory:
     history = tuple(status.get("history") or ())
-    return Memory(Table(epoch=_last(history)), history, dict(status.get("refit") or {}))
+    day = drift_day.load((status.get("locality") or {}).get("driftDay"))
+    return Memory(Table(epoch=_last(history)), history, dict(status.get("refit") or {}), day=day)
 
 
 def _last(history: tuple[Object, ...]) -> int:

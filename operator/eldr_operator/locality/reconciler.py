@@ -21,7 +21,7 @@ from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
-from eldr_operator.locality import activation, memory, routers, signatures
+from eldr_operator.locality import activation, drift_day, memory, routers, signatures
 from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
@@ -136,7 +136,13 @@ class Locality:
         )
         plan = planner.plan(cr, situation, now)
         created = await self._runs.carry_out(cr, plan, all_fits)
-        after = replace(before, refit=plan.refit, drift=look.drift, protective=look.verdict.protective)
+        after = replace(
+            before,
+            refit=plan.refit,
+            drift=look.drift,
+            day=drift_day.advance(before.day, before.drift, look.drift),
+            protective=look.verdict.protective,
+        )
         if is_readable:
             after = after.with_table(decision.table)
         refused = await self._publish(cr, after, live)

@@ -1,16 +1,19 @@
 """When a drift fit is ordered, from which records, and what it waits for."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from eldr.contract import POLICY_MARGINAL
+from eldr.contract import POLICY_MARGINAL, SIMILARITY_BINS
+from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.evidence import LEARNS
 from eldr_operator.drift.judge import ON_TRIAL
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
+from eldr_operator.drift.windows import Span, Window
 from tests.unit.operator.drifted import OTHER, POOR, SHARES, Life, counts
 
 MINUTE = timedelta(minutes=1)
@@ -338,3 +341,49 @@ def test_counts_are_of_the_shares_asked_for():
 
     found = counts(4000, OTHER, random.Random(2))
     assert found.clusters[0] / 4000 == pytest.approx(0.7, abs=0.03)
+
+
+@pytest.mark.parametrize("calm", range(6))
+@pytest.mark.parametrize("to", [OTHER, (0.4, 0.4, 0.1, 0.1)])
+def test_a_change_right_after_an_activation_is_found_too(life, calm, to):
+    """What has not been seen to be as expected must not become what is expected."""
+    one = life()
+    one.window(times=calm)
+    for number in range(1, 31):
+        if one.window(shares=to).status == "True":
+            break
+    else:
+        pytest.fail(f"not found: {one.verdict}")
+    assert number <= 16
+
+
+def of_kinds(kinds, times):
+    """Requests of kinds in these very proportions: (best similarity, slot, how many)."""
+    similarity, clusters = [0] * SIMILARITY_BINS, [0, 0]
+    for at, slot, n in kinds:
+        similarity[int(at * SIMILARITY_BINS)] += n * times
+        clusters[slot] += n * times
+    return Counts(tuple(similarity), tuple(clusters), sum(clusters))
+
+
+ONE_KIND = ((0.6, 0, 80), (0.5, 1, 20))
+EVEN_KINDS = ((0.95, 0, 30), (0.9, 0, 20), (0.95, 1, 30), (0.9, 1, 20))
+
+
+@pytest.mark.parametrize("calm", range(6))
+@pytest.mark.parametrize(("fitted", "then"), [(ONE_KIND, EVEN_KINDS), (EVEN_KINDS, ONE_KIND)])
+def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(now, calm, fitted, then):
+    one = Life(now, spec={"consecutiveWindows": 2, "windowSeconds": 1})
+    one.seen = replace(one.seen, baseline=Baseline(of_kinds(fitted, 4), 0.1, 0.08, 0.12))
+
+    def window(kinds):
+        since = one.now
+        one.now += timedelta(seconds=5)
+        one.spans.append(Span(since, one.now, of_kinds(kinds, 2)))
+        return one.look(window=Window("a", tuple(one.spans)))
+
+    for _ in range(calm):
+        window(fitted)
+    number = next((n for n in range(1, 31) if window(then).status == "True"), None)
+    assert number is not None, one.verdict
+    assert number <= 16

@@ -1,5 +1,7 @@
 """What one pass leaves to the next, through the ConfigMap and back."""
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from eldr import contract
 from eldr_operator.drift.state import State
 from eldr_operator.locality import memory
+from eldr_operator.locality.drift_day import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Memory
 from eldr_operator.locality.routing import Table
 
@@ -18,7 +21,8 @@ def full(make_set, now):
         staged_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned",
     )  # fmt: skip
     drift = State(digest="sha256:b", barred=("sha256:z",))
-    more = {"drift": drift, "baselines": {"sha256:b": {"requests": 5}}, "protective": True}
+    day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
+    more = {"drift": drift, "day": day, "baselines": {"sha256:b": {"requests": 5}}, "protective": True}
     return Memory(refit={"lastFit": "b"}, **more).with_table(table)
 
 
@@ -31,10 +35,20 @@ def test_it_survives_the_way_through_the_cluster(make_cr, full):
 def test_a_lost_one_goes_on_from_what_the_status_shows(live):
     assert memory.read(live, {}) == Memory()
     entry = {"time": "2026-11-21T12:00:00Z", "fit": "f", "epoch": 7, "reason": "Accepted"}
-    shown = {"history": [entry], "refit": {"lastFit": "f"}}
-    assert memory.read(live, shown) == Memory(Table(epoch=7), (entry,), {"lastFit": "f"}), (
-        "an epoch names one table for ever"
-    )
+    day = {"since": "2026-11-21T11:30:00Z", "scores": "0.25"}
+    shown = {"history": [entry], "refit": {"lastFit": "f"}, "locality": {"driftDay": day}}
+    found = memory.read(live, shown)
+    assert found.table == Table(epoch=7), "an epoch names one table for ever"
+    assert (found.history, found.refit) == ((entry,), {"lastFit": "f"})
+    assert [one.score for one in found.day] == [0.25]
+
+
+def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
+    live = memory.config_map(make_cr(), full)
+    told = json.loads(live["data"][KEY])
+    del told["driftDay"]
+    live["data"][KEY] = json.dumps(told)
+    assert memory.read(live, {}) == replace(full, day=())
 
 
 @pytest.mark.parametrize("damage", [None, "{", "[]", "{}"])

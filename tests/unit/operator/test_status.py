@@ -162,6 +162,20 @@ def workload(generation=1, observed=1, **counts):
 
 
 @pytest.mark.parametrize(
+    ("reason", "told"),
+    [("Quiet", "said"), ("Gathering", "another set serves; said")],
+)
+def test_a_drift_that_is_over_says_why(reason, told):
+    def drift(status, reason):
+        return {
+            "conditions": [{"type": "DriftDetected", "status": status, "reason": reason, "message": "said"}]
+        }
+
+    found = events.of_deployment(drift("True", "Fitting"), drift("Unknown", reason))
+    assert found == [events.Event("Normal", "DriftOver", told)]
+
+
+@pytest.mark.parametrize(
     ("live", "ready"),
     [
         (None, False),
