@@ -349,11 +349,8 @@ def test_a_change_right_after_an_activation_is_found_too(life, calm, to):
     """What has not been seen to be as expected must not become what is expected."""
     one = life()
     one.window(times=calm)
-    for number in range(1, 31):
-        if one.window(shares=to).status == "True":
-            break
-    else:
-        pytest.fail(f"not found: {one.verdict}")
+    number = next((n for n in range(1, 31) if one.window(shares=to).status == "True"), None)
+    assert number is not None, one.verdict
     assert number <= 16
 
 
