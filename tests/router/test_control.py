@@ -278,6 +278,8 @@ async def test_state_follows_the_contract(start):
                 "policy",
                 "ready",
                 "draining",
+                "traffic",
+                "saving",
                 "active",
                 "staged",
                 "refused",

@@ -64,7 +64,9 @@ class Steps:
             # beside the event loop: with many engines they take as long as some tokens
             learned = await asyncio.to_thread(learn, laws.known(), default_law(n_experts))
             laws.take(learned, n_experts)
-            savings.latest = await asyncio.to_thread(savings.prepare(now))
+            placement, found = savings.placement, await asyncio.to_thread(savings.prepare(now))
+            if savings.placement == placement:
+                savings.latest = found
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Return whether an engine tells of its steps; one that cannot be asked now may yet."""

@@ -200,6 +200,7 @@ class Control:
         self._services.metrics.epoch.set(epoch)
         locality = self._services.placer.locality
         locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
+        locality.savings.follow(self._services.table.policy_in_effect, epoch)
         locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
 
 

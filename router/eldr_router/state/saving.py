@@ -26,6 +26,8 @@ class Savings:
     ----------
     latest : Saving or None
         As of the last update; None while too little is known.
+    placement : tuple
+        Policy and epoch by which requests are placed.
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,15 @@ class Savings:
         self._finished: deque[tuple[float, ExpertCounts]] = deque(maxlen=_MOST_REQUESTS)
         self._totals: dict[str, Steps] = {}
         self._windows: deque[tuple[float, Batches]] = deque(maxlen=_MOST_WINDOWS)
+        self.placement: tuple[str, int] = ("", 0)
+
+    def follow(self, policy: str, epoch: int) -> None:
+        """Begin anew where requests are placed otherwise from now on; which experts the traffic uses stays known."""
+        if (policy, epoch) != self.placement:
+            self.placement = (policy, epoch)
+            self._windows.clear()
+            self._totals.clear()
+            self.latest = None
 
     def finished(self, counts: ExpertCounts, now: float) -> None:
         """Take the activations of a finished request; those of another model than before replace all."""

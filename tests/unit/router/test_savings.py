@@ -99,6 +99,22 @@ def test_old_windows_and_requests_are_forgotten_and_too_little_is_not_told():
     assert update(few) is None
 
 
+def test_what_another_placement_saved_is_not_told_of_this_one():
+    made = savings()
+    made.follow("JSQ", 1)
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+    assert update(made) is not None
+    made.follow("JSQ", 1)
+    assert made.latest is not None
+    made.follow("MarginalUnion", 1)
+    assert made.latest is None
+    assert update(made) is None
+    for turn in range(8, 16):
+        made.heard("d0", steps(100 * turn, 1.0), 0.0)
+    assert update(made).steps == 700, "from the first look after the change"
+
+
 def test_another_model_begins_anew():
     made = savings()
     for turn in range(8):
