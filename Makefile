@@ -1,4 +1,4 @@
-.PHONY: help venv check test e2e-vllm demo evidence bench bench-engine bench-steps bench-policies correlation soak kube-up
+.PHONY: help venv check test e2e-vllm demo evidence bench bench-engine bench-steps bench-policies bench-drift correlation soak kube-up
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -24,6 +24,8 @@ bench-steps: venv ## how decode steps of a real engine follow their active exper
 	@.venv/bin/python -m eldr_steps law
 bench-policies: venv ## what placement does to 2 and 4 real engines that take turns on a core: writes docs/benchmarks/policies.md; about 45 minutes
 	@.venv/bin/python -m eldr_steps policies
+bench-drift: venv ## how often drift is called that is none, and how soon what is: writes docs/benchmarks/drift.md; about 9 minutes of one core
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python hack/bench/drift.py
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py
 soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again

@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 from eldr.contract import SHARD_BYTES
 from eldr.core.signature import Floats, similarities
+from eldr.shown import shown
 
 MAGIC = b"ELDR-CENTROIDS\n"
 FORMAT = 1
 _DIGEST = hashlib.sha256().digest_size
 _MAX_HEADER = 1 << 20
+_MAX_CELLS = 1 << 22  # layers x experts: many times what the largest models have
+_MAX_WEIGHT = 1e3  # no logarithm of a number of requests comes near
 
 Weighting = Literal["counts", "counts_idf"]
 
@@ -74,7 +77,13 @@ class CentroidSet:
     def __post_init__(self) -> None:
         kept = self.kept
         if not kept or list(kept) != sorted(set(kept)) or kept[0] < 0 or kept[-1] >= self.n_layers:
-            raise CentroidsError(f"kept: expected ascending layers below {self.n_layers}, got {kept}")
+            raise CentroidsError(f"kept: expected ascending layers below {self.n_layers}, got {shown(kept)}")
+        if self.n_layers * self.n_experts > _MAX_CELLS:
+            raise CentroidsError(
+                f"layers x experts: {self.n_layers} x {self.n_experts}, at most {_MAX_CELLS} are read"
+            )
+        if not self.top_k <= self.n_experts:
+            raise CentroidsError(f"top_k: {self.top_k} of {self.n_experts} experts")
         if self.weights.shape != (len(kept), self.n_experts):
             raise CentroidsError(f"weights: expected {(len(kept), self.n_experts)}, got {self.weights.shape}")
         if self.centers.ndim != 2 or self.centers.shape[1] != self.weights.size or not len(self.centers):
@@ -84,6 +93,8 @@ class CentroidSet:
                 raise CentroidsError(f"{name}: holds NaN or infinity")
         if self.weights.min() < 0:
             raise CentroidsError(f"weights: negative weight {self.weights.min()}")
+        if self.weights.max() > _MAX_WEIGHT:
+            raise CentroidsError(f"weights: {self.weights.max():g}, expected at most {_MAX_WEIGHT:g}")
         norms = np.linalg.norm(self.centers, axis=1)
         if np.abs(norms - 1.0).max() > 1e-2:
             raise CentroidsError(
@@ -218,37 +229,48 @@ def _parsed(text: bytes) -> dict[str, Any]:
     if type(version) is not int or version != FORMAT:
         newer = type(version) is int and version > FORMAT
         raise CentroidsError(
-            f"format version {version!r}, this program reads {FORMAT}"
+            f"format version {shown(version)}, this program reads {FORMAT}"
             + ("; upgrade the router before the fit" if newer else "")
         )
     return header
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
+    """Return a header all of whose fields are of their kinds."""
     for name in ("layers", "experts", "top_k", "k", "samples"):
         value = header.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
-            raise CentroidsError(f"header field {name}: expected a positive integer, got {value!r}")
-    if not isinstance(header.get("model"), str) or not header["model"]:
-        raise CentroidsError(f"header field model: expected a name, got {header.get('model')!r}")
+        if type(value) is not int or not 0 < value < 1 << 31:
+            raise _wrong(header, name, "a positive integer")
+    model = header.get("model")
+    # a lone half of a surrogate pair is JSON, and no text that could be written anywhere
+    if (
+        not isinstance(model, str)
+        or not model
+        or any("\ud800" <= character <= "\udfff" for character in model)
+    ):
+        raise _wrong(header, "model", "a name")
     kept = header.get("kept")
     if not isinstance(kept, list) or not kept or not all(type(layer) is int for layer in kept):
-        raise CentroidsError(f"header field kept: expected a list of layers, got {kept!r}")
+        raise _wrong(header, "kept", "a list of layers")
     if header.get("weighting") not in ("counts", "counts_idf"):
-        raise CentroidsError(
-            f"header field weighting: expected counts or counts_idf, got {header.get('weighting')!r}"
-        )
+        raise _wrong(header, "weighting", "counts or counts_idf")
     for name in ("created", "rho"):
         value = header.get(name)
         if name == "rho" and value is None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
-            raise CentroidsError(f"header field {name}: expected a number, got {value!r}")
+            raise _wrong(header, name, "a number")
         try:
             header[name] = float(value)
         except OverflowError:
             raise CentroidsError(f"header field {name}: no float holds it") from None
     return header
+
+
+def _wrong(header: dict[str, Any], name: str, expected: str) -> CentroidsError:
+    """Return what to say of a field; values are cut, for a message is shown in places that hold a line."""
+    got = f"got {shown(header[name])}" if name in header else "it is missing"
+    return CentroidsError(f"header field {name}: expected {expected}, {got}")
 
 
 def check_fits(centroids: CentroidSet, *, model: str, k: int) -> None:
@@ -260,7 +282,7 @@ def check_fits(centroids: CentroidSet, *, model: str, k: int) -> None:
         Names what differs.
     """
     if centroids.model != model:
-        raise CentroidsError(f"fitted for model {centroids.model!r}, this deployment serves {model!r}")
+        raise CentroidsError(f"fitted for model {shown(centroids.model)}, this deployment serves {model!r}")
     if centroids.k != k:
         raise CentroidsError(f"holds {centroids.k} centroids, the routing table says {k}")
 

@@ -16,6 +16,10 @@ COMMANDS = {
         "eldr.simulate.cli",
         "Say what each placement policy would bring, on your traffic or on a workload.",
     ),
+    "status": (
+        "eldr.status.cli",
+        "Show on one screen what an EldrDeployment saves, how its traffic drifts, and its fits.",
+    ),
     "engine-plugin": ("eldr.engine.install", "Copy the vLLM plug-in to where an engine imports it."),
     "engine-sim": ("eldr.sim.cli", "Serve a simulated prefill or decode engine."),
 }

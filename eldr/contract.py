@@ -240,8 +240,25 @@ REPORT_KEY: Final = "report.json"
    "imbalance": float,                    largest cluster over the mean
    "cluster_sizes": [n, ...],
    "reduction": float | null,             predicted share of active experts saved against JSQ, held-out records
-   "baseline_reduction": float | null,    the same for the set that was active
+   "reduction_interval": [low, high] | null,         its 90 % interval, over arrivals and records; as of all the following
+   "baseline_reduction": float | null,    the same for the set that was active, with
+   "active_reduction_interval": [low, high] | null,
+   "gain": float | null,                  what the new set saves more than the active one, with
+   "gain_interval": [low, high] | null,
+   "active_harms": bool | null,           whether the interval of the active set's saving lies wholly below minus HARM_MARGIN
+   "baseline": BASELINE | null,           null without held-out records with a signature
    "seconds": float}``
+
+BASELINE is what live traffic is compared with while the set is active, of the held-out records that have a signature:
+
+``{"similarity": [n, ...],               how many, by their best cosine in SIMILARITY_BINS bins over [0, 1],
+   "clusters": [n, ...],                  and by the most similar slot; k of them
+   "requests": n,                         how many altogether
+   "saving": float | null,                predicted share of active experts that steps save against random batches of the same
+   "saving_low": float | null, "saving_high": float | null,       sizes, with the band; its interval,
+   "batch": float | null}``                                       and the sequences in a step that it assumes
+
+A run that made no set has neither intervals nor a baseline.
 
 What a run that made a set adds (null where placement could not be predicted):
 
@@ -252,6 +269,13 @@ What a run that made a set adds (null where placement could not be predicted):
    "single_candidate": float | null,      share of decisions with one candidate in it
    "suggested_tau": float | null}``       the band with which that share would be one half"""
 REPORT_VERSION: Final = 1
+BETTER_MARGIN: Final = 0.005
+"""A set replaces the active one if it saves more by at least this share of active experts, beyond doubt.
+
+Half a point: refits of the same traffic differ by that much in either direction, steps become about as much less than a percent
+faster by it, and every change of centroids moves requests to other engines."""
+HARM_MARGIN: Final = 0.005
+"""A set harms if it costs at least this share of active experts against JSQ, beyond doubt: below, nothing is won without it."""
 
 STATE_VERSION: Final = 1
 """The router's ``/eldr/v1/state``:
@@ -262,10 +286,19 @@ STATE_VERSION: Final = 1
    "refused": [{"fit", "digest", "reason"}],                    sets this router cannot load, and why
    "samples": n,                                                log records retained
    "locality": {"layers", "requests", "tables", "active_experts"} | null,   with MarginalUnion, see the admin API
+   "traffic": {"epoch": n, "digest": str,                       all requests with a signature since this epoch became active:
+               "requests": n, "similarity": [n, ...],           how many, by their best cosine in SIMILARITY_BINS bins over [0, 1],
+               "clusters": [n, ...], "outside_band": n,         by the most similar slot, and placed outside the band;
+               "logged": n} | null,                             records written to the signature log since then
+   "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
+              "batch": float} | null,                           same sizes, lately; standard error, steps, mean sequences in a step
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
+
+SIMILARITY_BINS: Final = 100
+"""Bins of equal width over [0, 1] for a request's best cosine, in a router's ``traffic`` and in a fit's baseline; 1 is in the last."""
 
 SIGNATURE_QUALITIES: Final = ("exact", "inexact", "no_signature", "wire_error")
 """What prefill answers told of their experts: counts that sum up, counts that do not, none, unreadable ones."""

@@ -14,27 +14,55 @@ import numpy.typing as npt
 from eldr.core.policy import Policy, Situation
 from eldr.core.signature import Floats
 
+LOOKS = 4
 _CEILING = 0.999  # an expert that every captured token used: keeps log(1 - p) finite
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacementResult:
-    """Mean over time.
+    """States of the pool that were looked at.
 
     Attributes
     ----------
-    active_experts : float
-        Expected distinct experts per layer in the steps of a request: workers count by their load, because a plain
-        mean over workers would praise a policy for crowding one of them.
-    batch : float
-        Requests per non-empty worker.
-    imbalance : float
-        Mean over time of the largest worker's share times the number of workers; 1 is perfect balance.
+    loads : ndarray of int, shape (n_looks, n_workers)
+        Requests of each worker.
+    unions : ndarray of float64, shape (n_looks, n_workers)
+        Expected distinct experts per layer in a step of each worker; 0 for one without requests.
     """
 
-    active_experts: float
-    batch: float
-    imbalance: float
+    loads: npt.NDArray[np.int64]
+    unions: npt.NDArray[np.float64]
+
+    @property
+    def active_experts(self) -> float:
+        """Expected distinct experts per layer in the steps of a request.
+
+        Workers count by their load, because a plain mean over workers would praise a policy for crowding one of them.
+        """
+        return float((self.unions * self.loads).sum() / self.loads.sum())
+
+    @property
+    def batch(self) -> float:
+        """Requests per non-empty worker, mean over time."""
+        return float((self.loads.sum(axis=1) / (self.loads > 0).sum(axis=1)).mean())
+
+    @property
+    def imbalance(self) -> float:
+        """Mean over time of the largest worker's share times the number of workers; 1 is perfect balance."""
+        return float((self.loads.max(axis=1) * self.loads.shape[1] / self.loads.sum(axis=1)).mean())
+
+    def against(self, random: npt.NDArray[np.float64]) -> float:
+        """Return the share of active experts that steps save against random batches of the same sizes.
+
+        Every step counts once, as in an engine's metrics.
+
+        Parameters
+        ----------
+        random : ndarray of float64, shape (at least largest load + 1,)
+            Expected distinct experts of random batches of each size, see :func:`random_unions`.
+        """
+        expected = float(random[self.loads].sum())
+        return 1.0 - float(self.unions.sum()) / expected if expected > 0 else 0.0
 
 
 def inclusion_probabilities(counts: npt.NDArray[np.integer], tokens: npt.NDArray[np.integer]) -> Floats:
@@ -60,25 +88,59 @@ def inclusion_probabilities(counts: npt.NDArray[np.integer], tokens: npt.NDArray
     return inclusion
 
 
+def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
+    """Return the expected distinct experts per layer of random batches of 0 to ``most`` of these requests.
+
+    Parameters
+    ----------
+    survival : ndarray of float32, shape (n_requests, n_layers, n_experts)
+        See :func:`log_survival`.
+    most : int
+
+    Returns
+    -------
+    ndarray of float64, shape (most + 1,)
+        ``E - sum_e q_e ** size``, mean over the layers, where ``q_e`` is the mean chance that a request does not use
+        an expert: batches are drawn with replacement.
+    """
+    n, layers, experts = survival.shape
+    total = np.zeros((layers, experts))
+    for row in survival:  # doubles of one request at a time, not of all
+        total += np.exp(row)
+    unused = total / n
+    power = np.ones_like(unused)
+    unions = np.empty(most + 1)
+    for size in range(most + 1):
+        unions[size] = experts - power.sum() / layers
+        power *= unused
+    return unions
+
+
+def log_survival(inclusion: Floats) -> Floats:
+    """Return ``log(1 - p)`` of inclusion probabilities: summed over requests, the log of the chance that none uses an expert."""
+    survival: Floats = np.log1p(-inclusion)
+    return survival
+
+
 def replay(
     policy: Policy,
     arrivals: npt.NDArray[np.integer],
-    inclusion: Floats,
+    survival: Floats,
     similarity: Floats | None,
     *,
     n_workers: int,
     batch: int,
     rng: np.random.Generator,
 ) -> PlacementResult:
-    """Place a stream of requests and measure the expected union of active experts.
+    """Place a stream of requests and look at the expected unions of active experts.
 
     Parameters
     ----------
     policy : Policy
     arrivals : ndarray of int, shape (n_arrivals,)
         Index of the request that arrives, more than ``2 * n_workers * batch`` of them.
-    inclusion : ndarray of float32, shape (n_requests, n_layers, n_experts)
-        See :func:`inclusion_probabilities`.
+    survival : ndarray of float32, shape (n_requests, n_layers, n_experts)
+        See :func:`log_survival`.
     similarity : ndarray of float32, shape (n_requests, n_workers), optional
         Cosine of each request to each worker's centroid, NaN for a worker without one.
     n_workers : int
@@ -88,34 +150,33 @@ def replay(
 
     Notes
     -----
-    The union is ``E - sum_e prod_r (1 - p_re)``, kept as one running log sum per worker. It is sampled once per
-    ``batch`` arrivals, after a warm-up of twice the pool's occupancy.
+    The union is ``E - sum_e prod_r (1 - p_re)``, kept as one running log sum per worker. After a warm-up of twice the
+    pool's occupancy it is looked at ``LOOKS`` times while the pool's requests are replaced once: looks that lie nearer
+    together tell the same.
     """
     occupancy = n_workers * batch
     if len(arrivals) <= 2 * occupancy:
         raise ValueError(f"arrivals: {len(arrivals)} do not fill a pool of {occupancy} twice")
-    _, layers, experts = inclusion.shape
-    survival = np.log1p(-inclusion)
-    pool = np.zeros((n_workers, layers, experts), dtype=np.float64)
+    _, layers, experts = survival.shape
+    pool = np.zeros((n_workers, layers, experts), dtype=np.float32)
     in_flight = [0] * n_workers
-    placed = np.zeros(len(arrivals), dtype=np.intp)
-    samples: list[tuple[float, float, float]] = []
-    for turn, request in enumerate(arrivals):
+    rows = arrivals.tolist()
+    placed: list[int] = []
+    every = max(batch, occupancy // LOOKS)
+    loads: list[list[int]] = []
+    unions: list[npt.NDArray[np.float64]] = []
+    for turn, request in enumerate(rows):
         if turn >= occupancy:
             leaving = placed[turn - occupancy]
             in_flight[leaving] -= 1
-            pool[leaving] -= survival[arrivals[turn - occupancy]]
+            pool[leaving] -= survival[rows[turn - occupancy]]
         scores = None if similarity is None else similarity[request].tolist()
         worker = policy.choose(Situation(in_flight, turn, scores), rng).worker
-        placed[turn] = worker
+        placed.append(worker)
         in_flight[worker] += 1
         pool[worker] += survival[request]
-        if turn >= 2 * occupancy and turn % batch == 0:
-            loads = np.array(in_flight)
-            busy = loads > 0
-            union = experts - np.exp(pool[busy]).sum(axis=2).mean(axis=1)
-            load = loads[busy]
-            seen = float(union @ load / occupancy)
-            samples.append((seen, float(load.mean()), float(load.max() * n_workers / occupancy)))
-    active, mean_batch, imbalance = np.mean(samples, axis=0)
-    return PlacementResult(active_experts=float(active), batch=float(mean_batch), imbalance=float(imbalance))
+        if turn >= 2 * occupancy and turn % every == 0:
+            loads.append(in_flight.copy())
+            union = experts - np.exp(pool).sum(axis=(1, 2), dtype=np.float64) / layers
+            unions.append(np.where(np.array(in_flight) > 0, union, 0.0))
+    return PlacementResult(np.array(loads), np.array(unions))

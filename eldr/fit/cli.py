@@ -84,6 +84,12 @@ def log_command(**chosen: Any) -> None:
     type=options.FiniteRange(0, min_open=True),
     help="Ignore older records.",
 )
+@click.option(
+    "--since",
+    type=options.Moment(),
+    help="Ignore records before this time: Unix seconds, or ISO 8601 with its zone.",
+)
+@click.option("--min-samples", type=click.IntRange(1), help="Fail where fewer records are usable.")
 @click.option("--seed", type=click.IntRange(0), default=1)
 def job_command(
     *,
@@ -94,6 +100,8 @@ def job_command(
     k: int,
     model: str,
     lookback_minutes: float | None,
+    since: float | None,
+    min_samples: int | None,
     seed: int,
 ) -> None:
     """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.
@@ -116,6 +124,8 @@ def job_command(
         k=k,
         model=model,
         lookback=None if lookback_minutes is None else lookback_minutes * 60,
+        since=since,
+        min_samples=min_samples,
         seed=seed,
         token=token,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,19 +10,32 @@ from typing import NamedTuple
 import numpy as np
 
 from eldr.centroids import CentroidSet
+from eldr.contract import HARM_MARGIN
 from eldr.core.balancers import JSQ
 from eldr.core.band import BandJSQ
+from eldr.core.halves import Interval, balanced_halves, interval
 from eldr.core.pairs import Rows
-from eldr.core.placement_sim import PlacementResult, inclusion_probabilities, replay
+from eldr.core.placement_sim import (
+    PlacementResult,
+    inclusion_probabilities,
+    log_survival,
+    random_unions,
+    replay,
+)
 from eldr.core.policy import Policy
 from eldr.core.signature import Floats
-from eldr.fit.form import make_signatures
+from eldr.fit.form import batches, make_signatures
 from eldr.fit.samples import Samples
 
 MIN_HELD_OUT = 16
+MOST_RECORDS = 2048
+"""Held-out records that are replayed: more would not narrow an interval that matters, and take memory."""
 MIN_BATCH, MAX_BATCH = 4, 64
-ARRIVALS = 14
-"""Of each request that the pool holds: two to fill it, twelve to look at."""
+ARRIVALS, ARRIVALS_OF_HALF = 14, 4
+"""Of each request that the pool holds: two to fill it, the others to look at. Fewer on each half of the records: there
+are many halves."""
+LEAST_ARRIVALS, LEAST_ARRIVALS_OF_HALF = 4096, 1024
+"""In small pools: what one request does there is much of what is seen."""
 SINGLE = 0.5
 """Share of decisions with one candidate that the suggested tau leaves: load decides the other half."""
 
@@ -46,13 +60,20 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """Predicted placement on held-out records.
+    """Predicted placement on held-out records; shares of active experts, each with its interval.
 
     Attributes
     ----------
     jsq, new : PlacementResult
-    active : PlacementResult or None
-        With the set that is active now.
+        On all held-out records.
+    reduction : Interval
+        What the new set saves against JSQ.
+    active_reduction : Interval or None
+        The same for the active set; None where there is none.
+    gain : Interval or None
+        What the new set saves more than the active one, on the same arrivals.
+    saving : Interval
+        What the new set saves against random batches of the same sizes, step by step as engines count.
     held_out : int
         Records that it rests on.
     band : Band
@@ -61,19 +82,42 @@ class Evaluation:
 
     jsq: PlacementResult
     new: PlacementResult
-    active: PlacementResult | None
+    reduction: Interval
+    active_reduction: Interval | None
+    gain: Interval | None
+    saving: Interval
     held_out: int
     band: Band
 
     @property
-    def reduction(self) -> float:
-        """Share of active experts that the new set saves against JSQ."""
-        return self._saved(self.new)
+    def active_harms(self) -> bool | None:
+        """Whether the active set costs active experts, beyond doubt; None where there is none."""
+        return None if self.active_reduction is None else self.active_reduction.high < -HARM_MARGIN
 
-    @property
-    def active_reduction(self) -> float | None:
-        """The same for the active set."""
-        return None if self.active is None else self._saved(self.active)
+
+class _Savings(NamedTuple):
+    """Shares saved on some records."""
+
+    new: float
+    active: float
+    random: float
+
+
+class _Replays(NamedTuple):
+    """The same arrivals under each policy."""
+
+    jsq: PlacementResult
+    new: PlacementResult
+    active: PlacementResult | None
+    survival: Floats
+
+    def savings(self) -> _Savings:
+        most = int(self.new.loads.max())
+        return _Savings(
+            self._saved(self.new),
+            0.0 if self.active is None else self._saved(self.active),
+            self.new.against(random_unions(self.survival, most)),
+        )
 
     def _saved(self, placed: PlacementResult) -> float:
         # Records may count decode tokens and no expert: then there is nothing to save.
@@ -97,7 +141,7 @@ def evaluate(
     ----------
     samples : Samples
     rows : ndarray of int, shape (n_rows,)
-        The held-out records.
+        The held-out records, ascending.
     centroids : CentroidSet
     active : CentroidSet, optional
     k : int
@@ -111,43 +155,68 @@ def evaluate(
     -------
     Evaluation or None
         None where records with decode-time activations are too few, or there is nothing to choose.
+
+    Notes
+    -----
+    Records arrive in random order, all of them before one comes again: the same in the pool twice would praise whoever
+    puts them together. The figures are those of all records; their intervals come from replays of half of the records
+    against the other half, each with arrivals of its own, see :mod:`eldr.core.halves`.
     """
     known = np.intersect1d(rows, samples.decoded, assume_unique=True)
     if len(known) < MIN_HELD_OUT or k < 2:
         return None
+    if len(known) > MOST_RECORDS:
+        known = known[np.linspace(0, len(known) - 1, MOST_RECORDS).astype(np.intp)]
+    rng = np.random.default_rng(seed)
     batch = int(np.clip(round(float(samples.in_flight[known].mean())), MIN_BATCH, MAX_BATCH))
-    drawn = np.random.default_rng(seed).integers(0, len(known), ARRIVALS * k * batch)
-    # Only records that arrive need their probabilities: of a large log those are few.
-    arriving, arrivals = np.unique(drawn, return_inverse=True)
-    inclusion = inclusion_probabilities(
-        samples.decode[known[arriving]], samples.decode_tokens[known[arriving]]
-    )
+    survival = log_survival(inclusion_probabilities(samples.decode[known], samples.decode_tokens[known]))
     band = BandJSQ(tau=tau, min_candidates=min(min_candidates, k))
+    similarity = similarities_to(samples, known, centroids, k)
+    before = None if active is None else similarities_to(samples, known, active, k)
 
-    def run(policy: Policy, similarity: Floats | None) -> PlacementResult:
-        rng = np.random.default_rng(seed)
+    def place(arrivals: Rows, policy: Policy, scores: Floats | None) -> PlacementResult:
         return replay(
-            policy,
-            arrivals,
-            inclusion,
-            None if similarity is None else similarity[arriving],
-            n_workers=k,
-            batch=batch,
-            rng=rng,
+            policy, arrivals, survival, scores, n_workers=k, batch=batch, rng=np.random.default_rng(seed)
         )
 
-    similarity = _similarities(samples, known, centroids, k)
-    before = None if active is None else _similarities(samples, known, active, k)
+    def start(pool: ThreadPoolExecutor, some: Rows, n: int) -> Callable[[], _Replays]:
+        arrivals = _arrivals(some, n, rng)
+        jsq = pool.submit(place, arrivals, JSQ(), None)
+        new = pool.submit(place, arrivals, band, similarity)
+        old = None if before is None else pool.submit(place, arrivals, band, before)
+        return lambda: _Replays(
+            jsq.result(), new.result(), None if old is None else old.result(), survival[some]
+        )
+
     with ThreadPoolExecutor(2) as pool:  # NumPy lets go of the interpreter for the exponentials
-        jsq, new = pool.submit(run, JSQ(), None), pool.submit(run, band, similarity)
-        old = None if before is None else pool.submit(run, band, before)
+        whole = start(pool, np.arange(len(known)), max(ARRIVALS * k * batch, LEAST_ARRIVALS))
+        of_half = max(ARRIVALS_OF_HALF * k * batch, LEAST_ARRIVALS_OF_HALF)
+        halves = [
+            (start(pool, one, of_half), start(pool, other, of_half))
+            for one, other in balanced_halves(len(known), rng)
+        ]
+        split = [(one().savings(), other().savings()) for one, other in halves]
+    replayed = whole()
+    of_all = replayed.savings()
+
+    def estimate(figure: Callable[[_Savings], float]) -> Interval:
+        return interval(figure(of_all), [(figure(one), figure(other)) for one, other in split])
+
     return Evaluation(
-        jsq=jsq.result(),
-        new=new.result(),
-        active=None if old is None else old.result(),
+        jsq=replayed.jsq,
+        new=replayed.new,
+        reduction=estimate(lambda found: found.new),
+        active_reduction=None if active is None else estimate(lambda found: found.active),
+        gain=None if active is None else estimate(lambda found: found.new - found.active),
+        saving=estimate(lambda found: found.random),
         held_out=len(known),
         band=measure_band(similarity, tau, band.min_candidates),
     )
+
+
+def _arrivals(rows: Rows, n: int, rng: np.random.Generator) -> Rows:
+    """Return ``n`` arrivals of these records: in random order, again and again."""
+    return np.concatenate([rng.permutation(rows) for _ in range(-(-n // len(rows)))])[:n]
 
 
 def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
@@ -167,10 +236,14 @@ def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
     return Band(tau, single, float(np.quantile(lead, 1.0 - SINGLE)))
 
 
-def _similarities(samples: Samples, rows: Rows, centroids: CentroidSet, k: int) -> Floats:
-    """Return cosines to the first ``k`` slots; NaN for slots that the set does not know."""
+def similarities_to(samples: Samples, rows: Rows, centroids: CentroidSet, k: int) -> Floats:
+    """Return the cosines of some records to the first ``k`` slots, shape (n_rows, k); NaN for slots that the set does not know."""
     scores = np.full((len(rows), k), np.nan, dtype=np.float32)
-    points = make_signatures(samples, rows, centroids.full_weights(), centroids.layer_mask)
-    known = points @ centroids.centers[:k].T
-    scores[:, : known.shape[1]] = known
+    weights, mask, centers = centroids.full_weights(), centroids.layer_mask, centroids.centers[:k].T
+    at = 0
+    for part in batches(rows):
+        scores[at : at + len(part), : centers.shape[1]] = (
+            make_signatures(samples, part, weights, mask) @ centers
+        )
+        at += len(part)
     return scores

@@ -62,7 +62,7 @@ def choose_form(samples: Samples, rows: Rows, rng: np.random.Generator) -> Signa
         The records to look at.
     rng : numpy.random.Generator
     """
-    df = sum(document_frequency(samples.prefill[part]) for part in _batches(rows))
+    df = sum(document_frequency(samples.prefill[part]) for part in batches(rows))
     assert isinstance(df, np.ndarray)  # noqa: S101 - there is a record
     weights: dict[Weighting, Floats] = {
         "counts": np.ones(df.shape, dtype=np.float32),
@@ -106,12 +106,13 @@ def make_signatures(samples: Samples, rows: Rows, weights: Floats, mask: npt.NDA
     """Return the unit signatures of some records, shape (n_rows, n_kept * n_experts), with no second copy of them."""
     made = np.empty((len(rows), int(mask.sum()) * weights.shape[1]), dtype=np.float32)
     at = 0
-    for part in _batches(rows):
+    for part in batches(rows):
         made[at : at + len(part)] = signatures(samples.prefill[part], weights, mask)
         at += len(part)
     return made
 
 
-def _batches(rows: Rows) -> Iterator[Rows]:
+def batches(rows: Rows) -> Iterator[Rows]:
+    """Yield rows a few at a time: signatures of all of them would be much larger than their counts."""
     for at in range(0, len(rows), _BATCH):
         yield rows[at : at + _BATCH]

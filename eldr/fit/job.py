@@ -15,8 +15,8 @@ from eldr import centroids, contract
 from eldr.fit import report as reports
 from eldr.fit.cluster import Cluster
 from eldr.fit.pipeline import FitResult, FitSettings, Progress, fit
-from eldr.fit.samples import FitError, make_samples, reservoir
-from eldr.fit.sources import from_routers
+from eldr.fit.samples import FitError, make_samples, reservoir, too_few
+from eldr.fit.sources import Counted, from_routers
 from eldr.fit.verdict import judge
 
 MAX_SAMPLES = 4000
@@ -24,7 +24,19 @@ MAX_SAMPLES = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Parameters of a run; ``lookback`` in seconds, ``token`` for the routers' admin ports."""
+    """Parameters of a run.
+
+    Attributes
+    ----------
+    lookback : float or None
+        How old records may be, seconds.
+    since : float or None
+        Unix time; older records are left out as well.
+    min_samples : int or None
+        Usable records below which no set is made.
+    token : str
+        For the routers' admin ports.
+    """
 
     namespace: str
     deployment: str
@@ -33,6 +45,8 @@ class Job:
     k: int
     model: str
     lookback: float | None
+    since: float | None
+    min_samples: int | None
     seed: int
     token: str
 
@@ -81,10 +95,11 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
         raise FitError("NoRouters", "no running router; wait until the deployment is available")
     progress(f"reading the logs of {len(urls)} routers")
     now = time.time()
-    since = 0.0 if job.lookback is None else now - job.lookback
+    since = max(job.since or 0.0, 0.0 if job.lookback is None else now - job.lookback)
     unread: dict[str, str] = {}
+    read = Counted(from_routers(urls, job.token, unread))
     records, skipped = reservoir(
-        from_routers(urls, job.token, unread),
+        read,
         MAX_SAMPLES,
         np.random.default_rng(job.seed),
         model=job.model,
@@ -93,6 +108,10 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
     for url, reason in unread.items():
         progress(f"left out {url}: {reason}")
     samples = make_samples(records, skipped)
+    # of those that were not kept, as many are usable as of those that were
+    usable = (read.seen - skipped.total()) * len(samples) // len(records)
+    if job.min_samples is not None and usable < job.min_samples:
+        raise too_few(usable, job.min_samples, samples.skipped)
     settings = FitSettings(
         k=job.k,
         model=job.model,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -32,3 +33,32 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{found}: expected a finite number", param, ctx)
         return found
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # older click knows none
+    """A time: Unix seconds, or ISO 8601 with its zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the time as Unix seconds, or fail."""
+        try:
+            found = float(value)
+        except ValueError:
+            found = self._parsed(str(value), param, ctx)
+        if not 0 <= found < math.inf:
+            self._wrong(value, param, ctx)
+        return found
+
+    def _parsed(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self._wrong(text, param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{text}: expected a zone as well, as in {text}Z", param, ctx)
+        return moment.timestamp()
+
+    def _wrong(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        expected = "expected Unix seconds or an ISO time, as 2026-01-31T20:15:00Z"
+        self.fail(f"{str(value)!r}: {expected}", param, ctx)

@@ -13,7 +13,8 @@ from eldr.core.clustering import Clustering, align, balanced_kmeans
 from eldr.core.layers import LayerChoice
 from eldr.core.pairs import Rows
 from eldr.core.signature import Floats
-from eldr.fit.evaluation import Evaluation, evaluate
+from eldr.fit.baseline import Baseline, measure_baseline
+from eldr.fit.evaluation import Evaluation, evaluate, similarities_to
 from eldr.fit.form import Basis, SignatureForm, choose_form, make_signatures
 from eldr.fit.samples import FitError, Samples
 
@@ -63,6 +64,8 @@ class FitResult:
     skipped : dict of str to int
     evaluation : Evaluation or None
         None where held-out records were too few.
+    baseline : Baseline or None
+        None where no held-out record has a signature.
     """
 
     centroids: CentroidSet
@@ -73,6 +76,7 @@ class FitResult:
     fitted: int
     skipped: dict[str, int]
     evaluation: Evaluation | None
+    baseline: Baseline | None
 
     @property
     def sizes(self) -> list[int]:
@@ -154,12 +158,13 @@ def fit(
         fitted=len(points),
         skipped=samples.skipped,
         evaluation=evaluation,
+        baseline=measure_baseline(similarities_to(samples, held_out, centroids, settings.k)),
     )
 
 
 def split(n: int) -> tuple[Rows, Rows]:
-    """Hold out every third record of the newest half: recent, and never fitted on."""
-    held = np.arange(n - n // 2 + 2, n, 3)
+    """Hold out every second record of the newest half: recent, never fitted on, and enough of them to judge by."""
+    held = np.arange(n - n // 2 + 1, n, 2)
     return np.setdiff1d(np.arange(n), held), held
 
 

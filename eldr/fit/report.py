@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eldr import contract
+from eldr.core.halves import Interval
+from eldr.fit.evaluation import Evaluation
 from eldr.fit.pipeline import FitResult
-from eldr.fit.verdict import Verdict
+from eldr.fit.verdict import Verdict, percent
 
 _BASIS = {
     "correlation": "",
@@ -48,8 +50,13 @@ def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, An
         "tau": None if evaluation is None else evaluation.band.tau,
         "single_candidate": None if evaluation is None else evaluation.band.single,
         "suggested_tau": None if evaluation is None else evaluation.band.suggested,
-        "reduction": None if evaluation is None else evaluation.reduction,
-        "baseline_reduction": None if evaluation is None else evaluation.active_reduction,
+        **_predicted(evaluation),
+        "baseline": None
+        if result.baseline is None
+        else result.baseline.as_json(
+            None if evaluation is None else evaluation.saving,
+            None if evaluation is None else evaluation.jsq.batch,
+        ),
         "held_out": 0 if evaluation is None else evaluation.held_out,
         "batch": None if evaluation is None else evaluation.jsq.batch,
         "active_experts": None
@@ -75,9 +82,27 @@ def failed(reason: str, message: str, seconds: float) -> dict[str, Any]:
         "weighting": "counts",
         "imbalance": 0.0,
         "cluster_sizes": [],
-        "reduction": None,
-        "baseline_reduction": None,
+        **_predicted(None),
+        "baseline": None,
         "seconds": seconds,
+    }
+
+
+def _predicted(evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return what the new set and the active one save against JSQ, and what lies between them."""
+    new, active, gain = (
+        (None, None, None)
+        if evaluation is None
+        else (evaluation.reduction, evaluation.active_reduction, evaluation.gain)
+    )
+    return {
+        "reduction": new and new.value,
+        "reduction_interval": new and [new.low, new.high],
+        "baseline_reduction": active and active.value,
+        "active_reduction_interval": active and [active.low, active.high],
+        "gain": gain and gain.value,
+        "gain_interval": gain and [gain.low, gain.high],
+        "active_harms": None if evaluation is None else evaluation.active_harms,
     }
 
 
@@ -98,9 +123,8 @@ def print_text(report: dict[str, Any], console: Console) -> None:
         ("time", f"{report['seconds']:.2f} s"),
     ]
     if experts := report["active_experts"]:
-        change = (
-            f"{experts['JSQ']:.1f} with JSQ, {experts['ELDR']:.1f} with this set: {-report['reduction']:+.1%}"
-        )
+        saved = percent(Interval(report["reduction"], *report["reduction_interval"]))
+        change = f"{experts['JSQ']:.1f} with JSQ, {experts['ELDR']:.1f} with this set: {saved} fewer"
         rows.insert(5, ("active experts", f"{change} (predicted at batch {report['batch']:.0f})"))
         fullest = f"{report['placement_imbalance']:.2f} of the mean on the fullest worker, predicted"
         rows.insert(6, ("load", fullest))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,13 +16,15 @@ from eldr.siglog import Record
 Unsigned = npt.NDArray[np.unsignedinteger]
 
 OTHER_MODEL, TOO_OLD, INEXACT = "other model", "older than the look-back", "inexact counts"
-DAMAGED, WRONG_SUMS = "damaged counts", "layers that do not sum to tokens x top-k"
+DAMAGED, WRONG_SUMS = "damaged records", "layers that do not sum to tokens x top-k"
+PILED = "experts with more hits than there were tokens"
 _REMEDIES = {
     OTHER_MODEL: "check the model's name, or send traffic to this model,",
     TOO_OLD: "look back further, or send traffic,",
     INEXACT: "let prompts pass prefill engines that count every token (metric eldr_router_signatures_total tells the quality)",
     DAMAGED: "run routers and this command in versions that belong together",
     WRONG_SUMS: "run the same version of the plug-in on all engines",
+    PILED: "run the same version of the plug-in on all engines",
 }
 """What to do where most records are left out for a reason."""
 
@@ -125,9 +128,21 @@ def _unusable(record: Record, model: str, since: float) -> str | None:
         return OTHER_MODEL
     if record.time < since:
         return TOO_OLD
+    if not _in_range(record):
+        return DAMAGED
     if not record.exact:
         return INEXACT
     return None
+
+
+def _in_range(record: Record) -> bool:
+    """Tell whether the numbers of a record are ones that a router could have written; its counts are another matter."""
+    return (
+        math.isfinite(record.time)
+        and record.n_layers > 0
+        and 1 <= record.top_k <= record.n_experts
+        and 0 <= record.in_flight < 1 << 31
+    )
 
 
 def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
@@ -155,10 +170,10 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
         except ValueError:
             skipped[DAMAGED] += 1
             continue
-        if counted.sums_up():
-            kept.append(counted)
+        if wrong := counted.wrong():
+            skipped[wrong] += 1
         else:
-            skipped[WRONG_SUMS] += 1
+            kept.append(counted)
     if not kept:
         raise _nothing_left(skipped)
     return Samples(
@@ -181,12 +196,17 @@ class _Counted(NamedTuple):
     prefill: Unsigned
     decode: Unsigned | None
 
-    def sums_up(self) -> bool:
-        """Tell whether counts that an engine vouched for are what it vouched for: every layer, every token."""
-        record = self.record
-        prompt = (self.prefill.sum(axis=1) == record.prompt_tokens * record.top_k).all()
-        steps = self.decode is None or (self.decode.sum(axis=1) == record.decode_tokens * record.top_k).all()
-        return bool(prompt and steps)
+    def wrong(self) -> str | None:
+        """Return why counts cannot be what an engine vouched for: every layer, every token, ``top_k`` experts each."""
+        counted = [(self.prefill, self.record.prompt_tokens)]
+        if self.decode is not None:
+            counted.append((self.decode, self.record.decode_tokens))
+        for counts, tokens in counted:
+            if not (counts.sum(axis=1) == tokens * self.record.top_k).all():
+                return WRONG_SUMS
+            if counts.max() > tokens:
+                return PILED
+        return None
 
 
 def _stack(counts: Sequence[Unsigned | None], shape: tuple[int, int]) -> Unsigned:
@@ -200,11 +220,21 @@ def _stack(counts: Sequence[Unsigned | None], shape: tuple[int, int]) -> Unsigne
     return stacked
 
 
+def too_few(usable: int, least: int, skipped: Mapping[str, int]) -> FitError:
+    """Return the error of a fit that was to rest on more records."""
+    left_out = f" ({_explain(skipped)})" if skipped else ""
+    remedy = "send more traffic, log a larger share of it, or ask for fewer records"
+    return FitError(
+        "TooFewSamples",
+        f"{usable} usable records, at least {least} are needed{left_out}; {remedy}, and try again",
+    )
+
+
 def _nothing_left(skipped: Counter[str]) -> FitError:
     reasons = sorted(skipped, key=lambda reason: (reason == OTHER_MODEL, -skipped[reason]))
     remedy = _REMEDIES.get(reasons[0] if reasons else "", "send traffic")
     return FitError("NoSamples", f"no usable record in the log ({_explain(skipped)}); {remedy} and try again")
 
 
-def _explain(skipped: Counter[str]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in skipped.most_common()) or "it is empty"
+def _explain(skipped: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {reason}" for reason, n in Counter(skipped).most_common()) or "it is empty"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
@@ -13,6 +13,19 @@ from eldr.fit.samples import FitError
 from eldr.siglog import FrameReader, Record, read, segments
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+
+
+class Counted:
+    """Records as they come, and how many have come."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = records
+        self.seen = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in self._records:
+            self.seen += 1
+            yield record
 
 
 def from_directories(directories: list[Path]) -> Iterator[Record]:

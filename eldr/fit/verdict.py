@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from eldr.contract import BETTER_MARGIN
+from eldr.core.halves import Interval
 from eldr.fit.pipeline import FitResult
 
 MIN_PER_CENTROID = 16
@@ -19,7 +21,12 @@ class Verdict(NamedTuple):
 
 
 def judge(result: FitResult) -> Verdict:
-    """Accept a set that saves active experts on held-out records: more than the active one, or than JSQ."""
+    """Accept a set that saves active experts on held-out records beyond doubt: more than the active one, and than JSQ.
+
+    Notes
+    -----
+    Beyond doubt: the whole 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
+    """
     evaluation = result.evaluation
     if evaluation is None and result.fitted < MIN_PER_CENTROID * result.centroids.k:
         least = MIN_PER_CENTROID * result.centroids.k
@@ -30,13 +37,28 @@ def judge(result: FitResult) -> Verdict:
         return Verdict(
             "Accepted", "NotEvaluated", "too few held-out records with decode-time activations to compare"
         )
-    new, old = evaluation.reduction, evaluation.active_reduction
-    batch = f"at batch {evaluation.jsq.batch:.0f}, {evaluation.held_out} held-out records"
-    if old is not None and new <= old:
+    new, old, gain = evaluation.reduction, evaluation.active_reduction, evaluation.gain
+    saves = f"saves {percent(new)} of active experts against JSQ"
+    rests = f"at batch {evaluation.jsq.batch:.0f}, {evaluation.held_out} held-out records, 90 % intervals"
+    if old is not None and gain is not None:
+        harms = ", which harms" if evaluation.active_harms else ""
+        saves += f", the active set{harms}, {percent(old)}: a difference of {percent(gain)}"
+        if not gain.low > BETTER_MARGIN:
+            reason = f"not beyond doubt more than {BETTER_MARGIN * 100:g}"
+            return Verdict("Rejected", "NotBetter", f"{saves}, {reason} ({rests})")
+    if not new.low > 0:
         return Verdict(
-            "Rejected", "NotBetter", f"saves {new:.1%} of active experts, the active set {old:.1%} ({batch})"
+            "Rejected", "NoGain", f"{saves}: no gain beyond doubt; more records would tell more ({rests})"
         )
-    if new <= 0:
-        return Verdict("Rejected", "NoGain", f"saves no active experts against JSQ ({new:.1%}, {batch})")
-    than = "JSQ" if old is None else f"JSQ, the active set {old:.1%}"
-    return Verdict("Accepted", "Better", f"saves {new:.1%} of active experts against {than} ({batch})")
+    return Verdict("Accepted", "Better", f"{saves} ({rests})")
+
+
+def percent(share: Interval) -> str:
+    """Return a share and its interval as people read them.
+
+    Examples
+    --------
+    >>> percent(Interval(0.0812, 0.0694, 0.093))
+    '8.1 % (6.9 to 9.3)'
+    """
+    return f"{share.value * 100:.1f} % ({share.low * 100:.1f} to {share.high * 100:.1f})"

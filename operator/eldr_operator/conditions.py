@@ -10,6 +10,17 @@ from eldr_operator import clock
 
 _MESSAGE_CHARACTERS = 4096
 
+CENTROIDS_ACTIVE = "CentroidsActive"
+DRIFT_DETECTED = "DriftDetected"
+SIGNATURES_REPORTED = "SignaturesReported"
+SUCCEEDED = "Succeeded"
+"""Of an EldrFit."""
+
+NO_SET = "none"
+"""In ``status.history`` in place of a fit, where a set was taken out of use and no other serves."""
+ROLLED_BACK = "RolledBack"
+"""In ``status.history``: why the set before serves again."""
+
 
 class Condition(NamedTuple):
     """One observation; adjectives or past tense in ``type``, CamelCase in ``reason``."""

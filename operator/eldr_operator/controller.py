@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection
 
 from eldr import contract
-from eldr_operator.api import Api
-from eldr_operator.errors import ApiUnavailableError, OperatorError
+from eldr_operator.errors import ApiUnavailableError, ConflictError, OperatorError
+from eldr_operator.kube.api import Api, Object
+from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.queue import Key, WorkQueue
 from eldr_operator.metrics import Metrics
-from eldr_operator.queue import Key, WorkQueue
 from eldr_operator.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
@@ -19,7 +21,11 @@ logger = logging.getLogger(__name__)
 WORKERS = 4
 LONGEST_PASS_SECONDS = 120.0
 _BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
+_CONFLICT_SECONDS = 0.2
 _STALE_INTERVALS = 3
+_LIST_EVERY = 10
+"""Resyncs: watches tell what changes, a list what they missed."""
+_FIRST_LIST_SECONDS = 2.0
 
 
 class Controller:
@@ -28,12 +34,14 @@ class Controller:
     Parameters
     ----------
     api : Api
+    cache : Cache
+        Filled here.
     reconciler : Reconciler
     metrics : Metrics
     namespaces : collection of str
         Empty for all.
     resync_seconds : float
-        Between two resyncs, which also undo changes that no watch reports.
+        Between two passes over everything.
     monotonic : callable
         Returns seconds.
     """
@@ -42,6 +50,7 @@ class Controller:
         self,
         *,
         api: Api,
+        cache: Cache,
         reconciler: Reconciler,
         metrics: Metrics,
         namespaces: Collection[str],
@@ -49,6 +58,8 @@ class Controller:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._cache = cache
+        self._filled = asyncio.Event()
         self._reconciler = reconciler
         self._metrics = metrics
         self._namespaces = namespaces
@@ -66,30 +77,47 @@ class Controller:
                 group.create_task(self._work())
 
     def staleness(self) -> float:
-        """Return how many seconds the resync is late; it is stuck, or the API server out of reach."""
+        """Return how many seconds the resync is late: then something is stuck, which a new process may mend."""
         return self._monotonic() - self._resynced - _STALE_INTERVALS * self._resync_seconds
 
-    async def _resync(self) -> None:
-        while True:
-            started = self._monotonic()
-            try:
-                for key in await self._keys():
-                    self.queue.wake(key)
-                self._resynced = self._monotonic()
-            except OperatorError as error:
-                logger.warning("resync: %s", error)
-            await asyncio.sleep(max(0.0, started + self._resync_seconds - self._monotonic()))
+    def changed(self, kind: str, live: Object, *, is_gone: bool) -> None:
+        """Take a change that a watch has told, and wake the deployment that it concerns."""
+        if is_gone:
+            self._cache.remove(kind, live)
+        else:
+            self._cache.put(kind, live)
+        if (name := _deployment(kind, live)) is not None:
+            self.queue.wake((live["metadata"]["namespace"], name))
 
-    async def _keys(self) -> set[Key]:
-        keys = set()
-        for namespace in self._namespaces or (None,):
-            for deployment in await self._api.list(contract.KIND_DEPLOYMENT, namespace, metadata_only=True):
-                keys.add((deployment["metadata"]["namespace"], deployment["metadata"]["name"]))
-            for fit in await self._api.list(contract.KIND_FIT, namespace):
-                keys.add((fit["metadata"]["namespace"], fit["spec"]["deploymentRef"]["name"]))
-        return keys
+    async def _resync(self) -> None:
+        for turn in itertools.count():
+            started = self._monotonic()
+            if turn % _LIST_EVERY == 0 or not self._filled.is_set():
+                await self._list()
+            for key in self._keys():
+                self.queue.wake(key)
+            self._resynced = self._monotonic()
+            pause = self._resync_seconds if self._filled.is_set() else _FIRST_LIST_SECONDS
+            await asyncio.sleep(max(0.0, started + pause - self._monotonic()))
+
+    async def _list(self) -> None:
+        try:
+            await self._cache.fill(self._api, self._namespaces)
+        except OperatorError as error:
+            logger.warning("resync: %s", error)
+        else:
+            self._filled.set()
+
+    def _keys(self) -> set[Key]:
+        return {
+            (live["metadata"]["namespace"], name)
+            for kind in (contract.KIND_DEPLOYMENT, contract.KIND_FIT)
+            for live in self._cache.every(kind)
+            if (name := _deployment(kind, live)) is not None
+        }
 
     async def _work(self) -> None:
+        await self._filled.wait()
         while True:
             key = await self.queue.take()
             try:
@@ -104,6 +132,10 @@ class Controller:
                 async with asyncio.timeout(LONGEST_PASS_SECONDS):
                     again = await self._reconciler.reconcile(*key)
             self._failures.pop(key, None)
+        except ConflictError as error:
+            # Usual: the watch is a moment behind, or another operator is about to end.
+            logger.debug("%s/%s: %s", *key, error)
+            result, again = "conflict", _CONFLICT_SECONDS
         except Exception as error:  # a worker must outlive any one resource
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             again = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
@@ -115,6 +147,14 @@ class Controller:
         self._metrics.reconciles.labels(result).inc()
         if again is not None:
             self.queue.wake(key, again)
+
+
+def _deployment(kind: str, live: Object) -> str | None:
+    if kind == contract.KIND_DEPLOYMENT:
+        return str(live["metadata"]["name"])
+    if kind == contract.KIND_FIT:
+        return str(live["spec"]["deploymentRef"]["name"])
+    return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
 
 
 def _is(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:

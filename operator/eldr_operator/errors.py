@@ -70,15 +70,32 @@ class ApiUnavailableError(OperatorError):
     """The API server could not be reached, or asked for a pause; the same request may succeed later."""
 
 
+class ConflictError(OperatorError):
+    """An object has changed since it was read: what was decided by it must be decided anew.
+
+    Parameters
+    ----------
+    kind, name : str
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} has changed since it was read")
+
+
 class OwnedElsewhereError(OperatorError):
     """An object of the wanted name exists and belongs to something else.
 
     Parameters
     ----------
     kind, name, owner : str
+    is_leftover : bool
+        Whether the owner is an earlier EldrDeployment of the same name: its children are about to be collected.
     """
 
-    def __init__(self, kind: str, name: str, owner: str) -> None:
-        super().__init__(
-            f"{kind} {name} exists and belongs to {owner}; delete or rename it, or rename the EldrDeployment"
+    def __init__(self, kind: str, name: str, owner: str, *, is_leftover: bool = False) -> None:
+        remedy = (
+            "it is being collected and will be made anew"
+            if is_leftover
+            else "delete or rename it, or rename the EldrDeployment"
         )
+        super().__init__(f"{kind} {name} exists and belongs to {owner}; {remedy}")

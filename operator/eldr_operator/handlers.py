@@ -1,19 +1,17 @@
-"""Every kopf handler of the operator. They wake the queue and do nothing else: kopf watches, the controller works."""
+"""Every kopf handler of the operator. They tell the controller what changed and do nothing else: kopf watches, the controller works."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
 
-from eldr import contract
 from eldr_operator.controller import Controller
-
-_OWNED = {contract.LABEL_MANAGED_BY: contract.FIELD_MANAGER}
-_CHILDREN = ("deployments.v1.apps", "statefulsets.v1.apps", "jobs.v1.batch")
+from eldr_operator.kube.api import RESOURCES
+from eldr_operator.kube.cache import WATCHED
 
 
 def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
@@ -44,22 +42,20 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
             raise kopf.PermanentError(f"the resync is {late:.0f} s late")
         return "on time"
 
-    @kopf.on.event(contract.GROUP, contract.VERSION, contract.DEPLOYMENTS, registry=made, id="deployment")
-    async def deployment(namespace: str | None, name: str | None, **_: Any) -> None:
-        controller.queue.wake((str(namespace), str(name)))
-
-    @kopf.on.event(contract.GROUP, contract.VERSION, contract.FITS, registry=made, id="fit")
-    async def fit(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
-        controller.queue.wake((str(namespace), spec["deploymentRef"]["name"]))
-
-    async def child(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        if owner := labels.get(contract.LABEL_DEPLOYMENT):
-            controller.queue.wake((str(namespace), owner))
-
-    for kind in _CHILDREN:
-        plural, version, group = kind.split(".")
-        kopf.on.event(group, version, plural, labels=_OWNED, registry=made, id=f"child-{plural}")(child)
+    for kind in WATCHED:
+        resource = RESOURCES[kind]
+        group, _, version = resource.api_version.rpartition("/")
+        kopf.on.event(group, version, resource.plural, registry=made, id=f"watch-{kind.lower()}")(
+            _watcher(controller, kind)
+        )
     return made
+
+
+def _watcher(controller: Controller, kind: str) -> Callable[..., Awaitable[None]]:
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        controller.changed(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
+
+    return changed
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
@@ -71,7 +67,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.reconnect_backoff = 1.0
-    for kind in _CHILDREN:
-        settings.watching.label_selectors[kind.split(".", maxsplit=1)[0]] = (
-            f"{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
-        )
+    for kind, labels in WATCHED.items():
+        if labels:
+            settings.watching.label_selectors[RESOURCES[kind].plural] = labels

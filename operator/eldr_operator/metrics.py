@@ -17,7 +17,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "eldr_operator_reconcile",
-            "Reconciliations by result: success, error, unavailable.",
+            "Reconciliations by result: success, conflict, error, unavailable.",
             ["result"],
             registry=self.registry,
         )

@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from eldr import contract
+from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.errors import InvalidResourceError, Problem
 
 Object = dict[str, Any]
@@ -107,6 +108,7 @@ class RefitSpec(_Model):
     history_limit: int = 10
     active_deadline_seconds: int = 600
     resources: Object = {}
+    drift: DriftSpec = DriftSpec()
 
 
 class CentroidsSpec(_Model):
@@ -184,6 +186,7 @@ class FitSpec(_Model):
     trigger: str = "Manual"
     k: int | None = None
     lookback_minutes: int | None = None
+    since: datetime | None = None
 
 
 class Shard(_Model):
@@ -256,6 +259,8 @@ class Report(_Model):
     weighting: str = ""
     imbalance: float | None = None
     reduction: float | None = None
+    active_harms: bool | None = None
+    baseline: Object | None = None
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import httpx
 
 from eldr import contract
-from eldr_operator import activation, cluster, fits, observe, refit, routers, signatures, validate
-from eldr_operator.api import Api
-from eldr_operator.apply import Applier
-from eldr_operator.children import Children
 from eldr_operator.clock import Clock
-from eldr_operator.cluster import Snapshot
-from eldr_operator.desired import _meta, routing
+from eldr_operator.fits import life
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cluster import Cluster
+from eldr_operator.kube.recorder import Recorder
+from eldr_operator.locality.outcome import Outcome
+from eldr_operator.locality.ownership import is_of_another
+from eldr_operator.locality.reconciler import Locality
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
-from eldr_operator.recorder import Recorder
-from eldr_operator.router_view import RouterView
-from eldr_operator.runs import Runs
-from eldr_operator.status import Observed, status
-
-Object = dict[str, Any]
+from eldr_operator.status import status
+from eldr_operator.validation import spec
+from eldr_operator.workloads import reconciler as workloads
+from eldr_operator.workloads.children import Children
 
 WAITING_SECONDS = 0.3
 """Between two looks at routers that load a set."""
 BOOTSTRAP_SECONDS = 5.0
 """Between two looks at how many samples the routers hold before the first fit."""
+LOOK_SECONDS = 5.0
+"""Between two looks at what routers count of their traffic."""
 RETRY_SECONDS = 5.0
 """Until a child that was refused is tried again."""
 
 
 class Reconciler:
-    """Reconciles one deployment at a time.
+    """Reconciles one deployment at a time: what runs, and which centroids it uses, over one look at the cluster.
 
     Parameters
     ----------
     api : Api
+    cache : Cache
+        What the API server holds.
     http : httpx.AsyncClient
         For the routers' admin ports.
     metrics : Metrics
@@ -50,16 +52,19 @@ class Reconciler:
         Returns the time.
     """
 
-    def __init__(self, api: Api, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock) -> None:
-        self._api = api
-        self._http = http
+    def __init__(
+        self, *, api: Api, cache: Cache, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock
+    ) -> None:
+        self._cache = cache
         self._metrics = metrics
         self._clock = clock
-        self._windows: dict[tuple[str, str], signatures.Window] = {}
-        self._applier = Applier(api, metrics)
+        self._cluster = Cluster(api, cache)
+        self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
-        self._runs = Runs(api, self._applier, self._recorder, metrics, image)
+        self._locality = Locality(
+            api=api, http=http, applier=self._applier, recorder=self._recorder, metrics=metrics, image=image
+        )
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Bring a deployment one step closer to its spec.
@@ -69,108 +74,70 @@ class Reconciler:
         float or None
             Seconds after which to look again, whatever else happens.
         """
-        async with asyncio.TaskGroup() as group:
-            getting = group.create_task(self._api.get(contract.KIND_DEPLOYMENT, namespace, name))
-            selector = f"spec.deploymentRef.name={name}"
-            listing = group.create_task(self._api.list(contract.KIND_FIT, namespace, fields=selector))
-        body, bodies = getting.result(), listing.result()
-        all_fits = [parse(EldrFit, fit) for fit in bodies]
+        body = self._cache.get(contract.KIND_DEPLOYMENT, namespace, name)
+        everybody = self._cache.of(contract.KIND_FIT, namespace)
+        bodies = [fit for fit in everybody if fit["spec"]["deploymentRef"]["name"] == name]
         if body is None:
-            await self._without_deployment(namespace, name, all_fits)
+            await self._without_deployment(namespace, name, [parse(EldrFit, fit) for fit in bodies])
             return None
         cr = parse(EldrDeployment, body)
         if cr.metadata.deletion_timestamp is not None:
             return None  # owner references do the rest
+        bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
         for fit in bodies:
-            await self._children.adopt_fit(cr, fit)
-        return await self._pass(cr, all_fits)
+            await self._locality.adopt(cr, fit)
+        taken = {fit["metadata"]["name"] for fit in everybody}
+        return await self._pass(cr, [parse(EldrFit, fit) for fit in bodies], taken)
 
-    async def _pass(self, cr: EldrDeployment, all_fits: Sequence[EldrFit]) -> float | None:
+    async def _pass(
+        self, cr: EldrDeployment, all_fits: Sequence[EldrFit], taken: Collection[str]
+    ) -> float | None:
         now = self._clock()
-        live = await cluster.look(self._api, cr)
-        views = await routers.look(self._http, observe.ready_routers(live.pods), live.token)
-        history = cr.status.get("history") or [{"epoch": 0}]
-        table = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        before = routing.read(table, last_epoch=int(history[-1]["epoch"]))
-        decision = activation.decide(cr, all_fits, before, views, now)
-        problems = validate.problems(cr)
-        secret_problem = await self._children.ensure_secret(cr, live)
-        published, refused = await self._children.apply(cr, decision.table, live, problems)
-        if secret_problem:
-            refused.append(secret_problem)
-        if not published:
-            decision = replace(decision, table=before)
-        finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
-        plan = refit.plan(cr, all_fits, decision.table, sum(view.samples for view in views), now)
-        await self._carry_out(cr, plan, all_fits)
-        await self._children.keep_sets(cr, decision.table)
-        seen = Observed(
-            **_roles(cr, live),
-            routers=views,
-            decision=decision,
-            signatures=self._judge_signatures(cr, views, now),
-            refit=plan.status,
-            problems=problems,
-            refused=refused,
+        live = await self._cluster.look(cr)
+        look = await self._locality.look(cr, all_fits, live, now)
+        if any(view.refuses_token for view in look.routers):
+            self._cluster.distrust_secret((cr.namespace, cr.name))
+        problems = spec.problems(cr)
+        running = await workloads.reconcile(
+            cr,
+            self._children,
+            live,
+            broken=spec.blocked_roles(cr, problems),
+            shards=look.decision.table.shards,
+            ready_routers=len(look.routers),
         )
-        await self._recorder.deployment(cr, status(cr, seen, now), now)
-        self._metrics.epoch.labels(cr.namespace, cr.name).set(decision.table.epoch)
-        self._metrics.acks.labels(cr.namespace, cr.name).set(decision.acks)
-        if finished or plan.create:
+        await self._recorder.undone(cr, self._applier.take_undone((cr.namespace, cr.name)), now)
+        outcome = await self._locality.reconcile(
+            cr, all_fits, live, look, taken=taken, is_readable=running.is_readable, now=now
+        )
+        await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
+        self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.memory.table.epoch)
+        self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
+        if outcome.is_unfinished:
             return 0.0
-        return _next_look(cr, decision, plan, now, is_refused=bool(refused))
-
-    def _judge_signatures(
-        self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime
-    ) -> activation.Verdict:
-        key = (cr.namespace, cr.name)
-        self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
-        return signatures.verdict(cr, answers)
-
-    async def _carry_out(self, cr: EldrDeployment, plan: refit.Plan, all_fits: Sequence[EldrFit]) -> None:
-        for manifest in plan.create:
-            await self._runs.create(manifest)
-        uids = {fit.name: fit.metadata.uid for fit in all_fits}
-        for name in plan.delete:
-            metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
-            await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
+        return _next_look(cr, outcome, now, is_refused=bool(running.refused or outcome.refused))
 
     async def _without_deployment(self, namespace: str, name: str, all_fits: Sequence[EldrFit]) -> None:
-        self._applier.forget((namespace, name))
-        self._metrics.forget(namespace, name)
-        self._windows.pop((namespace, name), None)
+        key = (namespace, name)
+        self._applier.forget(key)
+        self._metrics.forget(*key)
+        self._locality.forget(key)
         now = self._clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
-                await self._recorder.fit(fit, fits.waiting_for_deployment(fit, now), now)
+                await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
 
 
-def _roles(cr: EldrDeployment, live: Snapshot) -> dict[str, observe.Role]:
-    made = {}
-    for role, kind, desired in (
-        (contract.ROLE_PREFILL, "Deployment", cr.spec.prefill.replicas),
-        (contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
-        (contract.ROLE_ROUTER, "Deployment", cr.router_replicas),
-    ):
-        workload = live.owned(kind, _meta.child_name(cr, role), cr.metadata.uid)
-        made[role] = observe.role(workload, desired, observe.of_role(live.pods, role))
-    if cr.spec.router.placement == "Sidecar":
-        ready = len(observe.ready_routers(live.pods))
-        prefill = made[contract.ROLE_PREFILL]
-        made[contract.ROLE_ROUTER] = replace(prefill, ready=min(ready, prefill.desired))
-    return made
-
-
-def _next_look(
-    cr: EldrDeployment, decision: activation.Decision, plan: refit.Plan, now: datetime, *, is_refused: bool
-) -> float | None:
+def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refused: bool) -> float | None:
     waits = []
-    if decision.is_waiting:
+    if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if decision.table.active is None and cr.spec.refit.suspend == "Disabled":
+    if outcome.memory.table.active is None and cr.spec.refit.suspend == "Disabled":
         waits.append(BOOTSTRAP_SECONDS)
+    if outcome.memory.table.active is not None and cr.spec.refit.drift.mode != "Disabled":
+        waits.append(LOOK_SECONDS)
     if is_refused:
         waits.append(RETRY_SECONDS)
-    if plan.wake_at is not None:
-        waits.append(max((plan.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
+    if outcome.wake_at is not None:
+        waits.append(max((outcome.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
     return min(waits, default=None)

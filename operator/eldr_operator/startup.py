@@ -13,10 +13,11 @@ from prometheus_client import start_http_server
 
 from eldr import contract
 from eldr_operator import handlers
-from eldr_operator.api import Api, connect
 from eldr_operator.clock import utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
+from eldr_operator.kube.api import Api, connect
+from eldr_operator.kube.cache import Cache
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings
@@ -35,9 +36,13 @@ async def serve(settings: Settings) -> None:
     metrics = Metrics()
     async with connect() as api, httpx.AsyncClient(trust_env=False) as http:
         await check_resources(api)
-        reconciler = Reconciler(api, http, metrics, settings.image, utc_now)
+        cache = Cache()
+        reconciler = Reconciler(
+            api=api, cache=cache, http=http, metrics=metrics, image=settings.image, clock=utc_now
+        )
         controller = Controller(
             api=api,
+            cache=cache,
             reconciler=reconciler,
             metrics=metrics,
             namespaces=settings.namespaces,

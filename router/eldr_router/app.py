@@ -63,6 +63,8 @@ class App:
         metrics = Metrics(registry)
         pool = Pool(loop, connect_timeout=settings.connect_timeout)
         probes = Probes(registry, pool, time.monotonic)
+        placer = Placer(registry, np.random.default_rng())
+        locality = placer.locality
         joiner = Joiner(
             _signature_log(settings),
             pool=pool,
@@ -72,14 +74,14 @@ class App:
             wall=time.time,
             join_seconds=settings.join_seconds,
             sample_rate=lambda: self.services.table.intent.sample_rate,
+            finished=locality.savings.finished,
+            written=locality.traffic.wrote,
         )
-        placer = Placer(registry, np.random.default_rng())
         journal = Journal(access=settings.access_log)
         self.services = Services(
             settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
         )
-        locality = placer.locality
-        self._steps = Steps(registry, pool, locality.laws, lambda: locality.n_experts)
+        self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)

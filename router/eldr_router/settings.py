@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eldr.contract import PORT_ADMIN, PORT_ENGINE, PORT_ROUTER
-from eldr_router.plan.shown import shown
+from eldr.shown import shown
 
 
 class SettingsError(ValueError):

@@ -27,6 +27,8 @@ CHART = Path(__file__).parents[2] / "charts" / "eldr"
 CRDS = [f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS)]
 NAME = "e2e"
 SPEED = 2.0
+KINDS = ("en", "zh", "python")
+"""Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
 SECONDS = 45.0
 
 
@@ -112,7 +114,7 @@ async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator
     """Send requests meanwhile; in the end those in flight are answered."""
     routers = system.routers()
     load = Load(lambda: routers, NAME, Poisson(rate), tokens=60)
-    records, _ = traces.load().split()
+    records, _ = traces.load().split(KINDS)
     load.switch(Workload("traffic", replay(records), logged=logged))
     stop = asyncio.Event()
     running = asyncio.create_task(load.run(stop))

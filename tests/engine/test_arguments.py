@@ -8,8 +8,8 @@ import pytest
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from eldr_operator import arguments
 from eldr_operator.models import EldrDeployment
+from eldr_operator.validation import arguments
 
 VALUE = "77777"
 REFUSED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,10 +63,25 @@ class Operator:
     def metrics(self) -> str:
         return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=15).text
 
+    def passes(self) -> int:
+        """Return how many reconciliations there were since its start; while a test runs there is one deployment."""
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        line = re.search(
+            r'^eldr_operator_reconcile_total{result="success"} (\S+)$', self.metrics(), re.MULTILINE
+        )
+        return int(float(line[1])) if line else 0
+
     def stop(self) -> int:
         assert self._process is not None
         end(self._process)
         return self._process.returncode
+
+    def kill(self) -> None:
+        """End it without a word."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def requests(self, start: int = 0) -> list[dict[str, Any]]:
         """Return the operator's requests from the audit log, from a byte on."""

@@ -17,7 +17,9 @@ class PretendRouter:
     """Serves ``/eldr/v1/state`` on a loopback address of its own.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
-    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned.
+    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
+    (best similarity, slot, how many requests); ``saving`` is what it has measured. ``is_deaf`` lets it answer
+    nobody, as behind a NetworkPolicy; the token is that of when it was first asked, as a real one's is that of its start.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -28,6 +30,11 @@ class PretendRouter:
         self.law: dict[str, Any] | None = None
         self.refuse: dict[str, str] = {}
         self.is_holding = False
+        self.kinds: tuple[tuple[float, int, int], ...] = ()
+        self.saving: dict[str, float] | None = None
+        self._traffic: dict[str, Any] | None = None
+        self.is_deaf = False
+        self._token = ""
         self._active: dict[str, Any] | None = None
         router = self
 
@@ -53,13 +60,21 @@ class PretendRouter:
         self._server.server_close()
 
     def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
-        secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))
-        token = base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY]).decode()
-        if authorization != f"Bearer {token}":
+        if self.is_deaf:
+            return 503, {}
+        self._token = self._token or self._read_token()
+        if authorization != f"Bearer {self._token}":
             return 401, {}
         if path != contract.PATH_STATE:
             return 404, {}
         return 200, self.answer_state()
+
+    def restart(self) -> None:
+        self._token = ""
+
+    def _read_token(self) -> str:
+        secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))
+        return base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY]).decode()
 
     def answer_state(self) -> dict[str, Any]:
         data = self.kube.get("ConfigMap", contract.routing_name(self.deployment))["data"]
@@ -87,11 +102,36 @@ class PretendRouter:
             "prefill": [],
             "decode": [],
             "law": self.law,
+            "traffic": self._count(routing["epoch"]),
+            "saving": self.saving,
             "counters": {
                 contract.signature_counter(quality): float(count)
                 for quality, count in self.signatures.items()
             },
         }
+
+    def _count(self, epoch: int) -> dict[str, Any] | None:
+        """Count the requests since the look before."""
+        active = self._active
+        if active is None:
+            return None
+        before = self._traffic
+        if before is None or (before["epoch"], before["digest"]) != (epoch, active["digest"]):
+            before = {
+                "epoch": epoch,
+                "digest": active["digest"],
+                "requests": 0,
+                "outside_band": 0,
+                "logged": 0,
+            }
+            before |= {"similarity": [0] * contract.SIMILARITY_BINS, "clusters": [0] * active["k"]}
+        self._traffic = before
+        for similarity, slot, requests in self.kinds:
+            before["requests"] += requests
+            before["logged"] += requests
+            before["similarity"][int(similarity * contract.SIMILARITY_BINS)] += requests
+            before["clusters"][slot % active["k"]] += requests
+        return before
 
 
 def _short(pointer: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -224,5 +224,6 @@ def test_another_number_of_decode_workers_gets_a_fit_of_its_own(world):
     world.until_active("x-scale-k3")
     assert world.kube.get(FIT, "x-scale-k3")["spec"]["trigger"] == "Scale"
     world.patch(decode={"replicas": 2})
-    world.until_active("x-bootstrap")
-    assert len(world.kube.list(FIT)) == 2
+    world.report("x-scale-k2")
+    world.until_active("x-scale-k2")
+    assert len(world.kube.list(FIT)) == 3, "x-bootstrap was judged on the traffic of an earlier time"

@@ -47,7 +47,7 @@ def test_created_becomes_ready(world):
     assert (status["prefill"]["summary"], status["decode"]["summary"]) == ("1/1", "2/2")
     columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
     assert columns.split()[:7] == ["NAME", "MODEL", "READY", "PREFILL", "DECODE", "POLICY", "CENTROIDS"]
-    assert columns.splitlines()[1].split()[:6] == ["x", "x", "True", "1/1", "2/2", "MarginalUnion"]
+    assert columns.splitlines()[1].split()[:6] == ["x", "org/tiny", "True", "1/1", "2/2", "MarginalUnion"]
     events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
     assert events.count("Ready") == 1
 
@@ -189,3 +189,19 @@ def test_deleted_with_everything_it_owns(world):
     wait_for(lambda: children(world) == gone, "children gone", 90, lambda: children(world))
     wait_for(lambda: not world.kube.list(contract.KIND_FIT), "fits gone", 90)
     wait_for(lambda: not world.kube.list("ConfigMap", contract.LABEL_FIT), "shards gone", 90)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("Deployment", "x-prefill"), ("Service", "x"), ("Role", "x-router"), ("ConfigMap", "x-routing")],
+)
+def test_labels_that_are_taken_away_come_back(world, kind, name):
+    world.up()
+    before = world.kube.get(kind, name)["metadata"]
+    taken = dict.fromkeys((contract.LABEL_DEPLOYMENT, contract.LABEL_MANAGED_BY))
+    world.kube.merge(kind, name, {"metadata": {"labels": taken}})
+    labels = lambda: world.kube.get(kind, name)["metadata"].get("labels")  # noqa: E731
+    wait_for(lambda: labels() == before["labels"], "the labels", 60, labels)
+    assert world.kube.get(kind, name)["metadata"]["uid"] == before["uid"]
+    world.patch(router={"maxInFlightPerDecode": 99})
+    wait_for(lambda: world.routing["max_in_flight"] == 99, "a living operator", 60, lambda: world.routing)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from eldr import contract
-from eldr_operator.api import path
+from eldr_operator.kube.api import path
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from tests.operator.world import FIT, KIND, simulated
 from tests.support.kube import Refused
+from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
@@ -55,6 +57,11 @@ def create(kube, name="x", **spec):
         ({"refit": {"suspend": "yes"}}, "spec.refit.suspend"),
         ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
         ({"model": {"uri": ""}}, "spec.model.uri"),
+        ({"engine": {"env": [{"name": "A B"}]}}, "spec.engine.env[0].name"),
+        ({"router": {"env": [{"name": "1A"}]}}, "must consist of letters, digits, '_', '-' and '.'"),
+        ({"prefill": {"env": [{"name": "A=B"}]}}, "spec.prefill.env[0].name"),
+        ({"engine": {"image": "vllm/vllm openai"}}, "engine.image must be the name of an image, for example"),
+        ({"router": {"image": "eldr:"}}, "router.image must be the name of an image, for example"),
     ],
 )
 def test_refused_when_created(kube, installed, spec, message):
@@ -78,6 +85,89 @@ def test_names_that_children_could_not_carry(kube, name, message):
     assert create(kube, "a" * 40)
 
 
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("hf://Qwen/Qwen3-30B-A3B", "write Qwen/Qwen3-30B-A3B, a name on the Hugging Face hub without hf://"),
+        ("https://huggingface.co/a/b", "write a/b, a name on the Hugging Face hub without its address"),
+        (
+            "pvc://models/qwen3",
+            "model.uri pvc://models/qwen3: vLLM cannot load it: write a name on the Hugging",
+        ),
+        ("org/model@main", "a revision goes into engine.args as --revision"),
+        ("org/my model", "model.uri org/my model: vLLM cannot load it"),
+        ("--trust-remote-code", "model.uri --trust-remote-code: vLLM cannot load it"),
+        ("s3://", "vLLM cannot load it"),
+    ],
+)
+def test_models_that_vllm_cannot_load(kube, uri, message):
+    with pytest.raises(Refused) as refusal:
+        create(kube, engine={"type": "vLLM"}, model={"uri": uri})
+    assert message in str(refusal.value)
+    assert "spec.model.uri" in str(refusal.value)
+    assert create(kube, model={"uri": uri}), "the simulator loads none"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "m",
+        "Qwen/Qwen3-30B-A3B",
+        "/models/my model",
+        "./m",
+        "models/qwen/3",
+        "s3://b/m",
+        "GS://b/m",
+        "az://c/m",
+    ],
+)
+def test_models_that_vllm_loads(kube, uri):
+    assert create(kube, engine={"type": "vLLM"}, model={"uri": uri})
+
+
+def test_a_deployment_from_before_a_rule_stays_readable_and_writable(kube):
+    """Rules that come later bind what changes, not what was stored before them."""
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/eldrdeployments.eldr.dev"
+    stored = kube.request("GET", crd)
+    without = json.loads(json.dumps(stored))
+    for schema in schemas(without["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
+        schema.pop("x-kubernetes-validations", None)
+    without["metadata"].pop("resourceVersion")
+    kube.request("PUT", crd, without | {"metadata": stored["metadata"]})
+    try:
+        old = {"image": "a b", "env": [{"name": "A B"}]}
+        wait_for(lambda: created(kube, engine=old), "rules gone", 30)
+    finally:
+        now = kube.request("GET", crd)
+        kube.request("PUT", crd, stored | {"metadata": now["metadata"]})
+    wait_for(lambda: not created(kube, "y", engine=old), "rules again", 30)
+    assert kube.get(KIND, "x")["spec"]["engine"]["image"] == "a b"
+    kube.merge(KIND, "x", {"status": {"model": "x"}}, "status")
+    kube.merge(
+        KIND, "x", {"spec": {"decode": {"replicas": 3}, "engine": {"env": [{"name": "A B"}, {"name": "C"}]}}}
+    )
+    with pytest.raises(Refused, match=r"engine\.image must be the name of an image"):
+        kube.merge(KIND, "x", {"spec": {"engine": {"image": "b c"}}})
+
+
+def created(kube, name="x", **spec):
+    try:
+        made = create(kube, name, **spec)
+    except Refused:
+        return False
+    if name != "x":
+        kube.delete(KIND, name)
+    return bool(made)
+
+
+def schemas(schema):
+    yield schema
+    for field in schema.get("properties", {}).values():
+        yield from schemas(field)
+    if isinstance(schema.get("items"), dict):
+        yield from schemas(schema["items"])
+
+
 def test_unknown_fields_are_refused_by_strict_clients(kube):
     with pytest.raises(Refused, match=r'unknown field "spec\.decod"'):
         kube.request(
@@ -96,14 +186,14 @@ def test_unknown_fields_are_refused_by_strict_clients(kube):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"uri": "sim://other"}}, "model.uri is immutable; create another EldrDeployment"),
+        ({"model": {"uri": "org/other"}}, "model.uri is immutable; create another EldrDeployment"),
         ({"model": {"name": "other"}}, "model.name is immutable"),
         ({"model": {"name": None}}, "model.name is immutable"),
         ({"decode": {"replicas": 1}}, "router.minCandidates must not exceed decode.replicas"),
     ],
 )
 def test_refused_when_changed(kube, change, message):
-    create(kube, model={"uri": "sim://tiny", "name": "tiny"}, router={"minCandidates": 2})
+    create(kube, model={"uri": "org/tiny", "name": "tiny"}, router={"minCandidates": 2})
     with pytest.raises(Refused) as refusal:
         kube.merge(KIND, "x", {"spec": change})
     assert message in str(refusal.value)
@@ -166,3 +256,47 @@ def test_every_field_is_explained(installed):
     for kind in ("eldr", "ef"):
         text = installed.kubectl("explain", kind, "--recursive=false")
         assert "<empty>" not in text
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("router.args", "Options of `eldr router`"),
+        ("router.resources", "the router's container"),
+        ("refit.resources", "a fit's Job"),
+        ("decode.podTemplate", "template of the decode engines"),
+        ("decode.env", "of decode engines"),
+    ],
+)
+def test_explained_where_it_stands(installed, field, text):
+    """Fields of one shape have one schema, but not one description."""
+    explained = installed.kubectl("explain", f"eldr.spec.{field}", "--recursive=false")
+    assert text in " ".join(explained.split())
+
+
+def test_columns_tell_which_model_and_when_the_next_fit_comes(kube):
+    create(kube, model={"uri": "org/tiny", "name": "served"})
+    times = {"schedule": "0 3 * * * Etc/UTC", "nextScheduleTime": "2126-11-23T03:00:00Z"}
+    kube.merge(KIND, "x", {"status": {"model": "served", "refit": times}}, "status")
+    url = f"/apis/eldr.dev/v1alpha1/namespaces/{kube.namespace}/eldrdeployments"
+    table = kube.request("GET", url, accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    cells = {
+        column["name"]: (cell, column["priority"])
+        for column, cell in zip(table["columnDefinitions"], table["rows"][0]["cells"], strict=True)
+    }
+    assert cells["Model"] == ("org/tiny", 0)
+    assert cells["Served-As"] == ("served", 1)
+    assert cells["Next-Fit"] == ("2126-11-23T03:00:00Z", 1)
+    assert "<" not in "".join(str(cell) for cell, _ in cells.values())
+
+
+@pytest.mark.parametrize(
+    "path", sorted((EXAMPLES[0].parents[1] / "crds").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_source_is_what_kubectl_reads(installed, path):
+    """Its anchors and merge keys mean the same to kubectl as to the chart."""
+    read = json.loads(installed.kubectl("apply", "--dry-run=server", "-o", "json", "-f", str(path)))
+    (schema,) = (version["schema"] for version in read["spec"]["versions"])
+    live = json.loads(installed.kubectl("get", "crd", read["metadata"]["name"], "-o", "json"))
+    assert read["spec"] == live["spec"]
+    assert "<<" not in json.dumps(schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eldr_operator.desired import vllm
+from eldr_operator.workloads import vllm
 from tests.operator.world import KIND, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for

@@ -16,7 +16,7 @@ KIND, FIT = contract.KIND_DEPLOYMENT, contract.KIND_FIT
 def simulated(**spec: Any) -> Object:
     """Return the spec of a small EldrDeployment."""
     base: Object = {
-        "model": {"uri": "sim://tiny"},
+        "model": {"uri": "org/tiny"},
         "engine": {"type": "Simulator"},
         "prefill": {"gpus": 0},
         "decode": {"gpus": 0},

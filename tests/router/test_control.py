@@ -205,6 +205,29 @@ async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_pa
         assert (await router.state())["refused"] == []
 
 
+@pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError("no room"), KeyError("rho")])
+async def test_whatever_goes_wrong_with_a_file_is_a_refusal_and_the_next_file_is_read(
+    start, tmp_path, monkeypatch, error
+):
+    file, load = tmp_path / "c.eldr", centroids.load
+    bad = centroids.dump(make_set(seed=7))
+    monkeypatch.setattr(centroids, "load", lambda data: fail(error) if data == bad else load(data))
+    file.write_bytes(bad)
+    async with start("p0", "d0", "d1", settings={"centroids": file}, policy="ELDR") as router:
+        await until(lambda: router.app.control.refused, "the refusal")
+        (refused,) = (await router.state())["refused"]
+        assert type(error).__name__ in refused["reason"]
+        assert str(error) in refused["reason"]
+        assert (await router.post()).status_code == 200
+        file.write_bytes(GOOD)
+        await until(lambda: router.app.services.table.epoch == 2, "the sound file")
+        assert (await router.state())["refused"] == []
+
+
+def fail(error: Exception):
+    raise error
+
+
 async def test_the_admin_port_is_guarded(start):
     async with start("p0", "d0") as router:
         get = router.client.get
@@ -255,6 +278,8 @@ async def test_state_follows_the_contract(start):
                 "policy",
                 "ready",
                 "draining",
+                "traffic",
+                "saving",
                 "active",
                 "staged",
                 "refused",

@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 
 from eldr_kube.cluster import Cluster
-from eldr_operator.api import RESOURCES, path
+from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 
 Object = dict[str, Any]
@@ -55,17 +55,13 @@ class Kube:
         self,
         method: str,
         url: str,
-        body: Object | None = None,
+        body: Object | list[Object] | None = None,
         content: str = "application/json",
+        accept: str = "application/json",
         **query: str,
     ) -> Object:
-        answer = self._client.request(
-            method,
-            url,
-            json=body,
-            params=query,
-            headers={"Content-Type": content} if body is not None else None,
-        )
+        headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
+        answer = self._client.request(method, url, json=body, params=query, headers=headers)
         if answer.is_error:
             raise Refused(answer)
         return answer.json()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from eldr_demo import kept, objects, report
+from eldr_demo import kept, left, objects, report
 from eldr_demo.engines import Engines
 from eldr_demo.picture import draw
 from eldr_demo.real import RealEngines
@@ -62,13 +63,11 @@ def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: f
         known = engines.known
         if known and demo.phases:
             known = (*known, "--rate", f"{kept.rate(demo.phases, demo.load.outcomes):.3g}")
-        told = kept.keep(str(cluster.kubeconfig), out / "siglog", demo.shifted, known)
+        told = kept.keep(str(cluster.kubeconfig), out / "siglog", demo.story.shifted or math.inf, known)
         console.print(told, highlight=False, markup=False, soft_wrap=True)
         console.print(cluster.kubectl("-n", objects.NAMESPACE, "get", "eldr,ef"), highlight=False)
         if not ok:
-            console.print(
-                cluster.kubectl("-n", objects.NAMESPACE, "get", "pods,jobs,events"), highlight=False
-            )
+            console.print(left.keep(cluster, out / "failed"), highlight=False, markup=False, soft_wrap=True)
     sys.exit(0 if ok else 1)
 
 
@@ -78,6 +77,8 @@ def summarise(demo: Demo, console: Console, out: Path, failure: str | None) -> b
     if demo.phases:
         rows = report.measure(demo.phases, outcomes, demo.sampler)
         console.print(report.table(rows, demo.engines.title))
+        for line in demo.story.told():
+            console.print(line, highlight=False, soft_wrap=True)
         if demo.engines.remark:
             console.print(demo.engines.remark, highlight=False)
         picture = out / "demo.png"

@@ -11,6 +11,9 @@ from eldr_demo.load import Workload
 from eldr_demo.plan import Mix, Step
 from eldr_kube.agent.images import Image
 
+DRIFT = {"windowRequests": 150, "windowSeconds": 10, "consecutiveWindows": 2, "coolDownMinutes": 5}
+"""``spec.refit.drift`` of a demo: short windows, because it lasts minutes, not days."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:

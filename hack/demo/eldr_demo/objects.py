@@ -28,16 +28,6 @@ def deployment(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def manual_fit(lookback_minutes: int) -> dict[str, Any]:
-    """Return an EldrFit as a user would create it."""
-    return {
-        "apiVersion": contract.API_VERSION,
-        "kind": contract.KIND_FIT,
-        "metadata": {"generateName": f"{NAME}-manual-"},
-        "spec": {"deploymentRef": {"name": NAME}, "lookbackMinutes": lookback_minutes},
-    }
-
-
 class View:
     """The cluster as the demo sees it, through kubectl and helm only.
 
@@ -59,6 +49,13 @@ class View:
         """Return an object."""
         found: dict[str, Any] = json.loads(await self.kubectl("get", kind, name, "-o", "json"))
         return found
+
+    async def fits(self, trigger: str) -> list[str]:
+        """Return the names of the EldrFits that were made for a reason, oldest first."""
+        listed = json.loads(await self.kubectl("get", "ef", "-o", "json"))["items"]
+        mine = [fit for fit in listed if fit["spec"]["trigger"] == trigger]
+        mine.sort(key=lambda fit: (fit["metadata"]["creationTimestamp"], fit["metadata"]["name"]))
+        return [str(fit["metadata"]["name"]) for fit in mine]
 
     async def pods(self, role: str) -> list[dict[str, Any]]:
         """Return the pods of a role that run and are not ending."""

@@ -36,22 +36,22 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Traffic is logged until a fit has enough of it, and the fit's set is active.
+    """Traffic is logged until the operator, by itself, has made a fit of it and its set is active.
 
     Attributes
     ----------
     mix : {"first", "second"}
-    manual : bool
-        A person creates the EldrFit; else it is the bootstrap fit.
+    trigger : {"Bootstrap", "Drift"}
+        Why the operator makes it.
     """
 
     mix: Mix
-    manual: bool
+    trigger: Literal["Bootstrap", "Drift"]
 
     @property
     def label(self) -> str:
         """What the picture calls it."""
-        return "manual fit" if self.manual else "bootstrap fit"
+        return f"{self.trigger.lower()} fit"
 
 
 Step = Measure | Fit
@@ -59,22 +59,21 @@ Step = Measure | Fit
 FULL: tuple[Step, ...] = (
     Measure(BASE, "first"),
     Measure("MarginalUnion", "first", "none yet"),
-    Fit("first", manual=False),
+    Fit("first", "Bootstrap"),
     Measure("ELDR", "first", "fitted"),
     Measure("MarginalUnion", "first", "fitted"),
-    Measure(BASE, "second"),
-    Measure("ELDR", "second", "stale"),
     Measure("MarginalUnion", "second", "stale"),
-    Fit("second", manual=True),
-    Measure("MarginalUnion", "second", "fitted"),
+    Fit("second", "Drift"),
+    Measure("MarginalUnion", "second", "re-fitted"),
+    Measure(BASE, "second"),
 )
 SHORT: tuple[Step, ...] = (
     Measure(BASE, "first"),
-    Fit("first", manual=False),
+    Fit("first", "Bootstrap"),
     Measure("ELDR", "first", "fitted"),
     Measure("MarginalUnion", "first", "fitted"),
-    Measure(BASE, "second"),
     Measure("MarginalUnion", "second", "stale"),
-    Fit("second", manual=True),
-    Measure("ELDR", "second", "fitted"),
+    Fit("second", "Drift"),
+    Measure("MarginalUnion", "second", "re-fitted"),
+    Measure(BASE, "second"),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, ClosedLoop
-from eldr_demo.engines import DemoSettings
+from eldr_demo.engines import DRIFT, DemoSettings
 from eldr_demo.load import Workload
 from eldr_demo.plan import SHORT, Mix
 from eldr_kube.agent.images import Image
@@ -68,7 +68,7 @@ class RealEngines:
             tokens=160,
             settle=15.0,
             measure=60.0,
-            samples=300,
+            samples=400,
             prefill=1,
             decode=2,
             start_seconds=600.0,
@@ -93,7 +93,7 @@ class RealEngines:
             "decode": {"replicas": size.decode},
             "router": {"maxInFlightPerDecode": _SEQUENCES},
             "signatures": {"samplePercent": 100},
-            "refit": {"minSamples": size.samples},
+            "refit": {"minSamples": size.samples, "drift": DRIFT},
         }
 
     def images(self) -> Mapping[str, Image]:

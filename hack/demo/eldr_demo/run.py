@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +18,7 @@ from eldr_demo.engines import Engines
 from eldr_demo.load import Load
 from eldr_demo.plan import Fit, Measure
 from eldr_demo.report import Phase
+from eldr_demo.story import Story
 from eldr_demo.telemetry import Sampler
 
 
@@ -35,8 +34,8 @@ class Demo:
 
     Attributes
     ----------
-    shifted : float
-        When the second mix began, Unix time.
+    story : Story
+        What the operator did when the mix had shifted.
     """
 
     view: objects.View
@@ -44,10 +43,13 @@ class Demo:
     console: Console
     phases: list[Phase] = field(default_factory=list)
     activations: dict[str, float] = field(default_factory=dict)
-    shifted: float = math.inf
+    story: Story = field(init=False)
     load: Load = field(init=False)
     sampler: Sampler = field(init=False)
     _policy: str = ""
+
+    def __post_init__(self) -> None:
+        self.story = Story(self.view, self._say)
 
     async def run(self) -> None:
         """Run every step; raises where one does not happen."""
@@ -55,7 +57,7 @@ class Demo:
         async with self._traffic():
             for step in self.engines.plan:
                 if step.mix == "second":
-                    self.shifted = min(self.shifted, time.time())
+                    self.story.begin()
                 if isinstance(step, Measure):
                     await self._measure(step)
                 else:
@@ -69,6 +71,9 @@ class Demo:
         manifest = objects.deployment(spec)
         await self.view.kubectl("apply", "-f", "-", stdin=manifest)
         self._say(f"applied {contract.KIND_DEPLOYMENT} {objects.NAME}; waiting until it is Ready")
+        self._say(
+            f"  with short windows, because a demo lasts minutes: refit.drift {json.dumps(spec['refit']['drift'])}"
+        )
         ready = await objects.until(self._ready, "EldrDeployment Ready", self.engines.settings.start_seconds)
         self._say(f"Ready: {ready.get('message')}")
 
@@ -85,7 +90,8 @@ class Demo:
         self.sampler = Sampler(lambda: decoders)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.load.run(stop)), group.create_task(self.sampler.run(stop))]
+            work = (self.load.run(stop), self.sampler.run(stop), self.story.watch(stop))
+            tasks = [group.create_task(each) for each in work]
             try:
                 yield
             finally:
@@ -102,6 +108,7 @@ class Demo:
         begun = loop.time()
         await asyncio.sleep(size.measure)
         self.phases.append(Phase(step, begun, loop.time()))
+        await self.story.note(step.name)
 
     async def _patch(self, policy: str) -> None:
         """Change the policy as a user would, under the running traffic."""
@@ -119,26 +126,15 @@ class Demo:
         self._say(f"kubectl patch eldr {objects.NAME}: policy {policy} is in effect on every router")
 
     async def _fit(self, step: Fit) -> None:
-        loop, size = asyncio.get_running_loop(), self.engines.settings
-        self._say(f"logging signatures of the {step.mix} mix, for a {step.label}")
+        self._say(f"logging signatures of the {step.mix} mix; the operator makes the {step.label} by itself")
         self.load.switch(self.engines.workload(step.label, step.mix, logged=True))
-        if not step.manual:
-            await self._activated(f"{objects.NAME}-bootstrap", step.label)
-            return
-        begun = loop.time()
-        await objects.until(
-            self._served(step.label, size.samples), "enough traffic for a fit", size.fit_seconds
-        )
-        # what was logged before is of another mix; the measured phases between were not logged
-        manifest = objects.manual_fit(math.ceil((loop.time() - begun) / 60))
-        created = await self.view.kubectl("create", "-o", "name", "-f", "-", stdin=manifest)
-        await self._activated(created.strip().rsplit("/", 1)[1], step.label)
 
-    def _served(self, phase: str, requests: int) -> Callable[[], Awaitable[bool]]:
-        async def enough() -> bool:
-            return sum(o.phase == phase for o in self.load.outcomes) >= requests
+        async def made() -> str | None:
+            return next(iter(await self.view.fits(step.trigger)), None)
 
-        return enough
+        seconds = self.engines.settings.fit_seconds
+        fit = await objects.until(made, f"an EldrFit by {step.trigger}", seconds)
+        await self._activated(fit, step.label)
 
     async def _activated(self, fit: str, label: str) -> None:
         """Wait until a fit's set is active on every router."""

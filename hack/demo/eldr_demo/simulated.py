@@ -13,7 +13,7 @@ from eldr.core.step_time import QWEN3_30B_MI300X
 from eldr.sim import text, traces
 from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, Poisson
-from eldr_demo.engines import DemoSettings
+from eldr_demo.engines import DRIFT, DemoSettings
 from eldr_demo.load import Workload
 from eldr_demo.plan import FULL, Mix
 from eldr_kube.agent.images import Image
@@ -46,7 +46,7 @@ class SimulatedEngines:
             tokens=96,
             settle=10.0,
             measure=40.0,
-            samples=280,
+            samples=450,
             prefill=2,
             decode=4,
             start_seconds=90.0,
@@ -73,7 +73,7 @@ class SimulatedEngines:
             "prefill": {"replicas": size.prefill},
             "decode": {"replicas": size.decode},
             "signatures": {"samplePercent": 100},
-            "refit": {"minSamples": size.samples},
+            "refit": {"minSamples": size.samples, "drift": DRIFT},
         }
 
     def images(self) -> Mapping[str, Image]:

@@ -76,6 +76,10 @@ class Joiner:
         How long to wait for a request's activations.
     sample_rate : callable
         Share of requests that are sampled at the moment; engines need not send the others.
+    finished : callable
+        Takes the activations of each finished request, and the loop's time.
+    written : callable
+        Takes how many records were written.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Joiner:
         wall: Callable[[], float],
         join_seconds: float,
         sample_rate: Callable[[], float],
+        finished: Callable[[ExpertCounts, float], None] = lambda _counts, _now: None,
+        written: Callable[[int], None] = lambda _n: None,
     ) -> None:
         self._log = signature_log
         self._pool = pool
@@ -98,6 +104,8 @@ class Joiner:
         self._wall = wall
         self._join_seconds = join_seconds
         self._sample_rate = sample_rate
+        self._finished = finished
+        self._written = written
         self._pending: dict[str, Observation] = {}
         self._cursors: dict[Endpoint, _Cursor] = {}
         # one thread writes and reads: a reader never sees half a frame, and a slow disk never stops the event loop
@@ -135,6 +143,8 @@ class Joiner:
         asked = [e for e in known if e in owing and self._cursors[e].unsupported_until <= now]
         answers = await asyncio.gather(*(self._poll(endpoint, self._cursors[endpoint]) for endpoint in asked))
         joined = [pair for answer in answers for pair in answer]
+        for _, counts in joined:
+            self._finished(counts, now)
         await self._write(record(observation, counts) for observation, counts in joined)
         late = list(self._pending.values())
         excess = max(0, len(late) - _MAX_PENDING)
@@ -216,6 +226,7 @@ class Joiner:
         except OSError as error:
             log.error("the signature log cannot be written, %d records lost: %s", len(batch), error)  # noqa: TRY400
             return
+        self._written(len(batch))
         for item in batch:
             self._metrics.log_records("joined" if item.decode is not None else "missing")
 

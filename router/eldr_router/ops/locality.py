@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from eldr.contract import ROLE_DECODE
+from eldr.contract import ROLE_DECODE, SIMILARITY_BINS
 from eldr.core.step_time import StepTime
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Registry
+from eldr_router.state.traffic import Traffic
+
+_SHOWN_BINS = 20
 
 
 class LocalityMetrics(Collector):
@@ -28,8 +33,8 @@ class LocalityMetrics(Collector):
         self._locality = locality
         self._registry = registry
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the gauges."""
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics; counters begin anew with every centroid set."""
         laws, experts = self._locality.laws, self._locality.n_experts
         expected = GaugeMetricFamily(
             "eldr_router_expected_active_experts", "Expected distinct experts of a step, mean over the layers.", labels=["endpoint"]
@@ -48,12 +53,51 @@ class LocalityMetrics(Collector):
                 for constant, value in _constants(one).items():
                     law.add_metric([name, constant], value)
         share, error = laws.expert_share() or (math.nan, math.nan)
+        saving, traffic = self._locality.savings.latest, self._locality.traffic
         yield expected
         yield law
+        yield GaugeMetricFamily(
+            "eldr_router_saving",
+            "Share of active experts saved against random batches of the same sizes, over the last minutes.",
+            math.nan if saving is None else saving.share,
+        )
+        yield GaugeMetricFamily(
+            "eldr_router_saving_error", "Its standard error.", math.nan if saving is None else saving.error
+        )
+        most_similar = CounterMetricFamily(
+            "eldr_router_cluster_requests",
+            "Requests since the centroid set became active, by the slot whose centroid they are most like.",
+            labels=["slot"],
+        )
+        for slot, requests in enumerate(traffic.clusters):
+            most_similar.add_metric([str(slot)], requests)
+        yield most_similar
+        yield CounterMetricFamily(
+            "eldr_router_outside_band_requests",
+            "Requests since then that were placed outside the band of their best centroid.",
+            traffic.outside_band,
+        )
+        yield _similarity(traffic)
         yield GaugeMetricFamily(
             "eldr_router_expert_share", "Share of a step that reading experts takes.", share
         )
         yield GaugeMetricFamily("eldr_router_expert_share_error", "Its standard error.", error)
+
+
+def _similarity(traffic: Traffic) -> HistogramMetricFamily:
+    """Return requests by their best similarity."""
+    found = HistogramMetricFamily(
+        "eldr_router_best_similarity",
+        "Requests since the centroid set became active, by their cosine to the most similar centroid.",
+    )
+    below = list(accumulate(traffic.similarity))
+    step = SIMILARITY_BINS // _SHOWN_BINS
+    buckets = [
+        (f"{end / SIMILARITY_BINS:g}", float(below[end - 1])) for end in range(step, len(below) + 1, step)
+    ]
+    middle = sum((n + 0.5) / SIMILARITY_BINS * count for n, count in enumerate(traffic.similarity))
+    found.add_metric([], [*buckets, ("+Inf", float(traffic.requests))], middle)
+    return found
 
 
 def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
@@ -71,6 +115,19 @@ def unions_state(locality: Locality, registry: Registry) -> dict[str, Any] | Non
         "active_experts": {
             name: round(active, 3) for name, active in zip(names, outlook.active, strict=True)
         },
+    }
+
+
+def saving_state(locality: Locality) -> dict[str, float] | None:
+    """Return what placement saves lately; None until enough is known."""
+    latest = locality.savings.latest
+    if latest is None:
+        return None
+    return {
+        "share": round(latest.share, 4),
+        "error": round(latest.error, 4),
+        "steps": latest.steps,
+        "batch": round(latest.batch, 2),
     }
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from eldr.contract import PATH_METRICS, ROLE_DECODE
 from eldr.core.step_law import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.plan.exposition import read_sums
-from eldr_router.state.laws import Laws, default_law
+from eldr_router.plan.exposition import read_steps, read_sums
+from eldr_router.state.laws import default_law
+from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Registry
 
 _PERIOD = 10.0
@@ -27,18 +27,14 @@ class Steps:
     ----------
     registry : Registry
     pool : Pool
-    laws : Laws
-    n_experts : callable
-        Experts per layer of the model, or None while nothing is known.
+    locality : Locality
+        Takes what they tell.
     """
 
-    def __init__(
-        self, registry: Registry, pool: Pool, laws: Laws, n_experts: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, registry: Registry, pool: Pool, locality: Locality) -> None:
         self._registry = registry
         self._pool = pool
-        self._laws = laws
-        self._n_experts = n_experts
+        self._locality = locality
         self._due: dict[Endpoint, float] = {}
         self._learn_at = 0.0
 
@@ -53,18 +49,24 @@ class Steps:
         """Ask the engine whose turn it is, if any, and learn."""
         known = self._registry.endpoints(ROLE_DECODE)
         self._due = {endpoint: self._due.get(endpoint, 0.0) for endpoint in known}
-        self._laws.retain([endpoint.name for endpoint in known])
+        laws, savings = self._locality.laws, self._locality.savings
+        names = [endpoint.name for endpoint in known]
+        laws.retain(names)
+        savings.retain(names)
         now = self._pool.loop.time()
         endpoint = min(known, key=self._due.__getitem__, default=None)
         if endpoint is not None and self._due[endpoint] <= now:
             tells = await self._ask(endpoint)
             self._due[endpoint] = now + (_PERIOD if tells else _UNSUPPORTED_PERIOD)
-        n_experts = self._n_experts()
+        n_experts = self._locality.n_experts
         if n_experts is not None and self._learn_at <= now:
             self._learn_at = now + _PERIOD
-            # beside the event loop: with many engines it takes as long as some tokens
-            learned = await asyncio.to_thread(learn, self._laws.known(), default_law(n_experts))
-            self._laws.take(learned, n_experts)
+            # beside the event loop: with many engines they take as long as some tokens
+            learned = await asyncio.to_thread(learn, laws.known(), default_law(n_experts))
+            laws.take(learned, n_experts)
+            placement, found = savings.placement, await asyncio.to_thread(savings.prepare(now))
+            if savings.placement == placement:
+                savings.latest = found
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Return whether an engine tells of its steps; one that cannot be asked now may yet."""
@@ -78,5 +80,8 @@ class Steps:
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False
-        self._laws.heard(endpoint.name, sums, self._pool.loop.time())
+        now = self._pool.loop.time()
+        self._locality.laws.heard(endpoint.name, sums, now)
+        if (steps := read_steps(answer.body, sums)) is not None:
+            self._locality.savings.heard(endpoint.name, steps, now)
         return True

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
-from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.contract import BATCH_BUCKETS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
 from eldr.core.step_law import Window
 
 _WANTED = {
@@ -19,9 +20,15 @@ _WANTED = {
     f"{METRIC_BATCH_SIZE}_sum": "batch",
 }
 # a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp
+_BUCKET = re.compile(
+    rb'^%b_bucket\{[^\n]*?le="([^"]+)"[^\n]*\} ([^\s]+)(?: \d+)?$' % METRIC_BATCH_SIZE.encode(), re.MULTILINE
+)
 _LINE = re.compile(
     rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, _WANTED)).encode(), re.MULTILINE
 )
+
+
+_BOUNDS = tuple(map(float, BATCH_BUCKETS))
 
 
 class Sums(NamedTuple):
@@ -31,6 +38,38 @@ class Sums(NamedTuple):
     seconds: float = 0.0
     active: float = 0.0
     batch: float = 0.0
+
+
+class Steps(NamedTuple):
+    """An engine's steps since its start, over all its ranks.
+
+    Attributes
+    ----------
+    active : float
+        Distinct experts of a step, mean over the layers, summed over the steps.
+    sizes : tuple of float
+        Steps by batch size, in the buckets of the contract; larger batches count in the last.
+    """
+
+    active: float
+    sizes: tuple[float, ...]
+
+
+def read_steps(text: bytes, sums: Sums) -> Steps | None:
+    """Return the steps by batch size in a text exposition whose totals are known, or None if it does not tell them."""
+    below: dict[float, float] = {}
+    for bound, value in _BUCKET.findall(text):
+        try:
+            limit, number = float(bound), float(value)
+        except ValueError:
+            return None
+        below[limit] = below.get(limit, 0.0) + number
+    if not below.keys() >= set(_BOUNDS) or not all(map(math.isfinite, below.values())):
+        return None
+    cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
+    sizes = [high - low for low, high in pairwise(cumulative)]
+    sizes[-1] += max(0.0, sums.steps - cumulative[-1])
+    return Steps(sums.active, tuple(sizes))
 
 
 def read_sums(text: bytes) -> Sums | None:

@@ -43,12 +43,15 @@ class Ranked(NamedTuple):
     policy, reason : str
         The policy that decided, and why it (one of :data:`REASONS`).
     choice : eldr.core.policy.Choice
+    scores : list of float or None
+        Cosine to each centroid; None without a set, or without a signature that fits it.
     """
 
     situation: Situation
     policy: str
     reason: str
     choice: Choice
+    scores: list[float] | None
 
 
 class Field(NamedTuple):
@@ -100,9 +103,11 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
     rng : numpy.random.Generator
         For the policies that draw.
     """
-    policy, scores = table.policy, None
+    policy, is_asked = table.policy, False
+    # every policy: traffic is counted by how it looks to the set, also while the set is out of service
+    scores, missing = score(table.centroids, signature)
     if policy.name == POLICY_MARGINAL:
-        scores, reason = score(table.centroids, signature)[0], field.reason
+        is_asked, reason = True, field.reason
         if field.outlook is None:
             policy = _JSQ
     elif isinstance(policy, Domain):
@@ -113,10 +118,10 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
     elif policy.name != POLICY_ELDR:
         reason = "policy"
     else:
-        scores, reason = score(table.centroids, signature)
+        is_asked, reason = True, missing
         if scores is None:
             policy = _JSQ
-    similarity = None if scores is None else _of_engines(scores, field.slots)
+    similarity = _of_engines(scores, field.slots) if is_asked and scores is not None else None
     situation = Situation(
         field.totals,
         turn,
@@ -128,7 +133,7 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         sequences=field.sequences,
         tolls=field.tolls,
     )
-    return Ranked(situation, policy.name, reason, policy.choose(situation, rng))
+    return Ranked(situation, policy.name, reason, policy.choose(situation, rng), scores)
 
 
 def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[float] | None, str]:

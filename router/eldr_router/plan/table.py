@@ -20,7 +20,7 @@ from eldr.core.balancers import JSQ
 from eldr.core.domains import groups_by_share
 from eldr.core.policies import DEFAULT_PRIOR, make_policy
 from eldr.core.policy import Policy
-from eldr_router.plan.shown import shown
+from eldr.shown import shown
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 

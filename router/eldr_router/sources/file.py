@@ -12,9 +12,8 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from eldr import centroids
-from eldr.centroids import CentroidsError
 from eldr.contract import POLICY_DOMAIN, ROLE_DECODE, ROLE_PREFILL
-from eldr_router.plan.shown import shown
+from eldr.shown import shown
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
 from eldr_router.settings import SettingsError, parse_url
@@ -173,8 +172,8 @@ class FileSource:
             return
         try:
             k = centroids.load(data).k
-        except CentroidsError:
-            k = 0  # the control refuses it, with the reason
+        except Exception:  # noqa: BLE001 - whatever it is: the control meets it again, and refuses with the reason
+            k = 0
         self._active = SetRef(name, digest, k)
         self._epoch += 1
 

@@ -198,7 +198,10 @@ class Control:
         self._services.registry.shares.set_limit(intent.max_in_flight)
         self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
         self._services.metrics.epoch.set(epoch)
-        self._services.placer.locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
+        locality = self._services.placer.locality
+        locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
+        locality.savings.follow(self._services.table.policy_in_effect, epoch)
+        locality.traffic.follow(epoch, active.digest if active else "", active.k if active else 0)
 
 
 def _check(data: bytes, ref: SetRef, model: str) -> CentroidSet:

@@ -13,6 +13,8 @@ from eldr.wire import ExpertCounts
 from eldr_router.plan.placement import Field
 from eldr_router.plan.signature import Signature
 from eldr_router.state.laws import Laws
+from eldr_router.state.saving import Savings
+from eldr_router.state.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ class Locality:
         None until the first signature tells the model's shape.
     laws : Laws
         Of the engines; they are learned whatever the policy.
+    savings : Savings
+        What placement saves, measured whatever the policy.
+    traffic : Traffic
+        How requests look to the set in effect, counted whatever the policy.
     tolls : Tolls
         Of the centroid set in effect.
     n_experts : int or None
@@ -43,6 +49,8 @@ class Locality:
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.unions: Unions | None = None
         self.laws = Laws()
+        self.savings = Savings()
+        self.traffic = Traffic()
         self.tolls = Tolls()
         self.n_experts: int | None = None
         self._most_layers = most_layers

@@ -58,6 +58,8 @@ class Decision(NamedTuple):
     policy, reason : str
         As in :class:`Placement`.
     choice : eldr.core.policy.Choice
+    scores : list of float or None
+        Cosine to each centroid; None without a set, or without a signature that fits it.
     """
 
     endpoints: list[Endpoint]
@@ -66,6 +68,7 @@ class Decision(NamedTuple):
     policy: str
     reason: str
     choice: Choice
+    scores: list[float] | None
 
 
 class Placer:
@@ -108,13 +111,15 @@ class Placer:
         self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
         decision = self.decide(table, signature, exclude, sequences, turn, domain=domain)
+        at = decision.choice.worker
+        endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
             self.locality.tolls.settle(decision.situation)
-        at = decision.choice.worker
+            if decision.scores is not None:
+                self.locality.traffic.count(decision.scores, endpoint.spec.slot, table.intent.tau)
         similarities = decision.situation.similarity
         similarity = None if similarities is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
-        endpoint = decision.endpoints[at]
         stay = self.locality.join(endpoint.name, decision.field.request, sequences)
         return Placement(
             endpoint, Lease(endpoint, sequences, stay), decision.policy, decision.reason, decision.choice.candidates,

@@ -1,5 +1,6 @@
 import asyncio
 import io
+import json
 import math
 import re
 import shlex
@@ -16,6 +17,7 @@ from eldr.contract import BATCH_BUCKETS
 from eldr.sim import text, traces
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
+from eldr_demo import left
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.compare import STATISTICS, compare
@@ -26,7 +28,9 @@ from eldr_demo.plan import FULL, SHORT, Measure
 from eldr_demo.real import verify
 from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
+from eldr_demo.story import Story
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
+from eldr_kube.cluster import CommandError
 from tests.support.records import make_record
 
 
@@ -308,3 +312,73 @@ def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     assert rate(phases, outcomes) == 1.0
     said = write(records, folder, math.inf, ()).splitlines()
     assert said == [f"signature log: {folder / 'first.siglog'}"], "nothing of an earlier run stays"
+
+
+class Shifting:
+    """Stands for the cluster: what `kubectl get` tells, look by look."""
+
+    def __init__(self, *looks):
+        self.looks = list(looks)
+
+    async def get(self, kind):
+        drift, active, saving = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        conditions = [{"type": "DriftDetected", "status": drift, "message": "because"}]
+        locality = {"savingPercent": saving, "savingErrorPercent": "0.5"} if saving else {}
+        return {
+            "status": {
+                "conditions": conditions,
+                "centroids": {"active": {"fit": active}},
+                "locality": locality,
+            }
+        }
+
+    async def fits(self, trigger):
+        return ["demo-drift-1"] if self.looks[0][0] == "True" or len(self.looks) == 1 else []
+
+
+async def test_the_story_of_a_shift_is_told():
+    said = []
+    story = Story(Shifting(("False", "demo-bootstrap", "9.0"), ("True", "demo-bootstrap", "1.0"), ("True", "demo-bootstrap", ""),
+                           ("False", "demo-drift-1", "8.5")), said.append)  # fmt: skip
+    assert story.told() == []
+    await story.note("fitted")
+    story.begin()
+    for _ in range(4):
+        await story._look()
+    await story.note("re-fitted")
+    assert list(story.moments) == ["detected", "fit", "active", "over"]
+    assert said[0].split(": ", 1)[1] == "DriftDetected: because"
+    first, second = story.told()
+    assert (
+        "drift detected after 0 s, EldrFit made after 0 s, its set active after 0 s, drift over after 0 s"
+        in first
+    )
+    assert second.endswith("fitted: 9.0 % +- 0.5; re-fitted: 8.5 % +- 0.5")
+
+
+def test_a_failed_demo_leaves_logs_and_events(tmp_path):
+    pod = {
+        "metadata": {"namespace": "default", "name": "p"},
+        "spec": {"containers": [{"name": "engine"}, {"name": "odd"}]},
+    }
+
+    class Answers:
+        def kubectl(self, *arguments):
+            if arguments[:3] == ("get", "pods", "-A"):
+                return json.dumps({"items": [pod]})
+            if "logs" in arguments:
+                if "odd" in arguments:
+                    raise CommandError("container odd is waiting to start")
+                return "\n".join(f"line {n}" for n in range(40))
+            return f"{arguments[-1]} of {arguments[3]}"
+
+    said = left.keep(Answers(), tmp_path / "failed")
+    assert sorted(path.name for path in (tmp_path / "failed").iterdir()) == [
+        "events.txt",
+        "objects.yaml",
+        "p.engine.log",
+        "p.odd.log",
+    ]
+    assert "line 39" in said
+    assert "line 3\n" not in said
+    assert "odd is waiting to start" in said

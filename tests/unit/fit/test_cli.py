@@ -100,3 +100,44 @@ def test_job_needs_its_token():
 def test_the_command_limits_threads_before_numpy_starts_them():
     check = "import sys, eldr.fit.cli; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def write(path, records):
+    writer = SignatureLog(path, max_bytes=1 << 24, max_age=1e12, now=0.0)
+    for record in records:
+        writer.append(record, now=0.0)
+    writer.close()
+    return path
+
+
+def test_a_poisoned_log_is_fitted_without_its_poison_and_counts_it(make_record, tmp_path):
+    nothing = bytes(4 * 64 * 2)
+    poison = [
+        {"decode": nothing},
+        {"decode_exact": False, "decode": nothing},
+        {"prompt_tokens": 0, "prefill": nothing},
+        {"prompt_tokens": 0, "prefill": nothing, "decode": None, "top_k": 0},
+        {},
+        {},
+    ]
+    mixed = write(tmp_path / "mixed", [make_record(n, n, **poison[n % 6]) for n in range(240)])
+    done = run("log", mixed, "--k", 4, "--model", "m", "--out", tmp_path / "c", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["skipped"] == {"layers that do not sum to tokens x top-k": 40, "damaged records": 40}
+    assert report["samples"] == 160
+    only = write(tmp_path / "only", [make_record(n, n, decode=nothing) for n in range(100)])
+    done = run("log", only, "--k", 4, "--model", "m", "--out", tmp_path / "d")
+    assert done.exit_code == 1
+    assert (
+        "NoSamples: no usable record in the log (100 layers that do not sum to tokens x top-k)" in done.output
+    )
+    assert not (tmp_path / "d").exists()
+
+
+def test_prompts_without_tokens_alone_are_too_few(make_record, tmp_path):
+    empty = {"prompt_tokens": 0, "prefill": bytes(4 * 64 * 2)}
+    path = write(tmp_path / "log", [make_record(n, n, **empty) for n in range(100)])
+    done = run("log", path, "--k", 4, "--model", "m", "--out", tmp_path / "c")
+    assert done.exit_code == 1
+    assert "NotEnoughSamples: 0 records with a signature cannot fill 4 clusters" in done.output

@@ -49,7 +49,7 @@ def test_the_geometry_of_the_majority_wins(make_record):
     bad = make_record(8, 1, prefill=b"123")
     samples = make_samples([make_record(0, 1), make_record(1, 2), odd, bad], Counter({"other model": 3}))
     assert len(samples) == 2
-    assert samples.skipped == {"other model": 3, "other geometry": 1, "damaged counts": 1}
+    assert samples.skipped == {"other model": 3, "other geometry": 1, "damaged records": 1}
 
 
 def test_no_samples_say_why():
@@ -67,7 +67,7 @@ def test_no_samples_say_why():
         ("older than the look-back", "look back further"),
         ("inexact counts", "engines that count every token"),
         ("layers that do not sum to tokens x top-k", "the same version of the plug-in on all engines"),
-        ("damaged counts", "versions that belong together"),
+        ("damaged records", "versions that belong together"),
         ("other geometry", "send traffic"),
     ],
 )
@@ -124,3 +124,61 @@ def test_counts_take_no_more_room_than_they_need(make_record, tokens, dtype):
     assert samples.prefill.dtype == dtype
     assert samples.prefill.max() == tokens
     assert samples.decode.dtype == np.uint16
+
+
+def piled(raw: bytes) -> bytes:
+    """Return counts with the same sum per layer, all of it on one expert."""
+    counts = np.frombuffer(raw, np.uint16 if len(raw) == 4 * 64 * 2 else np.uint32).reshape(4, 64)
+    all_on_one = np.zeros_like(counts)
+    all_on_one[:, 0] = counts.sum(axis=1)
+    return all_on_one.tobytes()
+
+
+NOTHING = bytes(4 * 64 * 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"decode": NOTHING}, "layers that do not sum to tokens x top-k"),
+        ({"decode": NOTHING, "decode_tokens": -1}, "layers that do not sum to tokens x top-k"),
+        ({"prefill": NOTHING}, "layers that do not sum to tokens x top-k"),
+        ({"prompt_tokens": 2**62}, "layers that do not sum to tokens x top-k"),
+        ({"prefill": piled}, "experts with more hits than there were tokens"),
+        ({"decode": piled}, "experts with more hits than there were tokens"),
+        ({"time": float("nan")}, "damaged records"),
+        ({"time": float("inf")}, "damaged records"),
+        ({"in_flight": -1}, "damaged records"),
+        ({"in_flight": 2**64 - 1}, "damaged records"),
+        ({"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 0}, "damaged records"),
+        ({"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 65}, "damaged records"),
+        ({"n_layers": -4, "n_experts": -64}, "damaged records"),
+        ({"n_layers": 0}, "damaged records"),
+    ],
+)
+def test_impossible_records_are_left_out_and_counted(make_record, fields, reason):
+    good = [make_record(n, n) for n in range(3)]
+    filled = {
+        name: value(getattr(good[1], name)) if callable(value) else value for name, value in fields.items()
+    }
+    chosen, skipped = choose([good[0], make_record(1, 1, **filled), good[2]])
+    samples = make_samples(chosen, skipped)
+    assert samples.skipped == {reason: 1}
+    assert len(samples) == 2
+    assert np.isfinite(samples.times).all()
+    assert samples.in_flight.dtype == np.int64
+
+
+def test_impossible_records_are_no_majority(make_record):
+    nothing = {"prompt_tokens": 0, "prefill": NOTHING, "decode": None, "top_k": 0}
+    chosen, skipped = choose([make_record(0, 0), *(make_record(n, n, **nothing) for n in (1, 2, 3))])
+    samples = make_samples(chosen, skipped)
+    assert len(samples) == 1
+    assert samples.skipped == {"damaged records": 3}
+
+
+def test_prompts_without_tokens_have_no_preference(make_record):
+    empty = make_record(0, 0, prompt_tokens=0, prefill=NOTHING)
+    samples = make_samples([empty, make_record(1, 1)], Counter())
+    assert not samples.prefill[0].any()
+    assert samples.decoded.tolist() == [0, 1]

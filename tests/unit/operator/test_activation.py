@@ -4,10 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.activation import decide
-from eldr_operator.desired.routing import Table
-from eldr_operator.observe import RouterPod
-from eldr_operator.router_view import RouterView
+from eldr_operator.locality.activation import decide
+from eldr_operator.locality.router_view import RouterPod, RouterView
+from eldr_operator.locality.routing import Table
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def ago(now):
 
 
 def verdict(decision):
-    return decision.verdict.status, decision.verdict.reason
+    return decision.condition.status, decision.condition.reason
 
 
 def test_nothing_to_activate(make_cr, router, now):
@@ -47,7 +46,7 @@ def test_nothing_to_activate(make_cr, router, now):
 def test_a_router_that_cannot_follow_the_table_is_named(make_cr, router, now):
     decision = decide(make_cr(), [], Table(), [router(), router("r1", complaint="policy: unknown")], now)
     assert verdict(decision) == ("False", "RouterComplaint")
-    assert "r1: policy: unknown" in decision.verdict.message
+    assert "r1: policy: unknown" in decision.condition.message
 
 
 def test_accepted_set_is_staged_first(make_cr, make_fit, make_set, router, now):
@@ -109,7 +108,7 @@ def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
     decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], now)
     assert decision.table == table
     assert verdict(decision) == ("True", "Refused")
-    assert decision.verdict.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
+    assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
     assert not decision.is_waiting
 
 
@@ -119,7 +118,7 @@ def test_nobody_loads_it_in_time(make_cr, make_fit, make_set, router, now, ago):
         make_cr(), [make_fit("a")], table, [router(problem="does not answer (ConnectError)")], now
     )
     assert (decision.table, verdict(decision)) == (table, ("False", "AckTimeout"))
-    assert "router r0 (does not answer (ConnectError))" in decision.verdict.message
+    assert "router r0 (does not answer (ConnectError))" in decision.condition.message
     assert not decision.is_waiting
 
 
@@ -202,7 +201,7 @@ def test_pins_that_cannot_be_followed(
     fits = [make_fit("b"), make_fit("bad", "Rejected")]
     decision = decide(make_cr(centroids={"pin": pin}), fits, table, [router(active=active or "")], now)
     assert (decision.table, verdict(decision)) == (table, expected)
-    assert text in decision.verdict.message
+    assert text in decision.condition.message
 
 
 def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
@@ -211,9 +210,13 @@ def test_sets_of_another_k(make_cr, make_fit, make_set, router, now, ago):
     fits = [make_fit("two", k=2, finished="2026-11-21T11:00:00Z")]
     decision = decide(scaled, fits, table, [router(active="two")], now)
     assert (decision.table, verdict(decision)) == (table, ("True", "KMismatch"))
-    fits.append(make_fit("four", k=4, finished="2026-11-21T10:00:00Z"))
+    fits.append(make_fit("old", k=4, finished="2026-11-21T10:00:00Z"))
+    assert decide(scaled, fits, table, [router(active="two")], now).table == table, (
+        "it was judged on the traffic of an earlier time"
+    )
+    fits.append(make_fit("four", k=4, finished="2026-11-21T11:10:00Z"))
     decision = decide(scaled, fits, table, [router(active="two")], now)
-    assert decision.table.staged == make_set("four", 4), "older, but of the right k"
+    assert decision.table.staged == make_set("four", 4)
     fits.append(make_fit("three", k=3, finished="2026-11-21T11:30:00Z"))
     active = Table(epoch=2, active=make_set("four", 4), activated_at=ago(60))
     assert decide(scaled, fits, active, [router(active="four")], now).table == active, (
@@ -226,13 +229,13 @@ def test_what_happens_without_centroids_is_what_the_policy_does(
     make_cr, make_fit, make_set, router, now, ago, policy, by_load
 ):
     none = decide(make_cr(router={"policy": policy}), [], Table(), [router()], now)
-    assert none.verdict.reason == "Bootstrapping"
+    assert none.condition.reason == "Bootstrapping"
     table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
     cr = make_cr(decode={"replicas": 4}, router={"policy": policy})
     some = decide(cr, [make_fit("two", k=2)], table, [router(active="two")], now)
-    assert some.verdict.reason == "KMismatch"
-    assert ("in flight" in none.verdict.message, "by load" in some.verdict.message) == (by_load, by_load)
-    assert ("step time" in none.verdict.message, "step time" in some.verdict.message) == (
+    assert some.condition.reason == "KMismatch"
+    assert ("in flight" in none.condition.message, "by load" in some.condition.message) == (by_load, by_load)
+    assert ("step time" in none.condition.message, "step time" in some.condition.message) == (
         not by_load,
         not by_load,
     )
@@ -246,4 +249,89 @@ def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now,
 
 def test_suspended_bootstrap_says_what_to_do(make_cr, now):
     decision = decide(make_cr(refit={"suspend": "Enabled"}), [], Table(), [], now)
-    assert "create an EldrFit" in decision.verdict.message
+    assert "create an EldrFit" in decision.condition.message
+
+
+@pytest.mark.parametrize(
+    ("view", "placement", "remedy"),
+    [
+        ({"problem": "does not answer (ConnectTimeout)"}, "Sidecar", "reach port 9100 of the routers"),
+        ({"problem": "answers 401", "refuses_token": True}, "Sidecar", "deployment/x-prefill"),
+        ({"problem": "answers 401", "refuses_token": True}, "Deployment", "deployment/x-router"),
+    ],
+)
+def test_routers_out_of_reach_are_told_of(make_cr, make_fit, make_set, now, ago, view, placement, remedy):
+    views = [RouterView(RouterPod("r0", "127.0.0.1", None), **view)]
+    cr = make_cr(router={"placement": placement})
+    table = Table(epoch=1, active=make_set("a"), activated_at=ago(5000))
+    for known in (Table(), table):
+        decision = decide(
+            cr, [make_fit("a")] * bool(known.active), known, views, now, unreached_since=ago(30)
+        )
+        assert (decision.table, verdict(decision)) == (known, ("Unknown", "RoutersUnreachable"))
+        assert f"router r0 ({view['problem']})" in decision.condition.message
+        assert remedy in decision.condition.message
+        early = decide(cr, [], known, views, now, unreached_since=ago(29))
+        assert early.condition.reason != "RoutersUnreachable"
+
+
+@pytest.mark.parametrize(
+    ("fits", "text"),
+    [
+        ([], "the first fit runs when routers hold 1000 log records"),
+        ([("x-bootstrap", "Running")], "EldrFit x-bootstrap is about to make one"),
+        (
+            [("x-bootstrap", "Rejected"), ("x-bootstrap-2", "Failed", "2026-11-21T11:00:00Z")],
+            "EldrFit x-bootstrap-2 ended Failed (kubectl describe ef x-bootstrap-2); it is tried again",
+        ),
+    ],
+)
+def test_why_there_is_no_set_yet(make_cr, make_fit, now, fits, text):
+    decision = decide(make_cr(), [make_fit(*fit) for fit in fits], Table(), [], now)
+    assert decision.condition.reason == "Bootstrapping"
+    assert text in decision.condition.message
+
+
+def test_a_set_that_was_rolled_back_gives_way_to_the_one_before(
+    make_cr, make_fit, make_set, router, now, ago
+):
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(600))
+    barred = ("sha256:b",)
+    staged = decide(make_cr(), fits, table, [router(active="b")], now, barred=barred).table
+    assert staged.staged == make_set("a")
+    back = decide(make_cr(), fits, staged, [router(active="b", staged="a")], now, barred=barred).table
+    assert (back.epoch, back.active, back.reason) == (3, make_set("a"), "RolledBack")
+    still = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    assert still.table == back, "though b is newer"
+    fits.append(make_fit("c", finished="2026-11-21T11:30:00Z"))
+    newer = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    assert newer.table.staged == make_set("c")
+
+
+@pytest.mark.parametrize(
+    ("previous", "barred"),
+    [(None, ()), ("a", ("sha256:a",)), ("three", ())],
+    ids=["none", "barred", "other k"],
+)
+def test_without_another_set_none_serves(make_cr, make_fit, make_set, router, now, ago, previous, barred):
+    before = make_set(previous, 3 if previous == "three" else 2) if previous else None
+    table = Table(epoch=2, active=make_set("b"), previous=before, activated_at=ago(600))
+    barred = (*barred, "sha256:b")
+    found = decide(make_cr(), [make_fit("b")], table, [router(active="b")], now, barred=barred)
+    assert found.table == Table(epoch=3, activated_at=now, reason="RolledBack")
+    assert (
+        decide(make_cr(), [make_fit("b")], found.table, [router()], now, barred=barred).table == found.table
+    )
+    pinned = decide(
+        make_cr(centroids={"pin": "b"}), [make_fit("b")], table, [router(active="b")], now, barred=barred
+    )
+    assert pinned.table == table, "a person has chosen it"
+
+
+def test_another_model_takes_its_set_along(make_cr, make_fit, make_set, router, now, ago):
+    fit = make_fit("a")
+    fit = fit.model_copy(update={"status": fit.status | {"model": "before"}})
+    table = Table(epoch=2, active=make_set("a"), activated_at=ago(600))
+    found = decide(make_cr(), [fit], table, [router(active="a")], now).table
+    assert (found.epoch, found.active, found.reason) == (3, None, "ModelChanged")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eldr_operator.validate import blocked_roles, problems
+from eldr_operator.validation.spec import blocked_roles, problems
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -73,10 +73,11 @@ GOLDEN = Path(__file__).parent / "golden"
     ],
 )
 def test_refused_arguments(make_vllm, spec, field, roles):
-    (found,) = problems(make_vllm(**spec))
+    cr = make_vllm(**spec)
+    (found,) = problems(cr)
     assert (found.reason, found.field) == ("InvalidArgument", field)
     assert "remove it" in found.remedy
-    assert blocked_roles([found]) == roles
+    assert blocked_roles(cr, [found]) == roles
 
 
 @pytest.mark.parametrize(

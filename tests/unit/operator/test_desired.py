@@ -2,7 +2,6 @@
 
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import kubernetes_validate
@@ -10,10 +9,10 @@ import pytest
 import yaml
 
 from eldr import contract
-from eldr_operator import desired
-from eldr_operator.desired import fit_job, routing
-from eldr_operator.desired.podpatch import patched
+from eldr_operator.fits.job import fit_job
+from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
+from eldr_operator.workloads import desired
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,13 +36,18 @@ def example(name: str) -> EldrDeployment:
     return parse(EldrDeployment, manifest)
 
 
+def children(cr, table):
+    """Everything that is applied for a deployment: the routing table comes last."""
+    return [*desired.children(cr, table.shards, IMAGE), memory.config_map(cr, memory.Memory(table))]
+
+
 def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
-    return {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, table, IMAGE)}
+    return {(m["kind"], m["metadata"]["name"]): m for m in children(cr, table)}
 
 
 @pytest.mark.parametrize("name", ["simulator", "mi300x"])
 def test_golden(name, table):
-    made = desired.children(example(name), table, IMAGE)
+    made = children(example(name), table)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("ELDR_GOLDEN") == "write":
         text = yaml.dump_all(json.loads(json.dumps(made)), Dumper=yaml.SafeDumper, sort_keys=False, width=110)
@@ -55,14 +59,14 @@ def test_golden(name, table):
 def test_manifests_fit_the_schemas(name, table, make_fit):
     cr = example(name)
     for manifest in [
-        *desired.children(cr, table, IMAGE),
-        fit_job.fit_job(cr, make_fit("f", "Pending"), IMAGE),
+        *children(cr, table),
+        fit_job(cr, make_fit("f", "Pending"), IMAGE),
     ]:
         kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.36", strict=True)
 
 
 def test_every_child_is_owned_and_labelled(make_cr, table):
-    for manifest in desired.children(make_cr(router={"placement": "Deployment"}), table, IMAGE):
+    for manifest in children(make_cr(router={"placement": "Deployment"}), table):
         metadata = manifest["metadata"]
         assert metadata["ownerReferences"] == [
             {
@@ -79,7 +83,7 @@ def test_every_child_is_owned_and_labelled(make_cr, table):
 
 
 def test_the_role_names_shards_and_comes_before_the_routing_table(make_cr, table):
-    made = desired.children(make_cr(), table, IMAGE)
+    made = children(make_cr(), table)
     kinds = [(m["kind"], m["metadata"]["name"]) for m in made]
     assert kinds.index(("Role", "x-router")) < kinds.index(("ConfigMap", "x-routing"))
     rule = made[kinds.index(("Role", "x-router"))]["rules"][1]
@@ -112,10 +116,8 @@ def test_what_restarts_pods(make_cr, spec, restarts):
     assert changed == restarts
 
 
-def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
-    live = routing.config_map(make_cr(), table)
-    assert routing.read(live) == table
-    shape = json.loads(live["data"][contract.ROUTING_KEY])
+def test_what_routers_read(make_cr, table):
+    shape = json.loads(routing.document(make_cr(), table))
     assert list(shape) == sorted(
         [
             *(
@@ -138,12 +140,6 @@ def test_routing_table_survives_the_way_through_the_cluster(make_cr, table):
         "k": 2,
         "shards": [{"name": "b-0", "sha256": "00"}],
     }
-
-
-@pytest.mark.parametrize("live", [None, {}, {"data": {}}, {"data": {contract.ROUTING_KEY: "{"}}])
-def test_a_damaged_routing_table_is_an_empty_one(live):
-    assert routing.read(live) == routing.Table()
-    assert routing.read(live, last_epoch=7) == routing.Table(epoch=7), "an epoch names one table for ever"
 
 
 def test_grace_period_is_the_time_both_containers_need(make_cr):
@@ -184,73 +180,18 @@ def test_the_admin_token_cannot_be_overridden(make_cr):
 
 def test_fit_job(make_cr, make_fit):
     cr = make_cr(decode={"replicas": 5}, model={"uri": "m", "name": "served"})
-    job = fit_job.fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
+    job = fit_job(cr, make_fit("f", "Pending", k=3, lookbackMinutes=90), IMAGE)
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--k=5" in args
     assert "--model=served" in args
     assert "--lookback-minutes=90" in args
     assert job["metadata"]["ownerReferences"][0]["uid"] == "uid-f"
-    pinned = fit_job.fit_job(
+    pinned = fit_job(
         cr,
         make_fit("f", "Pending").model_copy(update={"spec": make_fit("f").spec.model_copy(update={"k": 7})}),
         IMAGE,
     )
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
-
-
-TEMPLATE = {
-    "metadata": {"labels": {"a": "1"}},
-    "spec": {
-        "containers": [{"name": "engine", "env": [{"name": "A", "value": "1"}], "args": ["x"]}],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-        "securityContext": {"runAsUser": 1, "runAsNonRoot": True},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("patch", "expected"),
-    [
-        ({"metadata": {"labels": {"b": "2"}}}, lambda t: t["metadata"]["labels"] == {"a": "1", "b": "2"}),
-        ({"spec": {"nodeSelector": {"n": "1"}}}, lambda t: t["spec"]["nodeSelector"] == {"n": "1"}),
-        (
-            {
-                "spec": {
-                    "containers": [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}]}]
-                }
-            },
-            lambda t: (
-                t["spec"]["containers"]
-                == [{"name": "engine", "env": [{"name": "A", "value": "2"}, {"name": "B"}], "args": ["x"]}]
-            ),
-        ),
-        (
-            {"spec": {"containers": [{"name": "engine", "args": ["y"]}]}},
-            lambda t: t["spec"]["containers"][0]["args"] == ["y"],
-        ),
-        (
-            {"spec": {"containers": [{"name": "extra", "image": None}]}},
-            lambda t: t["spec"]["containers"][1] == {"name": "extra"},
-        ),
-        ({"spec": {"securityContext": None}}, lambda t: "securityContext" not in t["spec"]),
-        (
-            {"spec": {"securityContext": {"runAsUser": None}}},
-            lambda t: t["spec"]["securityContext"] == {"runAsNonRoot": True},
-        ),
-        (
-            {"spec": {"tolerations": [{"key": "k"}]}},
-            lambda t: t["spec"]["tolerations"] == [{"key": "k"}],
-        ),
-        (
-            {"spec": {"volumes": [{"name": "m", "emptyDir": {}}]}},
-            lambda t: [v["name"] for v in t["spec"]["volumes"]] == ["tmp", "m"],
-        ),
-    ],
-)
-def test_pod_patches(patch, expected):
-    before = json.dumps(TEMPLATE)
-    assert expected(patched(TEMPLATE, patch))
-    assert json.dumps(TEMPLATE) == before, "the template is left as it was"
 
 
 def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
@@ -265,8 +206,3 @@ def test_a_patch_cannot_change_what_pods_are_found_by(make_cr):
     nulled = make_cr(decode={"podTemplate": {"metadata": {"labels": None}}})
     found = by_kind(nulled)["StatefulSet", "x-decode"]["spec"]["template"]["metadata"]["labels"]
     assert found[contract.LABEL_ROLE] == "decode"
-
-
-def test_time_is_read_back(make_cr):
-    table = routing.Table(epoch=1, activated_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned")
-    assert routing.read(routing.config_map(make_cr(), table)) == table

@@ -12,13 +12,13 @@ from eldr_operator.metrics import Metrics
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "operator" / "eldr_operator"
 CONDITIONS = (ROOT / "docs" / "reference" / "conditions.md").read_text()
-MAKERS = {"Verdict": 1, "Condition": 2, "Problem": 0, "Trouble": 0, "_finished": 1, "refused": 1}
+MAKERS = {"_says": 1, "Verdict": 1, "Condition": 2, "Problem": 0, "_finished": 1, "refused": 1}
 """Calls that name a reason, and the position of the reason among the arguments."""
 
 
 def reasons() -> set[str]:
     found = set()
-    for path in SOURCES.glob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from eldr import contract
-from eldr_operator import fits
+from eldr_operator.fits import life
 
 REPORT = {
     "version": 1,
@@ -59,13 +59,17 @@ def state(progress):
     ],
 )
 def test_what_follows(make_fit, now, job_, report_, busy, expected, start):
-    progress = fits.advance(make_fit("f", "Pending"), job_, report_, busy, now)
+    progress = advance(make_fit("f", "Pending"), job_, report_, now, busy=busy)
     assert (state(progress), progress.start) == (expected, start)
     assert ("finishedAt" in progress.status) == (expected[0] != "Unknown")
 
 
+def advance(fit, job_, report_, now, busy=None):
+    return life.advance(fit, job_, report_, busy=busy, model="m", now=now)
+
+
 def test_accepted_report_becomes_status(make_fit, now):
-    status = fits.advance(make_fit("f", "Running"), job(), report(), None, now).status
+    status = advance(make_fit("f", "Running"), job(), report(), now).status
     assert status["conditions"][0]["message"] == "Better: saves 9%"
     wanted = {
         "samples": 4000,
@@ -83,25 +87,23 @@ def test_accepted_report_becomes_status(make_fit, now):
 
 
 def test_unknown_figures_are_absent(make_fit, now):
-    status = fits.advance(make_fit("f", "Running"), job(), report(rho=None, reduction=None), None, now).status
+    status = advance(make_fit("f", "Running"), job(), report(rho=None, reduction=None), now).status
     assert "rho" not in status
     assert "predictedReductionPercent" not in status
-    zero = fits.advance(make_fit("f", "Running"), job(), report(reduction=0.0), None, now).status
+    zero = advance(make_fit("f", "Running"), job(), report(reduction=0.0), now).status
     assert zero["predictedReductionPercent"] == "0.0"
 
 
 def test_a_deleted_job_is_a_failure_not_a_second_run(make_fit, now):
     fit = make_fit("f", "Running")
     started = fit.model_copy(update={"status": fit.status | {"jobName": "f", "startedAt": "s"}})
-    progress = fits.advance(started, None, None, None, now)
+    progress = advance(started, None, None, now)
     assert (state(progress), progress.start) == (("False", "JobFailed"), False)
     assert (progress.status["jobName"], progress.status["startedAt"]) == ("f", "s")
 
 
 def test_a_running_fit_keeps_its_status(make_fit, now):
     fit = make_fit("f", "Pending")
-    first = fits.advance(fit, job(), None, None, now).status
-    again = fits.advance(
-        fit.model_copy(update={"status": first}), job(), None, None, now.replace(hour=13)
-    ).status
+    first = advance(fit, job(), None, now).status
+    again = advance(fit.model_copy(update={"status": first}), job(), None, now.replace(hour=13)).status
     assert again == first

@@ -2,9 +2,8 @@
 
 import pytest
 
-from eldr_operator import locality
-from eldr_operator.observe import RouterPod
-from eldr_operator.router_view import RouterView
+from eldr_operator.locality.law import status
+from eldr_operator.locality.router_view import RouterPod, RouterView
 
 POD = RouterPod("r0", "127.0.0.1", None)
 STATE = {
@@ -28,28 +27,28 @@ LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows
 
 
 def shown_before(make_cr, *views):
-    return make_cr().model_copy(update={"status": {"locality": locality.status(make_cr(), views)}})
+    return make_cr().model_copy(update={"status": {"locality": status(make_cr(), views)}})
 
 
 def test_nothing_is_said_before_something_is_known(make_cr):
-    assert locality.status(make_cr(), [view(), view(0.4, error=0.3)]) == {}
+    assert status(make_cr(), [view(), view(0.4, error=0.3)]) == {}
 
 
 def test_the_median_of_the_routers_is_told(make_cr):
-    told = locality.status(make_cr(), [view(0.41), view(0.39), view(0.9), view()])
+    told = status(make_cr(), [view(0.41), view(0.39), view(0.9), view()])
     assert told["expertSharePercent"] == 41
     assert "41 % of a decode step" in told["message"]
 
 
 def test_who_gains_nothing_is_told_so(make_cr):
-    assert "next to nothing" in locality.status(make_cr(), [view(0.03)])["message"]
+    assert "next to nothing" in status(make_cr(), [view(0.03)])["message"]
 
 
 @pytest.mark.parametrize(("share", "percent"), [(0.44, 40), (0.45, 45), (0.36, 40), (None, 40)])
 def test_small_changes_are_no_news(make_cr, share, percent):
-    before = locality.status(make_cr(), [view(0.4)])
+    before = status(make_cr(), [view(0.4)])
     cr = make_cr().model_copy(update={"status": {"locality": before}})
-    after = locality.status(cr, [view(share)])
+    after = status(cr, [view(share)])
     assert after["expertSharePercent"] == percent
     assert (after == before) == (percent == 40)
 
@@ -60,7 +59,7 @@ def test_a_router_of_before_tells_no_law():
 
 
 def test_the_law_is_told(make_cr):
-    told = locality.status(make_cr(), [view(0.4, **LAW)])
+    told = status(make_cr(), [view(0.4, **LAW)])
     assert told["law"] == {
         "fixedMilliseconds": "4.18",
         "microsecondsPerExpert": "9.78",
@@ -73,7 +72,7 @@ def test_the_law_is_that_of_the_router_in_the_middle(make_cr):
     views = [
         view(share, **LAW | {"fixed": fixed}) for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
     ]
-    told = locality.status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **LAW)])
+    told = status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **LAW)])
     assert told["law"]["fixedMilliseconds"] == "2", (
         "one law that fits together, not a median of each constant"
     )
@@ -87,7 +86,7 @@ def test_the_law_is_that_of_the_router_in_the_middle(make_cr):
     ],
 )  # fmt: skip
 def test_three_digits_and_no_exponent(make_cr, constant, text):
-    told = locality.status(make_cr(), [view(0.4, **LAW | {"fixed": constant})])
+    told = status(make_cr(), [view(0.4, **LAW | {"fixed": constant})])
     assert told["law"]["fixedMilliseconds"] == text
 
 
@@ -110,7 +109,7 @@ def test_three_digits_and_no_exponent(make_cr, constant, text):
 )
 def test_small_changes_of_the_law_are_no_news(make_cr, change, is_news):
     cr = shown_before(make_cr, view(0.4, **LAW))
-    after = locality.status(cr, [view(0.41, **LAW | change)])
+    after = status(cr, [view(0.41, **LAW | change)])
     assert (after != cr.status["locality"]) == is_news
 
 
@@ -118,7 +117,7 @@ def test_a_law_does_not_creep_away_unseen(make_cr):
     cr, fixed, writes = shown_before(make_cr, view(0.4, **LAW)), LAW["fixed"], 0
     for _ in range(100):
         fixed *= 1.01
-        after = locality.status(cr, [view(0.4, **LAW | {"fixed": fixed})])
+        after = status(cr, [view(0.4, **LAW | {"fixed": fixed})])
         writes += after != cr.status["locality"]
         cr = make_cr().model_copy(update={"status": {"locality": after}})
     assert float(after["law"]["fixedMilliseconds"]) == pytest.approx(fixed * 1e3, rel=0.1)
@@ -133,19 +132,19 @@ def test_a_law_does_not_creep_away_unseen(make_cr):
     ],
 )  # fmt: skip
 def test_a_law_that_is_none_is_not_told(make_cr, law):
-    assert "law" not in locality.status(make_cr(), [view(0.4, **law)])
+    assert "law" not in status(make_cr(), [view(0.4, **law)])
     cr = shown_before(make_cr, view(0.4, **LAW))
-    assert locality.status(cr, [view(0.4, **law)]) == cr.status["locality"], "what was known last stays"
+    assert status(cr, [view(0.4, **law)]) == cr.status["locality"], "what was known last stays"
 
 
 @pytest.mark.parametrize("before", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
 def test_a_law_that_somebody_wrote_by_hand_is_replaced(make_cr, before):
     cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "law": before}}})
-    assert locality.status(cr, [view(0.4, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
+    assert status(cr, [view(0.4, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
 
 
 def test_a_law_of_all_zeros_divides_by_nothing(make_cr):
     nothing = dict.fromkeys(("fixed", "per_expert", "per_request"), 0.0)
     cr = shown_before(make_cr, view(0.0, **nothing, windows=1))
-    assert locality.status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]
-    assert locality.status(cr, [view(0.0, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
+    assert status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]
+    assert status(cr, [view(0.0, **LAW)])["law"]["fixedMilliseconds"] == "4.18"

@@ -6,16 +6,18 @@ from collections import Counter
 import httpx
 import pytest
 
-from eldr_operator import routers
-from eldr_operator.api import Api, path
+from eldr.contract import KIND_DEPLOYMENT, KIND_FIT, LABEL_DEPLOYMENT
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
+from eldr_operator.kube.api import Api, path
+from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.queue import WorkQueue
+from eldr_operator.locality import routers
+from eldr_operator.locality.router_view import RouterPod
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, parse
-from eldr_operator.observe import RouterPod
-from eldr_operator.queue import WorkQueue
 from eldr_operator.startup import check_resources
-from eldr_operator.validate import problems
+from eldr_operator.validation.spec import problems
 
 
 def test_unreadable_resources_name_field_and_value():
@@ -109,13 +111,22 @@ class Scripted:
 class Lists:
     """Stands for the API: one deployment, one fit of a deployment that does not exist."""
 
-    async def list(self, kind, namespace, **_):
-        metadata = {"namespace": "ns", "name": "x"}
-        return [{"metadata": metadata, "spec": {"deploymentRef": {"name": "missing"}}}]
+    async def list(self, kind, namespace, *, labels=""):
+        if kind not in {KIND_DEPLOYMENT, KIND_FIT}:
+            return [], 7
+        metadata = {"namespace": "ns", "name": "x", "uid": f"{kind}-uid", "resourceVersion": "3"}
+        return [{"metadata": metadata, "spec": {"deploymentRef": {"name": "missing"}}}], 7
+
+
+class Down:
+    """Stands for an API server that is out of reach."""
+
+    async def list(self, *_, **__):
+        raise ApiUnavailableError("no answer")
 
 
 def controller(api, reconciler, **options):
-    settings = {"namespaces": (), "resync_seconds": 60.0, "metrics": Metrics()} | options
+    settings = {"namespaces": (), "resync_seconds": 60.0, "metrics": Metrics(), "cache": Cache()} | options
     return Controller(api=api, reconciler=reconciler, **settings)
 
 
@@ -129,6 +140,41 @@ async def test_resync_wakes_deployments_and_orphaned_fits():
     running.cancel()
     assert set(reconciler.calls) == {("ns", "x"), ("ns", "missing")}
     assert made.staleness() < 0
+
+
+async def test_nothing_is_reconciled_before_everything_was_listed(caplog):
+    reconciler = Scripted()
+    made = controller(Down(), reconciler)
+    made.queue.wake(("ns", "x"))
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        while "resync: no answer" not in caplog.text:
+            await asyncio.sleep(0.01)
+    assert not reconciler.calls
+    assert made.staleness() < 0, "an API server that is down is not mended by another operator"
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("kind", "live", "woken"),
+    [
+        (KIND_DEPLOYMENT, {"metadata": {"name": "x"}}, "x"),
+        (KIND_FIT, {"metadata": {"name": "f"}, "spec": {"deploymentRef": {"name": "x"}}}, "x"),
+        ("Pod", {"metadata": {"name": "p", "labels": {LABEL_DEPLOYMENT: "x"}}}, "x"),
+        ("Pod", {"metadata": {"name": "p"}}, None),
+    ],
+)
+async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, live, woken):
+    cache = Cache()
+    made = controller(Lists(), Scripted(), cache=cache)
+    live["metadata"] |= {"namespace": "n", "uid": "u", "resourceVersion": "5"}
+    made.changed(kind, live, is_gone=False)
+    assert cache.get(kind, "n", live["metadata"]["name"]) == live
+    assert repr(made.queue) == f"<WorkQueue due={int(woken is not None)} busy=0>"
+    if woken:
+        assert await made.queue.take() == ("n", woken)
+    made.changed(kind, live, is_gone=True)
+    assert cache.get(kind, "n", live["metadata"]["name"]) is None
 
 
 async def test_failures_are_retried_and_counted(caplog):
@@ -147,12 +193,8 @@ async def test_failures_are_retried_and_counted(caplog):
 
 
 async def test_a_stuck_resync_is_noticed():
-    class Silent:
-        async def list(self, *_, **__):
-            raise ApiUnavailableError("no answer")
-
     clock = [0.0]
-    made = controller(Silent(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
+    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
     assert made.staleness() < 0
     clock[0] = 31.0
     assert made.staleness() == pytest.approx(1.0)

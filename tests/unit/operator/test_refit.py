@@ -2,8 +2,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eldr_operator.desired.routing import Table
-from eldr_operator.refit import plan
+from eldr_operator.drift.decide import FitOrder
+from eldr_operator.fits.candidates import candidates
+from eldr_operator.fits.planner import Situation
+from eldr_operator.fits.planner import plan as plan_at
+from eldr_operator.locality.routing import Table
 
 NIGHTLY = {"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
 SHOWN = "0 3 * * * Europe/Berlin"
@@ -11,6 +14,12 @@ SHOWN = "0 3 * * * Europe/Berlin"
 
 def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def plan(cr, fits, table, samples, now, **more):
+    """Plan after a pass that left what the status shows."""
+    before = cr.status.get("refit", {})
+    return plan_at(cr, Situation(fits=fits, table=table, samples=samples, before=before, **more), now)
 
 
 def names(planned) -> list[str]:
@@ -22,7 +31,7 @@ def test_a_new_schedule_starts_from_now(make_cr):
         make_cr(refit=NIGHTLY, created="2025-01-01T00:00:00Z"), [], Table(), 0, utc("2026-11-21T12:00")
     )
     assert names(planned) == []
-    assert planned.status == {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}
+    assert planned.refit == {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}
     assert planned.wake_at == utc("2026-11-22T02:00")
 
 
@@ -40,8 +49,8 @@ def test_due_minutes(make_cr, now, name, served, following):
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     planned = plan(make_cr(status, refit=NIGHTLY), [], Table(), 0, utc(now))
     assert names(planned) == ([name] if name else [])
-    assert planned.status.get("lastScheduleTime") == served
-    assert planned.status["nextScheduleTime"] == following
+    assert planned.refit.get("lastScheduleTime") == served
+    assert planned.refit["nextScheduleTime"] == following
     if name:
         assert planned.create[0]["spec"] == {"deploymentRef": {"name": "x"}, "trigger": "Schedule"}
         assert planned.create[0]["metadata"]["ownerReferences"][0]["uid"] == "cr"
@@ -52,14 +61,14 @@ def test_a_restart_between_creation_and_status_makes_no_second_fit(make_cr, make
     fits = [make_fit("x-20261122-0200")]
     planned = plan(make_cr(status, refit=NIGHTLY), fits, Table(), 0, utc("2026-11-22T02:00:05"))
     assert names(planned) == []
-    assert planned.status["lastScheduleTime"] == "2026-11-22T02:00:00Z"
+    assert planned.refit["lastScheduleTime"] == "2026-11-22T02:00:00Z"
 
 
 def test_a_changed_schedule_forgets_what_was_due(make_cr):
     status = {"refit": {"schedule": "0 1 * * * Etc/UTC", "nextScheduleTime": "2026-11-22T01:00:00Z"}}
     planned = plan(make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T12:00"))
     assert names(planned) == []
-    assert planned.status["nextScheduleTime"] == "2026-11-23T02:00:00Z"
+    assert planned.refit["nextScheduleTime"] == "2026-11-23T02:00:00Z"
 
 
 @pytest.mark.parametrize("refit", [NIGHTLY | {"suspend": "Enabled"}, NIGHTLY | {"schedule": "bad"}, {}])
@@ -68,7 +77,7 @@ def test_nothing_is_planned_without_a_usable_schedule(make_cr, refit):
         "refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z", "lastScheduleTime": "l"}
     }
     planned = plan(make_cr(status, refit=refit), [], Table(), 0, utc("2026-11-25T12:00"))
-    assert (names(planned), planned.status, planned.wake_at) == ([], {"lastScheduleTime": "l"}, None)
+    assert (names(planned), planned.refit, planned.wake_at) == ([], {"lastScheduleTime": "l"}, None)
 
 
 def test_a_scheduled_fit_is_left_out_while_another_runs(make_cr, make_fit):
@@ -77,7 +86,7 @@ def test_a_scheduled_fit_is_left_out_while_another_runs(make_cr, make_fit):
         make_cr(status, refit=NIGHTLY), [make_fit("a", "Running")], Table(), 0, utc("2026-11-22T02:00")
     )
     assert names(planned) == []
-    assert planned.status["lastScheduleTime"] == "2026-11-22T02:00:00Z"
+    assert planned.refit["lastScheduleTime"] == "2026-11-22T02:00:00Z"
 
 
 def test_daylight_saving_in_spring_and_autumn(make_cr):
@@ -88,7 +97,7 @@ def test_daylight_saving_in_spring_and_autumn(make_cr):
         status, served, now = {}, [], utc("2026-03-27T12:00")
         while now < utc("2026-10-27T12:00"):
             planned = plan(make_cr({"refit": status}, refit=refit), [], Table(), 0, now)
-            status = planned.status
+            status = planned.refit
             served += names(planned)
             now = planned.wake_at
         return served
@@ -110,7 +119,8 @@ def test_daylight_saving_in_spring_and_autumn(make_cr):
         (999, None, [], []),
         (1000, None, [], ["x-bootstrap"]),
         (1000, "a", [], []),
-        (1000, None, [("manual", "Accepted")], []),
+        (1000, None, [("manual", "Accepted")], []),  # it is about to be activated
+        (1000, None, [("manual", "Accepted", "2026-11-21T10:00:00Z", 3)], ["x-scale-k2"]),
         (1000, None, [("manual", "Running")], []),
         (1000, None, [("manual", "Failed")], ["x-bootstrap"]),
     ],
@@ -129,8 +139,8 @@ def test_bootstrap(make_cr, make_fit, make_set, now, samples, active, fits, expe
         (["x-bootstrap"], 5, ["x-bootstrap-2"]),
         (["x-bootstrap", "x-bootstrap-2"], 9, []),
         (["x-bootstrap", "x-bootstrap-2"], 10, ["x-bootstrap-3"]),
-        (["x-bootstrap-9", "x-bootstrap-10"], 359, []),
-        (["x-bootstrap-9", "x-bootstrap-10"], 360, ["x-bootstrap-11"]),
+        ([f"x-bootstrap-{n}" for n in range(1, 10)], 359, []),
+        ([f"x-bootstrap-{n}" for n in range(1, 10)], 360, ["x-bootstrap-10"]),
         (["x-bootstrap-other"], 1, ["x-bootstrap"]),
     ],
 )
@@ -145,9 +155,78 @@ def test_scale_fit_for_a_new_number_of_decode_workers(make_cr, make_fit, make_se
     planned = plan(make_cr(decode={"replicas": 4}), [make_fit("a")], table, 5000, now)
     assert [fit["spec"]["trigger"] for fit in planned.create] == ["Scale"]
     assert names(planned) == ["x-scale-k4"]
-    known = [make_fit("a"), make_fit("b", k=4)]
+    known = [make_fit("a"), make_fit("b", k=4, finished="2026-11-21T10:30:00Z")]
     assert names(plan(make_cr(decode={"replicas": 4}), known, table, 5000, now)) == []
     assert names(plan(make_cr(decode={"replicas": 4}), [make_fit("a")], table, 999, now)) == []
+
+
+def test_a_set_older_than_the_active_one_does_not_spare_a_fit(make_cr, make_fit, make_set, now):
+    """Scaled from 2 to 3 and back: the traffic of then may not be that of now."""
+    table = Table(epoch=2, active=make_set("x-scale-k3", 3), activated_at=now - timedelta(minutes=1))
+    fits = [
+        make_fit("x-scale-k2", finished="2026-11-21T09:00:00Z"),
+        make_fit("x-scale-k3", finished="2026-11-21T11:00:00Z", k=3),
+    ]
+    planned = plan(make_cr(), fits, table, 5000, now)
+    assert names(planned) == ["x-scale-k2-2"], "at once: what was tried before is no reason to wait"
+    failed = make_fit("x-scale-k2-2", "Rejected", (now - timedelta(seconds=30)).isoformat())
+    assert names(plan(make_cr(), [*fits, failed], table, 5000, now)) == []
+    later = now + timedelta(minutes=5)
+    assert names(plan(make_cr(), [*fits, failed], table, 5000, later)) == ["x-scale-k2-3"]
+
+
+def test_a_set_that_a_router_cannot_load_is_made_anew(make_cr, make_fit, make_set, now):
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
+    planned = plan(make_cr(), [make_fit("a")], table, 5000, now, is_refused=True)
+    assert (names(planned), planned.create[0]["spec"]["trigger"]) == (["x-repair"], "Repair")
+    assert names(plan(make_cr(), [make_fit("a")], table, 5000, now)) == []
+
+
+def test_names_of_other_deployments_are_gone_round(make_cr, make_fit, make_set, now):
+    assert names(plan(make_cr(), [], Table(), 5000, now, taken={"x-bootstrap"})) == ["x-bootstrap-2"]
+    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
+    cr, due = make_cr(status, refit=NIGHTLY), utc("2026-11-22T02:00:05")
+    planned = plan(cr, [], Table(), 0, due, taken={"x-20261122-0200"})
+    assert names(planned) == ["x-20261122-0200-2"]
+    assert names(plan(cr, [make_fit("x-20261122-0200-2")], Table(), 0, due)) == [], "it was made already"
+
+
+def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, make_set, now):
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
+    order = FitOrder(number=2, since=now - timedelta(hours=1))
+    planned = plan(make_cr(), [make_fit("a")], table, 0, now, order=order)
+    assert names(planned) == ["x-drift-2"]
+    assert planned.create[0]["spec"] == {
+        "deploymentRef": {"name": "x"},
+        "trigger": "Drift",
+        "since": "2026-11-21T11:00:00Z",
+    }
+    assert names(plan(make_cr(), [make_fit("a")], table, 0, now, order=order, taken={"x-drift-2"})) == [
+        "x-drift-3"
+    ]
+    assert names(plan(make_cr(), [make_fit("b", "Running")], table, 0, now, order=order)) == []
+    assert names(plan(make_cr(refit={"suspend": "Enabled"}), [], table, 0, now, order=order)) == []
+
+
+def test_no_automatic_fit_looks_back_into_an_earlier_regime(make_cr, make_set, now):
+    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
+    since = utc("2026-11-21T20:00")
+    planned = plan(
+        make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T02:00:05"), regime_since=since
+    )
+    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
+    planned = plan(make_cr(decode={"replicas": 3}), [], table, 5000, now, regime_since=since)
+    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+
+
+def test_sets_of_another_model_or_out_of_service_do_not_count(make_cr, make_fit, make_set, now):
+    other = make_fit("a")
+    other = other.model_copy(update={"status": other.status | {"model": "another"}})
+    assert candidates(make_cr(), [other], Table()) == []
+    assert names(plan(make_cr(), [other], Table(), 5000, now)) == ["x-bootstrap"]
+    assert candidates(make_cr(), [make_fit("a")], Table(), {"sha256:a"}) == []
+    assert [fit.name for fit in candidates(make_cr(), [make_fit("b"), make_fit("a")], Table())] == ["a", "b"]
 
 
 def test_history(make_cr, make_fit, make_set, now):
@@ -156,10 +235,10 @@ def test_history(make_cr, make_fit, make_set, now):
     table = Table(epoch=3, active=make_set("f2"), previous=make_set("f1"), staged=make_set("f3"))
     planned = plan(make_cr(refit={"historyLimit": 1}, centroids={"pin": "f0"}), fits, table, 0, now)
     assert planned.delete == ("f4",)
-    assert planned.status == {"lastFit": "f5"}
+    assert planned.refit == {"lastFit": "f5"}
     assert plan(make_cr(refit={"historyLimit": 6}), fits, Table(), 0, now).delete == ()
     assert plan(make_cr(refit={"historyLimit": 4}), fits, Table(), 0, now).delete == ("f0", "f1")
 
 
 def test_last_fit_is_remembered(make_cr, now):
-    assert plan(make_cr({"refit": {"lastFit": "gone"}}), [], Table(), 0, now).status == {"lastFit": "gone"}
+    assert plan(make_cr({"refit": {"lastFit": "gone"}}), [], Table(), 0, now).refit == {"lastFit": "gone"}

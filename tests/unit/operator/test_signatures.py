@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.observe import RouterPod
-from eldr_operator.router_view import RouterView
-from eldr_operator.signatures import CONDITION, LEAST_ANSWERS, WINDOW, advance, verdict
+from eldr_operator.conditions import SIGNATURES_REPORTED
+from eldr_operator.locality.router_view import RouterPod, RouterView
+from eldr_operator.locality.signatures import LEAST_ANSWERS, WINDOW, advance
+from eldr_operator.locality.signatures import judge as judge_answers
 
 
 def view(router="r0", **signatures):
@@ -22,7 +23,7 @@ def judge(make_cr, now):
         for index, views in enumerate(steps):
             window, answers = advance(window, views, now + index * WINDOW)
             found = answers if answers is not None else found
-        return verdict(make_cr(status), found)
+        return judge_answers(make_cr(status), found)
 
     return run
 
@@ -50,7 +51,7 @@ def test_the_message_names_share_and_remedy(judge, make_cr):
     assert found.message.startswith("25% of recent prefill answers carried no expert counts")
     assert "log of a prefill engine" in found.message
     cr = make_cr(engine={"type": "vLLM"})
-    assert "docs/guides/vllm.md" in verdict(cr, {"no_signature": 10}).message
+    assert "docs/guides/vllm.md" in judge_answers(cr, {"no_signature": 10}).message
 
 
 def test_what_was_counted_before_does_not_count(judge):
@@ -79,7 +80,7 @@ def test_a_restarted_router_counts_from_its_own_start(judge):
     ],
 )
 def test_what_becomes_of_requests_without_a_signature_depends_on_the_policy(make_cr, quality, policy, says):
-    found = verdict(make_cr(router={"policy": policy, "domains": [{"name": "a"}]}), {quality: 10})
+    found = judge_answers(make_cr(router={"policy": policy, "domains": [{"name": "a"}]}), {quality: 10})
     assert f"they {says}" in found.message
 
 
@@ -111,6 +112,6 @@ def test_routers_that_do_not_answer_are_left_out(now):
 
 
 def test_without_news_the_last_word_stays(make_cr):
-    said = {"type": CONDITION, "status": "False", "reason": "Missing", "message": "all"}
-    found = verdict(make_cr({"conditions": [said]}), None)
+    said = {"type": SIGNATURES_REPORTED, "status": "False", "reason": "Missing", "message": "all"}
+    found = judge_answers(make_cr({"conditions": [said]}), None)
     assert (found.status, found.reason, found.message) == ("False", "Missing", "all")

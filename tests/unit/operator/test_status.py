@@ -1,34 +1,63 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
 
-from eldr_operator import activation, events
-from eldr_operator.activation import Verdict
-from eldr_operator.desired.routing import Table
+from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
+from eldr_operator.drift.decide import Verdict
+from eldr_operator.drift.observation import Observation
 from eldr_operator.errors import Problem
-from eldr_operator.observe import Role, RouterPod, Trouble, ready_routers, role
-from eldr_operator.router_view import RouterView
-from eldr_operator.status import HISTORY, Observed, status
+from eldr_operator.kube import events
+from eldr_operator.locality import activation
+from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.outcome import Outcome
+from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
+from eldr_operator.locality.routing import Table
+from eldr_operator.status import status
+from eldr_operator.workloads.roles import Role, Workloads, role
 
-READY = Role(desired=2, ready=2, existing=2, is_current=True)
+READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
+DECODE = replace(READY, type="DecodeReady")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a status is made from."""
+
+    running: Workloads
+    outcome: Outcome
+    problems: tuple[Problem, ...] = ()
+
+    def but(self, problems=(), **changes):
+        """Return it with other fields of either part."""
+        of_workloads = {key: value for key, value in changes.items() if hasattr(self.running, key)}
+        of_outcome = {key: value for key, value in changes.items() if key not in of_workloads}
+        return Seen(replace(self.running, **of_workloads), replace(self.outcome, **of_outcome), problems)
+
+    def with_table(self, table):
+        return self.but(memory=self.outcome.memory.with_table(table))
+
+    def status(self, cr, now):
+        return status(cr, self.problems, self.running, self.outcome, now)
 
 
 @pytest.fixture
 def seen(make_cr, now):
     views = [RouterView(RouterPod("r0", "127.0.0.1", None), policy="JSQ")]
     decision = activation.decide(make_cr(), [], Table(), views, now)
-    return Observed(
-        prefill=READY,
-        decode=READY,
-        router=READY,
+    outcome = Outcome(
         routers=views,
+        memory=Memory(),
         decision=decision,
-        signatures=Verdict("True", "Reported", "they do"),
-        refit={},
-        problems=(),
-        refused=(),
+        seen=Observation(digest=None),
+        verdict=Verdict("Unknown", "NoSet", "no centroid set is active"),
+        signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
+        wake_at=None,
+        is_unfinished=False,
+        refused="",
     )
+    running = Workloads(prefill=READY, decode=DECODE, router=replace(READY, type="RouterReady"))
+    return Seen(running, outcome)
 
 
 def conditions(made):
@@ -42,17 +71,27 @@ PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fie
     ("change", "kind", "expected", "ready"),
     [
         ({}, "Available", ("True", "MinimumReplicasAvailable"), ("True", "AllReady")),
-        ({"prefill": Role(2)}, "Available", ("False", "NoPrefillEngine"), ("False", "NoPrefillEngine")),
-        ({"decode": Role(2)}, "Available", ("False", "NoDecodeEngine"), ("False", "NoDecodeEngine")),
+        (
+            {"prefill": Role("PrefillReady", 2)},
+            "Available",
+            ("False", "NoPrefillEngine"),
+            ("False", "NoPrefillEngine"),
+        ),
+        (
+            {"decode": Role("DecodeReady", 2)},
+            "Available",
+            ("False", "NoDecodeEngine"),
+            ("False", "NoDecodeEngine"),
+        ),
         ({"routers": []}, "Available", ("False", "NoRouter"), ("False", "NoRouter")),
         (
-            {"decode": replace(READY, ready=1)},
+            {"decode": replace(DECODE, ready=1)},
             "DecodeReady",
             ("False", "PodsNotReady"),
             ("False", "PodsNotReady"),
         ),
         (
-            {"decode": replace(READY, ready=1, trouble=Trouble("ImagePull", "pod"))},
+            {"decode": replace(DECODE, ready=1, trouble=Condition("", "False", "ImagePull", "pod"))},
             "DecodeReady",
             ("False", "ImagePull"),
             ("False", "ImagePull"),
@@ -68,7 +107,7 @@ PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fie
     ],
 )
 def test_conditions(make_cr, seen, now, change, kind, expected, ready):
-    found = conditions(status(make_cr(), replace(seen, **change), now))
+    found = conditions(seen.but(**change).status(make_cr(), now))
     assert found[kind] == expected
     assert found["Ready"] == ready
     assert list(found) == [
@@ -81,54 +120,59 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "ConfigValid",
             "CentroidsActive",
             "SignaturesReported",
+            "DriftDetected",
         )
     ]
 
 
 def test_nothing_observed_anew_is_nothing_written_anew(make_cr, seen, now):
-    first = status(make_cr(), seen, now)
-    assert status(make_cr(first), seen, now + timedelta(hours=1)) == first
+    first = seen.status(make_cr(), now)
+    assert seen.status(make_cr(first), now + timedelta(hours=1)) == first
 
 
 def test_transition_times_move_only_when_status_flips(make_cr, seen, now):
-    first = status(make_cr(), seen, now)
+    first = seen.status(make_cr(), now)
     later = now + timedelta(hours=1)
-    second = status(make_cr(first), replace(seen, decode=replace(READY, ready=1)), later)
+    second = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(first), later)
     times = {found["type"]: found["lastTransitionTime"] for found in second["conditions"]}
     assert times["DecodeReady"] == times["Ready"] == "2026-11-21T13:00:00Z"
     assert times["PrefillReady"] == times["Available"] == "2026-11-21T12:00:00Z"
 
 
-def test_history_grows_with_the_epoch_and_is_bounded(make_cr, make_set, seen, now):
-    live = {}
-    for epoch in range(1, HISTORY + 3):
-        table = Table(epoch=epoch, active=make_set(f"f{epoch}"), activated_at=now, reason="Accepted")
-        observed = replace(seen, decision=replace(seen.decision, table=table))
-        live = status(make_cr(live), observed, now)
-        assert status(make_cr(live), observed, now) == live
-    assert [entry["epoch"] for entry in live["history"]] == list(range(3, HISTORY + 3))
-
-
 def test_events_only_for_changes(make_cr, make_set, seen, now):
-    first = status(make_cr(), seen, now)
+    first = seen.status(make_cr(), now)
     assert [event.reason for event in events.of_deployment({}, first)] == ["Ready"]
     assert events.of_deployment(first, first) == []
     table = Table(epoch=1, active=make_set("f"), activated_at=now, reason="Accepted")
-    second = status(make_cr(first), replace(seen, decision=replace(seen.decision, table=table)), now)
+    second = seen.with_table(table).status(make_cr(first), now)
     (activated,) = events.of_deployment(first, second)
     assert (activated.reason, activated.message) == (
         "CentroidsActivated",
         "epoch 1: routers use the set of EldrFit f (Accepted)",
     )
-    lost = replace(seen, signatures=Verdict("False", "Missing", "all of them"))
-    (warning,) = events.of_deployment(first, status(make_cr(first), lost, now))
+    lost = seen.but(signatures=Condition(SIGNATURES_REPORTED, "False", "Missing", "all of them"))
+    (warning,) = events.of_deployment(first, lost.status(make_cr(first), now))
     assert (warning.type, warning.reason) == ("Warning", "SignaturesMissing")
-    down = status(make_cr(second), replace(seen, routers=[], problems=[PROBLEM]), now)
+    down = seen.but(routers=[], problems=[PROBLEM]).status(make_cr(second), now)
     assert {event.reason for event in events.of_deployment(second, down)} == {"NoRouter", "InvalidSchedule"}
 
 
 def workload(generation=1, observed=1, **counts):
     return {"metadata": {"generation": generation}, "status": {"observedGeneration": observed, **counts}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("Quiet", "said"), ("Gathering", "another set serves; said")],
+)
+def test_a_drift_that_is_over_says_why(reason, told):
+    def drift(status, reason):
+        return {
+            "conditions": [{"type": "DriftDetected", "status": status, "reason": reason, "message": "said"}]
+        }
+
+    found = events.of_deployment(drift("True", "Fitting"), drift("Unknown", reason))
+    assert found == [events.Event("Normal", "DriftOver", told)]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +187,7 @@ def workload(generation=1, observed=1, **counts):
     ],
 )
 def test_role_readiness(live, ready):
-    assert role(live, 2, []).is_ready is ready
+    assert role("DecodeReady", live, 2, []).is_ready is ready
 
 
 def pod(name="p", *, labels=None, ready=True, key="initContainerStatuses", deleting=False, **status_):
@@ -173,8 +217,11 @@ def test_ready_routers():
 def test_troubles_are_stable():
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}
     crashed = pod("p", containerStatuses=[{"name": "engine", "state": waiting}])
-    assert role(workload(), 1, [crashed]).trouble == Trouble(
-        "CrashLoop", "container engine of pod p: CrashLoopBackOff; see kubectl describe pod p"
+    assert role("DecodeReady", workload(), 1, [crashed]).trouble == Condition(
+        "DecodeReady",
+        "False",
+        "CrashLoop",
+        "container engine of pod p: CrashLoopBackOff; see kubectl describe pod p",
     )
     unschedulable = {
         "type": "PodScheduled",
@@ -182,10 +229,10 @@ def test_troubles_are_stable():
         "reason": "Unschedulable",
         "message": "0/3 nodes",
     }
-    assert role(workload(), 1, [pod(conditions=[unschedulable])]).trouble == Trouble(
-        "InsufficientCapacity", "pod p: 0/3 nodes"
+    assert role("DecodeReady", workload(), 1, [pod(conditions=[unschedulable])]).trouble == Condition(
+        "DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes"
     )
     failing = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
-    assert role(workload(conditions=[failing]), 1, []).trouble == Trouble(
-        "PodsRefused", "violates PodSecurity"
+    assert role("DecodeReady", workload(conditions=[failing]), 1, []).trouble == Condition(
+        "DecodeReady", "False", "PodsRefused", "violates PodSecurity"
     )

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from eldr import contract
-from eldr_operator import desired
-from eldr_operator.desired import routing, vllm
-from eldr_operator.validate import blocked_roles, problems
+from eldr_operator.validation.spec import blocked_roles, problems
+from eldr_operator.workloads import desired, vllm
 
 IMAGE = "ghcr.io/eldr/eldr:test"
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,7 +16,7 @@ CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 
 
 def pod(cr, role):
-    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, routing.Table(), IMAGE)}
+    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, (), IMAGE)}
     kind = "Deployment" if role == "prefill" else "StatefulSet"
     return made[kind, f"x-{role}"]["spec"]["template"]["spec"]
 
@@ -132,7 +131,7 @@ def test_an_hour_to_start(make_vllm):
     cr = make_vllm()
     probe = engine(cr, "decode")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
-    made = desired.children(cr, routing.Table(), IMAGE)
+    made = desired.children(cr, (), IMAGE)
     (prefill,) = [m for m in made if m["kind"] == "Deployment"]
     assert prefill["spec"]["progressDeadlineSeconds"] > 3600
 
@@ -199,12 +198,31 @@ def test_images(make_vllm):
             },
             "spec.decode.podTemplate.spec.containers[1].env[0]: 'VLLM_DP_SIZE=2': remove it: ",
         ),
+        (
+            {"engine": {"env": [{"name": "POD_IP", "value": "::1"}]}},
+            "spec.engine.env[0]: 'POD_IP': remove it: it is the pod's own status.podIP",
+        ),
+        (
+            {
+                "decode": {
+                    "podTemplate": {
+                        "spec": {
+                            "containers": [
+                                {"name": "engine", "env": [{"name": "PYTHONPATH", "$patch": "delete"}]}
+                            ]
+                        }
+                    }
+                }
+            },
+            "spec.decode.podTemplate.spec.containers[0].env[0]: 'PYTHONPATH=': write /eldr/plugin:... : ",
+        ),
     ],
 )
 def test_refused_variables(make_vllm, spec, message):
-    (found,) = problems(make_vllm(**spec))
+    cr = make_vllm(**spec)
+    (found,) = problems(cr)
     assert (found.reason, str(found)[: len(message)]) == ("InvalidVariable", message)
-    assert blocked_roles([found]) == ({"prefill", "decode"} if "engine" in spec else {*spec})
+    assert blocked_roles(cr, [found]) == ({"prefill", "decode"} if "engine" in spec else {*spec})
 
 
 @pytest.mark.parametrize(
@@ -216,36 +234,13 @@ def test_refused_variables(make_vllm, spec, message):
         {"engine": {"env": [{"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {}}}]}},
         {"engine": {"env": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "0"}]}},
         {"engine": {"env": [{"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": "5600"}]}},
-        {"decode": {"podTemplate": {"spec": {"containers": None}}}},
+        {"decode": {"podTemplate": {"spec": {"volumes": None}}}},
+        {"engine": {"env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}},
         {"engine": {"type": "Simulator", "env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
     ],
 )
 def test_variables_let_pass(make_vllm, spec):
     assert problems(make_vllm(**spec)) == []
-
-
-@pytest.mark.parametrize(
-    ("patch", "message"),
-    [
-        ({"env": None}, "env: None: remove it, or write a list"),
-        ({"env": {"A": "1"}}, "env: {'A': '1'}: write a list"),
-        (
-            {"args": ["serve", "m"]},
-            "args: ['serve', 'm']: remove it: it would replace all arguments of the operator; write yours into spec.decode.args",
-        ),
-        ({"args": None}, "args: None: remove it"),
-        ({"command": ["nice", "vllm"]}, "command: ['nice', 'vllm']: remove it"),
-    ],
-)
-def test_a_pod_template_keeps_what_the_operator_made(make_vllm, patch, message):
-    containers = [{"name": "other", "args": ["a"], "command": None}, {"name": "engine"} | patch]
-    template = {"spec": {"containers": containers}}
-    (found,) = problems(make_vllm(decode={"podTemplate": template}))
-    assert found.reason == "InvalidPodTemplate"
-    assert str(found).startswith(f"spec.decode.podTemplate.spec.containers[1].{message}")
-    assert blocked_roles([found]) == {"decode"}
-    (found,) = problems(make_vllm(prefill={"podTemplate": template}))
-    assert blocked_roles([found]) == {"prefill"}
 
 
 def test_a_pod_template_may_add(make_vllm):
@@ -260,7 +255,8 @@ def test_a_pod_template_may_add(make_vllm):
 
 
 def test_other_problems_block_no_workload(make_vllm):
-    assert blocked_roles(problems(make_vllm(refit={"schedule": "x"}))) == set()
+    cr = make_vllm(refit={"schedule": "x"})
+    assert blocked_roles(cr, problems(cr)) == set()
 
 
 def test_the_network_policy_fits_the_pods(make_vllm):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr_router.plan.shown import shown
+from eldr.shown import shown
 from eldr_router.plan.table import Intent, RoutingError, parse
 from eldr_router.sources.file import parse_workers
 

@@ -1,0 +1,190 @@
+"""A Kubernetes API server, as the caller's kubeconfig leads to it: objects are read, nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import kubernetes
+import urllib3
+import yaml
+
+Object = dict[str, Any]
+
+_TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
+
+
+class ClusterError(Exception):
+    """Something cannot be read; ``reason`` is one CamelCase word, the message says what to do."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ApiServer:
+    """The API server behind a context of the kubeconfig; inside a cluster without a kubeconfig, the pod's own.
+
+    Parameters
+    ----------
+    context : str, optional
+        None: the current one.
+    namespace : str, optional
+        None: the context's own.
+    kubeconfig : str, optional
+        None: what ``KUBECONFIG`` says, or ``~/.kube/config``.
+    rights : str
+        What the caller must be allowed to, for who is not: "reading ... takes get of ...".
+
+    Attributes
+    ----------
+    namespace : str
+    is_inside : bool
+        Whether this is a pod of that cluster.
+
+    Raises
+    ------
+    ClusterError
+        If there is no such context.
+    """
+
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        *,
+        rights: str,
+    ) -> None:
+        configuration = kubernetes.client.Configuration()
+        try:
+            own, self.is_inside = _load(configuration, context, kubeconfig)
+        except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, TypeError) as error:
+            raise ClusterError(
+                "NoKubeconfig", f"{error}; set KUBECONFIG to your cluster's, or name a context of it"
+            ) from None
+        self.namespace = namespace or own
+        self._rights = rights
+        configuration.retries = False
+        self._client = kubernetes.client.ApiClient(configuration)
+
+    def read(self, path: str, what: str, query: list[tuple[str, str]] | None = None) -> Object:
+        """Return an object, or a list of them.
+
+        Parameters
+        ----------
+        path : str
+            Of the API.
+        what : str
+            How messages call it.
+        query : list of (str, str), optional
+
+        Raises
+        ------
+        ClusterError
+            If it is missing, forbidden or out of reach.
+        """
+        try:
+            with self.get(path, what, query) as answer:
+                found = json.loads(answer.data)
+        except (urllib3.exceptions.HTTPError, ValueError, RecursionError) as error:
+            raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}") from None
+        if not isinstance(found, dict):
+            raise foreign(what, "an object")
+        return found
+
+    def get(
+        self,
+        path: str,
+        what: str,
+        query: list[tuple[str, str]] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Return an answer of 200, its body not yet read; parameters and errors as of :meth:`read`."""
+        serialized = self._client.param_serialize(
+            "GET",
+            path,
+            query_params=query or [],
+            header_params={"Accept": "application/json", **(headers or {})},
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer: urllib3.BaseHTTPResponse = self._client.call_api(
+                *serialized, _request_timeout=_TIMEOUT
+            ).response
+        except (kubernetes.client.ApiException, urllib3.exceptions.HTTPError) as error:
+            server = self._client.configuration.host
+            raise ClusterError(
+                "ClusterUnreachable", f"{server} cannot be reached: {getattr(error, 'reason', None) or error}"
+            ) from None
+        if answer.status == 200:
+            return answer
+        with answer:
+            body = answer.data
+        if answer.status == 404 and path.startswith("/apis/") and not body.lstrip().startswith(b"{"):
+            # what an API server does not know at all it answers in plain text
+            raise ClusterError(
+                "NotInstalled",
+                f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr), or choose another "
+                "cluster with --context",
+            )
+        raise self.refused(answer.status, what, body)
+
+    def refused(self, status: int, what: str, body: bytes) -> ClusterError:
+        """Return the error of an answer that is not 200.
+
+        Parameters
+        ----------
+        status : int
+        what : str
+            That was asked for.
+        body : bytes
+            A Kubernetes Status, or a router's error.
+        """
+        said = _message(body)
+        if status == 401:
+            return ClusterError(
+                "Unauthorized", f"{what}: {said or 'unauthorized'}; log in to the cluster again"
+            )
+        if status == 403:
+            return ClusterError("Forbidden", f"{said or what}; {self._rights}, in namespace {self.namespace}")
+        if status == 404:
+            return ClusterError(
+                "NotFound",
+                f"there is no {what} in namespace {self.namespace}; choose another one with --namespace, another cluster with --context",
+            )
+        return ClusterError("Refused", f"{what}: status {status}: {said}")
+
+
+def foreign(what: str, expected: str) -> ClusterError:
+    """Return the error of an object that is not what it should be."""
+    return ClusterError(
+        "ClusterUnreachable",
+        f"{what}: expected {expected} in the server's answer; is it a Kubernetes API? Set KUBECONFIG to your cluster's",
+    )
+
+
+def _load(configuration: Any, context: str | None, file: str | None) -> tuple[str, bool]:
+    """Fill in a configuration; return the namespace that belongs to it, and whether this is a pod of that cluster."""
+    file = file or os.environ.get("KUBECONFIG") or None  # the library looks once, when it is imported
+    try:
+        known, active = kubernetes.config.list_kube_config_contexts(file)
+    except kubernetes.config.ConfigException:
+        if context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise
+        kubernetes.config.load_incluster_config(client_configuration=configuration)
+        return "default", True
+    kubernetes.config.load_kube_config(file, context=context, client_configuration=configuration)
+    if context is not None:
+        active = next(one for one in known if one["name"] == context)
+    return str((active or {}).get("context", {}).get("namespace") or "default"), False
+
+
+def _message(body: bytes) -> str:
+    """Return what a Kubernetes Status or a router's error says."""
+    try:
+        found = json.loads(body)
+        return str(found.get("message") or found["error"]["message"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return body[:200].decode(errors="replace")

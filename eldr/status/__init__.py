@@ -1,0 +1,1 @@
+"""`eldr status`: what an EldrDeployment has been through, on one screen. JSON in, words out; no maths, no operator."""

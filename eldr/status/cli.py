@@ -1,0 +1,78 @@
+"""The command ``eldr status``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from eldr import contract
+from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.status import text
+from eldr.status.story import Story, document
+from eldr.status.tell import tell
+
+_RIGHTS = "the status of a deployment takes get of eldrdeployments and list of eldrfits"
+_WIDTH = 120  # of what goes to a file
+
+
+@click.command("status", context_settings={"auto_envvar_prefix": "ELDR_STATUS", "show_default": True})
+@click.argument("name")
+@click.option("--namespace", "-n", help="Namespace of the deployment [default: the context's].")
+@click.option("--context", help="Context of the kubeconfig [default: the current one].")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The kubeconfig [default: KUBECONFIG's, or ~/.kube/config].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write what there is to tell as JSON.")
+def command(
+    *, name: str, namespace: str | None, context: str | None, kubeconfig: Path | None, as_json: bool
+) -> None:
+    """Show what the EldrDeployment NAME has been through, on one screen.
+
+    Whether it is ready, its policy and why another one is in effect, what placement saves now against what its fit
+    predicted, the drift score of the last day, the last fits with what they were to bring and how long their sets served,
+    and what is not as it should be. Reads the cluster with your kubeconfig and changes nothing; times are UTC.
+    """
+    try:
+        story = _read(
+            ApiServer(context, namespace, str(kubeconfig) if kubeconfig else None, rights=_RIGHTS), name
+        )
+    except ClusterError as error:
+        raise click.ClickException(f"{error.reason}: {error}") from error
+    if as_json:
+        click.echo(json.dumps(document(story), indent=2))
+        return
+    console = Console()
+    width = console.width if console.is_terminal else _WIDTH
+    plain = not console.encoding.lower().startswith("utf")
+    for line in text.lines(story, width, plain=plain):
+        console.print(line.text, style=line.style, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _read(server: ApiServer, name: str) -> Story:
+    resources = f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}"
+    what = f"{contract.KIND_DEPLOYMENT} {name}"
+    deployment = server.read(f"{resources}/{contract.DEPLOYMENTS}/{name}", what)
+    match deployment:
+        case {"metadata": {"name": str()}, "spec": dict()}:
+            pass
+        case _:
+            raise foreign(what, "metadata.name and spec")
+    fits, notes = _fits(server, f"{resources}/{contract.FITS}")
+    return tell(deployment, fits, datetime.now(UTC), notes)
+
+
+def _fits(server: ApiServer, path: str) -> tuple[list[Object] | None, list[str]]:
+    """Return the fits of the namespace; without them there is still much to tell."""
+    try:
+        items = server.read(path, "its EldrFits").get("items")
+        if not isinstance(items, list):
+            raise foreign("its EldrFits", "a list in items")
+    except ClusterError as error:
+        return None, [f"fits are known from status.history only: {error.reason}: {error}"]
+    return [one for one in items if isinstance(one, dict)], []

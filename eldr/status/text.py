@@ -1,0 +1,258 @@
+"""A story as lines for a screen. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from eldr.status import chart
+from eldr.status.story import DELETED, Condition, Drift, Fit, Saving, Served, Story
+
+FITS: Final = 5
+"""That are shown; JSON has all."""
+_LABEL: Final = 11
+_INDENT: Final = " " * 4
+_DAY: Final = timedelta(days=1)
+_UNKNOWN: Final = "not known yet"
+_Z: Final = 1.96
+
+
+class Line(NamedTuple):
+    """A line, and how it is shown where colours are."""
+
+    text: str
+    style: str = ""
+
+
+def lines(story: Story, width: int, *, plain: bool = False) -> list[Line]:
+    """Return the screen.
+
+    Parameters
+    ----------
+    story : Story
+    width : int
+        Characters.
+    plain : bool
+        ASCII only, apart from what stands in the resources.
+    """
+    found = [
+        Line(f"{story.name} in namespace {story.namespace}, {story.at:%Y-%m-%d %H:%M} UTC", "bold"),
+        *(line for note in story.notes for line in _entry("note", note, width, "yellow")),
+        *_summary(story, width),
+        *_chart(story, plain=plain),
+        *_fits(story, width),
+        *_problems(story, width),
+    ]
+    # a message may hold what a router was sent, and a terminal obeys some characters
+    return [
+        line._replace(text="".join(one if one.isprintable() else "?" for one in line.text)) for line in found
+    ]
+
+
+def _summary(story: Story, width: int) -> Iterator[Line]:
+    now, ready, policy = story.at, story.ready, story.policy
+    good = ready is not None and ready.status == "True"
+    yield from _entry("ready", _ready(story), width, "green" if good else "red")
+    served = f", served as {story.served_as}" if story.served_as else ""
+    where = f" at {story.url}" if story.url else ""
+    yield from _entry("model", f"{story.model or _UNKNOWN}{served}{where}", width)
+    effect = " and ".join(policy.in_effect) or _UNKNOWN
+    as_wanted = policy.in_effect == (policy.wanted,)
+    said = f"{policy.wanted}, in effect" if as_wanted else f"{policy.wanted or _UNKNOWN}; in effect: {effect}"
+    why = f", {policy.reason}: {policy.message}" if policy.reason else ""
+    yield from _entry("policy", f"{said}{why}", width, "" if as_wanted and not why else "yellow")
+    yield from _entry("centroids", _centroids(story), width)
+    yield from _entry("saving", _saving(story.saving), width)
+    if experts := _experts(story.saving):
+        yield from _entry("experts", experts, width)
+    yield from _entry("drift", _drift(story.drift, now), width, _drift_style(story.drift))
+    if story.next_fit is not None:
+        schedule = f" by schedule {story.next_fit.schedule}" if story.next_fit.schedule else ""
+        wait = story.next_fit.time - now
+        due = f"in {span(wait)}" if wait > timedelta() else "due"
+        yield from _entry("next fit", f"{when(story.next_fit.time, now)} ({due}){schedule}", width)
+
+
+def _ready(story: Story) -> str:
+    ready = story.ready
+    pods = ", ".join(f"{role} {count}" for role, count in story.pods.items())
+    if ready is None:
+        return _UNKNOWN + (f" ({pods})" if pods else "")
+    word = {"True": "yes", "False": "no"}.get(ready.status, "unknown")
+    since = f" since {ago(ready.since, story.at)}" if ready.since else ""
+    reason = "" if ready.status == "True" else f", {ready.reason}"
+    return f"{word}{since}{reason}: {ready.message}"
+
+
+def _centroids(story: Story) -> str:
+    sets, now = story.centroids, story.at
+    staged = f"; routers are loading that of {sets.staged}" if sets.staged else ""
+    if sets.fit is None:
+        return f"no set serves{staged}"
+    parts = [f"the set of {sets.fit}"]
+    if sets.since is not None:
+        parts.append(f"since {ago(sets.since, now)}")
+    if sets.epoch is not None:
+        parts.append(f"epoch {sets.epoch}")
+    if sets.k is not None:
+        parts.append(f"k {sets.k}")
+    if sets.acks is not None:
+        parts.append(f"on {sets.acks} routers")
+    before = f"; before it that of {sets.previous}" if sets.previous else ""
+    return ", ".join(parts) + before + staged
+
+
+def _saving(saving: Saving) -> str:
+    promised = (
+        "" if saving.predicted_percent is None else f"; its fit predicted {saving.predicted_percent:.1f} %"
+    )
+    now, error = saving.now_percent, saving.error_percent
+    if now is None:
+        return f"{_UNKNOWN}{promised}"
+    interval = "" if error is None else f" ({now - _Z * error:.1f} to {now + _Z * error:.1f})"
+    return f"{now:.1f} %{interval} of active experts now, against random batches{promised}"
+
+
+def _experts(saving: Saving) -> str:
+    if saving.message is not None or saving.expert_share_percent is None:
+        return saving.message or ""
+    return f"reading experts takes {saving.expert_share_percent:g} % of a decode step"
+
+
+def _drift(drift: Drift, now: datetime) -> str:
+    found = drift.condition
+    if found is None:
+        return _UNKNOWN
+    word = {"True": "yes", "False": "no"}.get(found.status, "unknown")
+    since = f" since {ago(found.since, now)}" if found.since else ""
+    return f"{word}{since}, {found.reason}: {found.message}"
+
+
+def _drift_style(drift: Drift) -> str:
+    return "red" if drift.condition is not None and drift.condition.status == "True" else ""
+
+
+def _chart(story: Story, *, plain: bool) -> Iterator[Line]:
+    yield Line("")
+    now = story.at
+    day = [one for one in story.drift.day if now - _DAY < one.time <= now]
+    if not day:
+        yield Line("drift score: none in the last day")
+        return
+    highest = max(day, key=lambda one: one.score)
+    head = "drift score of the last day, the highest of each half hour"
+    yield Line(f"{head}; at most {highest.score:.2f}, at {when(highest.time, now)}", "bold")
+    activations = [one.since for fit in story.fits for one in fit.served]
+    for drawn in chart.draw(day, now, activations, plain=plain):
+        yield Line(drawn)
+
+
+def _fits(story: Story, width: int) -> Iterator[Line]:
+    yield Line("")
+    if not story.fits:
+        yield Line("fits: none yet")
+        return
+    shown = story.fits[:FITS]
+    more = f", {len(shown)} of {len(story.fits)}" if len(story.fits) > len(shown) else ""
+    yield Line(f"last fits, the newest first{more}", "bold")
+    rows = [_row(fit, story.at) for fit in shown]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for fit, row in zip(shown, rows, strict=True):
+        cells = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        yield Line(f"  {'  '.join(cells)}".rstrip(), _fit_style(fit))
+        for said in (fit.message or "", *(_served(one, story.at) for one in fit.served)):
+            for part in _wrapped(said, width, _INDENT):
+                yield Line(part)
+
+
+def _row(fit: Fit, now: datetime) -> tuple[str, ...]:
+    records = "" if fit.samples is None else f"{fit.samples} records"
+    if fit.looks_back_to is not None:
+        records = f"{records or 'records'} since {when(fit.looks_back_to, now)}"
+    brings = "" if fit.reduction_percent is None else f"saves {fit.reduction_percent:.1f} %"
+    began = "" if fit.created is None else when(fit.created, now)
+    verdict = "EldrFit deleted" if fit.verdict == DELETED else fit.verdict or ""
+    return fit.name, fit.trigger or "", began, verdict, brings, records
+
+
+def _fit_style(fit: Fit) -> str:
+    if any(one.until is None for one in fit.served):
+        return "green"
+    return "" if fit.verdict in {"Accepted", "Running", "Queued", "Pending", DELETED, None} else "yellow"
+
+
+def _served(one: Served, now: datetime) -> str:
+    epoch = "" if one.epoch is None else f", epoch {one.epoch}"
+    began = "" if one.began in {"Accepted", None} else f", {one.began}"
+    if one.until is None:
+        return f"serves since {ago(one.since, now)}{epoch}{began}"
+    return (
+        f"served {when(one.since, now)} to {when(one.until, now)} ({span(one.until - one.since)}){epoch}{began}; "
+        f"{one.ended}"
+    )
+
+
+def _problems(story: Story, width: int) -> Iterator[Line]:
+    yield Line("")
+    if not story.problems:
+        known = story.ready is not None
+        yield Line("problems: none" if known else f"problems: {_UNKNOWN}", "green" if known else "yellow")
+        return
+    yield Line("problems, what to do: docs/reference/conditions.md", "bold")
+    above = {one.message for one in (story.ready, story.drift.condition, story.policy) if one is not None}
+    for found in story.problems:
+        message = "see above" if found.message in above else found.message
+        for part in _wrapped(_problem(found, message, story.at), width, "  "):
+            yield Line(part, "red")
+
+
+def _problem(found: Condition, message: str, now: datetime) -> str:
+    since = f" since {ago(found.since, now)}" if found.since else ""
+    return f"{found.type} {found.status}{since}, {found.reason}: {message}"
+
+
+def _entry(label: str, said: str, width: int, style: str = "") -> Iterator[Line]:
+    parts = _wrapped(said, width, " " * _LABEL)
+    for number, part in enumerate(parts):
+        yield Line(f"{label:<{_LABEL}}{part[_LABEL:]}" if number == 0 else part, style)
+
+
+def _wrapped(said: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(said.split()),
+        max(width, 2 * len(indent) + 20),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+
+
+def when(time: datetime, now: datetime) -> str:
+    """Return a time in short, with its date where it is not of the last or next day."""
+    far = abs(time - now) >= _DAY
+    return f"{time:%b %d %H:%M}" if far else f"{time:%H:%M}"
+
+
+def ago(time: datetime, now: datetime) -> str:
+    """Return a time and how long ago it was."""
+    return f"{when(time, now)} ({span(now - time)})"
+
+
+def span(time: timedelta) -> str:
+    """Return a length of time in its two largest units.
+
+    Examples
+    --------
+    >>> span(timedelta(hours=2, minutes=20, seconds=5)), span(timedelta(seconds=40))
+    ('2 h 20 min', '40 s')
+    """
+    seconds = max(0, round(time.total_seconds()))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min"
+    if seconds < 86400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"

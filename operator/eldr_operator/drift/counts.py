@@ -1,0 +1,233 @@
+"""What routers count of the requests they place, and what a fit expected; JSON is read here. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eldr.contract import SIMILARITY_BINS
+
+_OF_90_PERCENT = 1.645
+"""Standard errors from the middle of such an interval to its ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests by how well they fit the set, and by which centroid they are nearest to.
+
+    Parameters
+    ----------
+    similarity : tuple of int
+        Requests whose best cosine lies in each of ``SIMILARITY_BINS`` bins of equal width over [0, 1].
+    clusters : tuple of int
+        Requests that each slot was the most similar one to.
+    requests : int
+        How many there are altogether.
+    logged : int or None
+        How many of them stand in the signature log; None where that is not told.
+    """
+
+    similarity: tuple[int, ...]
+    clusters: tuple[int, ...]
+    requests: int
+    logged: int | None = None
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the counts of both, of one set."""
+        return Counts(
+            tuple(a + b for a, b in zip(self.similarity, other.similarity, strict=True)),
+            tuple(a + b for a, b in zip(self.clusters, other.clusters, strict=True)),
+            self.requests + other.requests,
+            None if self.logged is None or other.logged is None else self.logged + other.logged,
+        )
+
+    def since(self, before: Counts) -> Counts | None:
+        """Return what was counted after ``before``; None where something has become less, so that they do not belong together."""
+        if len(before.clusters) != len(self.clusters):
+            return None
+        more = Counts(
+            tuple(a - b for a, b in zip(self.similarity, before.similarity, strict=True)),
+            tuple(a - b for a, b in zip(self.clusters, before.clusters, strict=True)),
+            self.requests - before.requests,
+            None if self.logged is None or before.logged is None else self.logged - before.logged,
+        )
+        return None if min(more.requests, *more.similarity, *more.clusters) < 0 else more
+
+    @staticmethod
+    def none(clusters: int) -> Counts:
+        """Return counts of no request."""
+        return Counts((0,) * SIMILARITY_BINS, (0,) * clusters, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one router counted since a set became active on it.
+
+    Parameters
+    ----------
+    router : str
+        New with every start.
+    epoch : int
+    digest : str
+        Of the set.
+    counts : Counts
+    """
+
+    router: str
+    epoch: int
+    digest: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Active experts per decode step that placement saves now, against random batches of the same sizes.
+
+    Parameters
+    ----------
+    share : float
+        Below 0 where placement does worse than chance.
+    error : float
+        Its standard error.
+    steps : int
+        Decode steps it was measured on.
+    batch : float, optional
+        Mean number of sequences in those steps.
+    """
+
+    share: float
+    error: float
+    steps: int
+    batch: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a fit expected of its set, from records that it held out.
+
+    Parameters
+    ----------
+    counts : Counts
+    saving, low, high : float or None
+        Predicted share of active experts saved, and its interval of 90 %.
+    batch : float, optional
+        Mean number of sequences in a step that the prediction assumed.
+    """
+
+    counts: Counts
+    saving: float | None = None
+    low: float | None = None
+    high: float | None = None
+    batch: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Standard error of the predicted saving; 0 where no interval is known."""
+        return (
+            0.0
+            if self.low is None or self.high is None
+            else max(0.0, self.high - self.low) / (2 * _OF_90_PERCENT)
+        )
+
+
+def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:
+    """Read ``traffic`` of a router's state.
+
+    Raises
+    ------
+    ValueError
+        Names the field that does not fit.
+    """
+    epoch, digest = value.get("epoch"), value.get("digest")
+    if type(epoch) is not int or not isinstance(digest, str):
+        raise ValueError(
+            f"traffic: expected an epoch (integer) and a digest (string), got {epoch!r} and {digest!r}"
+        )
+    return Traffic(router, epoch, digest, read_counts(value, "traffic"))
+
+
+def read_counts(value: Mapping[str, Any], field: str) -> Counts:
+    """Read the counts of a router or of a baseline.
+
+    Raises
+    ------
+    ValueError
+        Names the field that does not fit.
+    """
+    similarity = _numbers(value.get("similarity"), f"{field}.similarity")
+    if len(similarity) != SIMILARITY_BINS:
+        raise ValueError(
+            f"{field}.similarity: expected {SIMILARITY_BINS} bins, got {len(similarity)}; use one version of ELDR"
+        )
+    clusters = _numbers(value.get("clusters"), f"{field}.clusters")
+    requests, logged = value.get("requests"), value.get("logged")
+    if logged is not None and (type(logged) is not int or logged < 0):
+        raise ValueError(f"{field}.logged: expected a count, got {logged!r}")
+    if not clusters or type(requests) is not int or not sum(similarity) == sum(clusters) == requests:
+        raise ValueError(
+            f"{field}: {requests!r} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
+        )
+    return Counts(similarity, clusters, requests, logged)
+
+
+def read_saving(value: Mapping[str, Any]) -> Saving:
+    """Read ``saving`` of a router's state.
+
+    Raises
+    ------
+    ValueError
+        Names the field that does not fit.
+    """
+    steps, batch = value.get("steps"), value.get("batch")
+    if type(steps) is not int or steps < 0:
+        raise ValueError(f"saving.steps: expected how many, got {steps!r}")
+    error = _finite(value.get("error"), "saving.error")
+    if error < 0:
+        raise ValueError(f"saving.error: expected a standard error, got {error!r}")
+    return Saving(
+        _finite(value.get("share"), "saving.share"),
+        error,
+        steps,
+        None if batch is None else _finite(batch, "saving.batch"),
+    )
+
+
+def read_baseline(value: Mapping[str, Any]) -> Baseline:
+    """Read what a fit has stored beside its set.
+
+    Raises
+    ------
+    ValueError
+        Names the field that does not fit.
+    """
+
+    def optional(name: str) -> float | None:
+        found = value.get(name)
+        return None if found is None else _finite(found, f"baseline.{name}")
+
+    return Baseline(
+        read_counts(value, "baseline"),
+        optional("saving"),
+        optional("saving_low"),
+        optional("saving_high"),
+        optional("batch"),
+    )
+
+
+def most_telling(measured: Sequence[Saving]) -> Saving | None:
+    """Return the measurement on the most steps: routers look at the same engines, so theirs must not be averaged."""
+    return max(measured, key=lambda one: one.steps, default=None)
+
+
+def _numbers(value: Any, field: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(number) is int and number >= 0 for number in value):
+        raise ValueError(f"{field}: expected a list of counts, got {str(value)[:80]}")
+    return tuple(value)
+
+
+def _finite(value: Any, field: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{field}: expected a number, got {value!r}")
+    return float(value)

@@ -1,0 +1,272 @@
+"""What to do about drift now: state, settings and a look at the deployment in; state and verdict out. Pure.
+
+Deciding twice on the same look gives the same state and the same verdict, and what a verdict asks for is asked for until
+it is seen to have happened. So it does not matter where between the two an operator is killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from eldr.contract import POLICY_MARGINAL
+from eldr_operator.drift import words
+from eldr_operator.drift.judge import ON_TRIAL, is_replaced, judge
+from eldr_operator.drift.maintenance import is_usable, opens_at
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Fits, Promise, Spread, State
+
+DAY = timedelta(days=1)
+LONGEST_COOL_DOWN = DAY
+_BARRED = 8
+_KNOWN_SPREAD = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class FitOrder:
+    """A fit to create, unless it exists.
+
+    Parameters
+    ----------
+    number : int
+        ``N`` of ``NAME-drift-N``.
+    since : datetime
+        Older log records are of the old regime.
+    """
+
+    number: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """A set to take back.
+
+    Parameters
+    ----------
+    digest : str
+        The set that does not keep its promise.
+    to : str or None
+        Digest of the set that serves instead; None for no set.
+    """
+
+    digest: str
+    to: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do and to say.
+
+    Parameters
+    ----------
+    status : {"True", "False", "Unknown"}
+        Of the condition DriftDetected.
+    reason, message : str
+    fit : FitOrder or None
+    roll_back : RollBack or None
+    protective : bool
+        JSQ is to be in effect.
+    harm : tuple of str or None
+        Reason and message where the active set harms, whether or not that has consequences.
+    wake_at : datetime or None
+        When time alone changes the verdict.
+    """
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+    fit: FitOrder | None = None
+    roll_back: RollBack | None = None
+    protective: bool = False
+    harm: tuple[str, str] | None = None
+    wake_at: datetime | None = None
+
+
+def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> tuple[State, Verdict]:
+    """Decide.
+
+    Parameters
+    ----------
+    state : State
+        As persisted last.
+    spec : DriftSpec
+        Validated.
+    seen : Observation
+    now : datetime
+        Aware.
+
+    Returns
+    -------
+    state : State
+        To persist before anything that the verdict asks for is done.
+    verdict : Verdict
+    """
+    state = _count_fits(_adopt(state, seen), seen, now)
+    if spec.mode == "Disabled":
+        state = State(fits=state.fits, spread=state.spread, barred=state.barred, digest=state.digest)
+        return state, Verdict("Unknown", "Disabled", words.DISABLED)
+    state = _protect(judge(state, spec, seen), seen, now)
+    roll_back = _roll_back(state, spec, seen)
+    if roll_back is not None and spec.mode == "Enabled":
+        state = _bar(state, roll_back.digest)
+    return state, _verdict(state, spec, seen, roll_back, now)
+
+
+def _adopt(state: State, seen: Observation) -> State:
+    """Begin anew where another set is active; what is known of the traffic's bursts, of fits and of bad sets stays."""
+    if seen.digest == state.digest:
+        return state
+    # What serves after a roll-back has been on trial before: what it lacks now is a matter of drift.
+    tried = state.digest is not None and state.digest in state.barred
+    spread = state.spread
+    return State(
+        digest=seen.digest,
+        seen=state.seen,
+        spread=Spread(
+            similarity=spread.similarity,
+            clusters=spread.clusters,
+            weight=min(spread.weight, _KNOWN_SPREAD),
+        ),
+        promise=Promise(windows=ON_TRIAL if tried else 0),
+        fits=state.fits,
+        barred=state.barred,
+    )
+
+
+def _count_fits(state: State, seen: Observation, now: datetime) -> State:
+    """Take note of fits that exist; only this moves the number, so an order is repeated until its fit is seen."""
+    fits = state.fits
+    new = [fit for fit in seen.fits if fit.number > fits.number]
+    started = {at for at in (*fits.started, *(fit.created for fit in seen.fits)) if now - at < DAY}
+    finished = [fit.finished for fit in seen.fits if fit.finished is not None]
+    latest = max((at for at in (fits.finished, *finished) if at is not None), default=None)
+    return state.model_copy(
+        update={
+            "fits": Fits(
+                number=max([fits.number, *(fit.number for fit in new)]),
+                started=tuple(sorted(started)),
+                finished=latest,
+                fruitless=fits.fruitless + len(new),
+            )
+        }
+    )
+
+
+def _protect(state: State, seen: Observation, now: datetime) -> State:
+    """Believe a report, once, that says that the active set harms."""
+    protection = state.protection
+    if seen.harms is None or seen.harms == protection.report or state.digest is None:
+        return state
+    active: dict[str, object] = (
+        {} if protection.active else {"active": True, "since": now, "calm": 0, "better": 0}
+    )
+    left = protection.left or state.drift.phase != "Quiet"
+    return state.model_copy(
+        update={"protection": protection.model_copy(update={"report": seen.harms, "left": left, **active})}
+    )
+
+
+def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:
+    if state.digest is None or seen.pinned:
+        return None
+    promise = state.promise
+    lost = promise.lost >= spec.consecutive_windows and promise.windows <= ON_TRIAL
+    if not lost and state.digest not in state.barred:
+        return None
+    return RollBack(state.digest, None if seen.previous in state.barred else seen.previous)
+
+
+def _bar(state: State, digest: str) -> State:
+    if digest in state.barred:
+        return state
+    return state.model_copy(update={"barred": (*state.barred, digest)[-_BARRED:]})
+
+
+def _verdict(
+    state: State, spec: DriftSpec, seen: Observation, roll_back: RollBack | None, now: datetime
+) -> Verdict:
+    acts = spec.mode == "Enabled"
+    harm = _harm(state, spec, seen)
+    protective = is_replaced(state, spec, seen)
+    if roll_back is not None:
+        text = words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
+        return Verdict(
+            "True",
+            "RollBack" if acts else "Observing",
+            text,
+            roll_back=roll_back if acts else None,
+            protective=protective,
+            harm=harm,
+        )
+    if state.digest is None:
+        return Verdict("Unknown", "NoSet", words.NO_SET)
+    if state.drift.phase != "Detected":
+        status, reason, message = _quiet(state, spec, seen)
+        return Verdict(status, reason, message, protective=protective, harm=harm)
+    reason, text, order, wake_at = _next_fit(state, spec, seen, now)
+    message = f"{words.detected(state, seen)}. {text}"
+    return Verdict("True", reason, message, order, None, protective, harm, wake_at)
+
+
+def _quiet(
+    state: State, spec: DriftSpec, seen: Observation
+) -> tuple[Literal["True", "False", "Unknown"], str, str]:
+    if seen.baseline is None:
+        return "Unknown", "NoBaseline", words.NO_BASELINE
+    if state.shown is None:
+        if state.seen is not None and seen.window is not None and seen.window.digest == state.digest:
+            return "Unknown", "BaselineUnusable", words.BASELINE_UNUSABLE
+        return "Unknown", "Gathering", words.gathering(spec)
+    return "False", state.drift.phase, words.quiet(state.shown)
+
+
+def _next_fit(
+    state: State, spec: DriftSpec, seen: Observation, now: datetime
+) -> tuple[str, str, FitOrder | None, datetime | None]:
+    """Return why a fit starts now, or what it waits for and until when."""
+    drift, fits = state.drift, state.fits
+    since = drift.changed or now
+    if spec.mode == "Observe":
+        return "Observing", words.OBSERVING, None, None
+    if not seen.places:
+        return "PolicyIgnoresCentroids", words.NO_USE, None, None
+    if seen.pinned:
+        return "Pinned", words.PINNED, None, None
+    if seen.suspended:
+        return "Suspended", words.SUSPENDED, None, None
+    if seen.busy is not None:
+        return "Fitting", words.fitting(seen.busy), None, None
+    if fits.finished is not None:
+        pause = timedelta(minutes=spec.cool_down_minutes) * 2 ** min(max(0, fits.fruitless - 1), 16)
+        until = fits.finished + min(pause, LONGEST_COOL_DOWN)
+        if now < until:
+            return "CoolDown", words.cool_down(until), None, until
+    if len(fits.started) >= spec.max_per_day:
+        free = fits.started[-spec.max_per_day] + DAY if spec.max_per_day else None
+        return "BudgetSpent", words.budget(spec.max_per_day, free), None, free
+    told = int(drift.requests * seen.sample_rate) if drift.logged is None else drift.logged
+    records = min(seen.samples, told)
+    if records < seen.min_samples:
+        return "WaitingForRecords", words.records(records, seen.min_samples), None, None
+    if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):
+        return "InvalidMaintenanceWindow", words.unusable(spec.maintenance_window), None, None
+    opens = opens_at(spec.maintenance_window, now)
+    if opens is not None:
+        return "OutsideMaintenanceWindow", words.maintenance(opens), None, opens
+    return "Fitting", words.fit_starts(since), FitOrder(fits.number + 1, since), None
+
+
+def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] | None:
+    protection = state.protection
+    if state.digest is None or not protection.active or not seen.places:
+        return None
+    if seen.policy == POLICY_MARGINAL:
+        return "PriorDecays", words.HARM + words.PRIOR_DECAYS
+    if seen.pinned:
+        return "PinnedHarms", words.HARM + words.PINNED_HARMS
+    if not is_replaced(state, spec, seen):
+        return "Harms", words.HARM + words.HARMS_OBSERVED
+    return "Protective", words.HARM + words.protective(protection)

@@ -1,0 +1,142 @@
+"""How far the last windows are from what was expected, and what they teach about traffic that stays. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eldr_operator.drift.counts import Baseline
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.score import Score, compare, compare_spans, in_groups, pair_dispersion
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Known, Shown, Spread, State
+from eldr_operator.drift.windows import Window
+
+RAISE = 1.0
+"""Score of consecutive windows together from which on traffic has changed."""
+LEANS = 0.3
+"""Score that each of them must have alone: one burst is no change."""
+CLEAR = 0.5
+"""Score below which traffic is what was expected."""
+HELD_OUT = 1 / 3
+"""Share of log records that a fit holds out for its baseline, at most."""
+ALLOWANCE = 2.0
+"""On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
+LEARNS = 24
+"""Windows after an activation that join the baseline, each once those after it were calm too."""
+JOINS = 0.3
+"""Share of requests in other groups than the fit's own baseline has, from which on a window does not join it, however calm it seems:
+little is known of bursts at first, and a change that comes then must not become what is expected."""
+_MEMORY = 48.0
+_OUTLIER = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of the last window, of the last windows together, and of these against the first ones of the new regime."""
+
+    latest: Score | None
+    together: Score | None
+    against_change: Score | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the last window leans away from what was expected."""
+        return self.latest is not None and self.latest.value >= LEANS
+
+    @property
+    def total(self) -> float:
+        """Score of the last windows together; 0 while they are too few."""
+        return 0.0 if self.together is None else self.together.value
+
+    @property
+    def calm(self) -> bool:
+        """Whether they and the last one alone are what was expected."""
+        both = self.together, self.latest
+        return all(score is not None and score.value < CLEAR for score in both)
+
+
+def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> Scores:
+    """Hold the last windows against the baseline, and against the first ones of a new regime."""
+    if seen.baseline is None:
+        return Scores(None, None, None)
+    expected, factors, number = seen.baseline.counts, _factors(state.spread), spec.consecutive_windows
+    thinning = _thinning(seen)
+    known = state.known.groups
+    latest = compare(expected, window.latest.counts, factors, thinning, known)
+    span = window.together(number)
+    if latest is None or span is None:
+        return Scores(latest, None, None)
+    together = compare(expected, span.counts, factors, thinning, known)
+    changed = state.drift.changed
+    first = None if changed is None else window.first_since(changed, number)
+    against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
+    return Scores(latest, together, against)
+
+
+def _thinning(seen: Observation) -> float:
+    return min(1.0, max(0.0, seen.sample_rate)) * HELD_OUT
+
+
+def _factors(spread: Spread) -> tuple[float, float]:
+    return max(1.0, ALLOWANCE * spread.similarity), max(1.0, ALLOWANCE * spread.clusters)
+
+
+def shown(scores: Scores, spec: DriftSpec, window: Window) -> Shown | None:
+    """Return what to show of them."""
+    span = window.together(spec.consecutive_windows) if scores.together else None
+    score, requests = (
+        (scores.together, span.counts.requests) if span else (scores.latest, window.latest.counts.requests)
+    )
+    if score is None:
+        return None
+    return Shown(
+        value=round(score.value, 3),
+        similarity=round(score.similarity.moved, 3),
+        clusters=round(score.clusters.moved, 3),
+        requests=requests,
+    )
+
+
+def learn_reference(
+    state: State, spec: DriftSpec, scores: Scores, seen: Observation, window: Window
+) -> Known:
+    """Let the window before the last ones join the baseline, once it and they were calm: the beginning of a change is not."""
+    known, index = state.known, -spec.consecutive_windows - 1
+    if seen.baseline is None or not scores.calm or known.windows >= LEARNS or len(window.spans) < -index:
+        return known
+    expected, counts = seen.baseline.counts, window.spans[index].counts
+    alone = compare(expected, counts, _factors(state.spread), _thinning(seen), known.groups)
+    if alone is None or alone.value >= CLEAR:
+        return known
+    fitted = compare(expected, counts, _factors(state.spread), _thinning(seen))
+    if fitted is None or max(fitted.similarity.moved, fitted.clusters.moved) >= JOINS:
+        return known
+    similarity, clusters = in_groups(expected, counts, known.groups)
+    return Known(windows=known.windows + 1, similarity=similarity, clusters=clusters)
+
+
+def learn_spread(
+    state: State, spec: DriftSpec, scores: Scores, baseline: Baseline | None, window: Window
+) -> Spread:
+    """Learn from spans of a mix that stays; a span that stands out counts as much as an outlier may.
+
+    Spans that are not what was expected may differ because the mix changes: from them only smaller spreads are learned.
+    """
+    spread, number = state.spread, spec.consecutive_windows
+    together, earlier = window.together(number), window.earlier(number)
+    if baseline is None or together is None or earlier is None or scores.together is None:
+        return spread
+    if state.drift.phase != "Quiet" or scores.total >= RAISE:
+        return spread
+    found = pair_dispersion(baseline.counts, earlier.counts, together.counts)
+    gain = 1.0 / (spread.weight + 1.0)
+    most = _OUTLIER if scores.calm else 1.0
+    values = [
+        old if new is None else old + gain * (min(new, most * max(1.0, old)) - old)
+        for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
+    ]
+    return Spread(
+        similarity=round(values[0], 4),
+        clusters=round(values[1], 4),
+        weight=min(spread.weight + 1.0, _MEMORY),
+    )

@@ -1,0 +1,198 @@
+"""What one more window of requests says: state in, state out. Pure.
+
+Everything counts consecutive windows, and raises higher than it clears, so that nothing flaps.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from math import hypot
+from statistics import NormalDist
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_operator.drift.counts import Saving
+from eldr_operator.drift.evidence import RAISE, Scores, learn_reference, learn_spread, shown, weigh
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.score import ALPHA, SIGNALS
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Drift, Phase, Promise, Protection, State
+from eldr_operator.drift.windows import Window
+
+KEEPS = 0.5
+"""Share of the predicted saving that a set must bring."""
+KEEPS_WITH_LOAD = 0.25
+"""The same under MarginalUnion: predictions are made with the band, and it gives up some of the saving for shorter queues."""
+ON_TRIAL = 20
+"""Windows after an activation in which a set that does not keep its promise is rolled back; later on that is drift."""
+SETTLE = timedelta(minutes=2)
+"""After a change of placement: what is measured before is of sequences that were placed otherwise."""
+LEAST_STEPS = 100
+"""A saving measured on fewer decode steps says nothing."""
+LEAST_BATCH = 0.5
+"""Of the batch that a prediction assumed: placement saves less in smaller ones, and breaks no promise by that."""
+RETURNS = 2
+"""How often a set that was out of service comes back by itself."""
+UNSETTLED = timedelta(hours=6)
+"""While the mix goes on changing, a fit waits for its end, but no longer than this after the detection."""
+_Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
+
+
+def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
+    """Take a window into account; one that was judged before, or that is of another set, changes nothing.
+
+    Parameters
+    ----------
+    state : State
+        Of the active set.
+    spec : DriftSpec
+    seen : Observation
+    """
+    window = seen.window
+    if window is None or window.digest != state.digest:
+        return state
+    if state.seen is not None and window.latest.until <= state.seen:
+        return state
+    scores = weigh(state, spec, seen, window)
+    saving = _measured(state, spec, seen, window.latest.until)
+    promise = _promise(state, seen, saving, window.latest.until)
+    protection = _protection(state, spec, saving, scores, window.latest.until)
+    if state.protection.active and not protection.active:
+        promise = Promise(windows=ON_TRIAL)
+    drift = _drift(state, spec, scores, promise, window)
+    calm = scores.calm and drift.phase == "Quiet"
+    return state.model_copy(
+        update={
+            "seen": window.latest.until,
+            "shown": shown(scores, spec, window) or state.shown,
+            "known": learn_reference(state, spec, scores, seen, window)
+            if drift.phase == "Quiet"
+            else state.known,
+            "spread": learn_spread(state, spec, scores, seen.baseline, window),
+            "drift": drift,
+            "promise": promise,
+            "protection": protection,
+            "fits": state.fits.model_copy(update={"fruitless": 0}) if calm else state.fits,
+        }
+    )
+
+
+def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, window: Window) -> Drift:
+    drift, until, requests = state.drift, window.latest.until, window.latest.counts.requests
+    streak = drift.streak + 1 if scores.differs else 0
+    wanted = spec.consecutive_windows
+    if drift.phase == "Detected":
+        calm = drift.calm + 1 if scores.calm else 0
+        if calm >= wanted and (drift.cause != "SavingLost" or promise.kept >= wanted):
+            return Drift()
+        against = 0.0 if scores.against_change is None else scores.against_change.value
+        moving = against >= RAISE and drift.since is not None and until - drift.since < UNSETTLED
+        changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
+        logged = _logged(drift, window, begins=moving)
+        return drift.model_copy(
+            update={"streak": streak, "calm": calm, "changed": changed, "requests": total, "logged": logged}
+        )
+    changed, total = drift.changed, drift.requests + requests
+    if streak <= 1:
+        changed, total = (until if streak else None), 0
+    logged = _logged(drift, window, begins=streak <= 1)
+    if streak >= wanted and scores.total >= RAISE:
+        return Drift(
+            phase="Detected",
+            cause="TrafficChanged",
+            since=until,
+            changed=changed,
+            streak=streak,
+            requests=total,
+            logged=logged,
+        )
+    if promise.lost >= wanted and promise.windows > ON_TRIAL:
+        # How many requests came since then was not counted; those of the last windows did, at least.
+        span = window.together(wanted)
+        total = max(total, 0 if span is None else span.counts.requests - requests)
+        if span is not None and span.counts.logged is not None:
+            logged = max(logged or 0, span.counts.logged)
+        return Drift(
+            phase="Detected",
+            cause="SavingLost",
+            since=until,
+            changed=promise.lost_since,
+            streak=streak,
+            requests=total,
+            logged=logged,
+        )
+    over = streak > 0 and max(scores.total, scores.latest.value if scores.latest else 0.0) >= RAISE
+    phase: Phase = "Suspected" if over else "Quiet"
+    return Drift(phase=phase, changed=changed, streak=streak, requests=total, logged=logged)
+
+
+def _logged(drift: Drift, window: Window, *, begins: bool) -> int | None:
+    """Return how many log records there are since the change, this window's included, or none yet where it begins here."""
+    latest = window.latest.counts.logged
+    if latest is None:
+        return None
+    return 0 if begins else (drift.logged or 0) + latest
+
+
+def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
+    """Tell whether JSQ is in effect instead of the set."""
+    harms = state.digest is not None and state.protection.active
+    return harms and seen.policy == POLICY_ELDR and not seen.pinned and spec.mode == "Enabled"
+
+
+def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> Saving | None:
+    """Return the measured saving, if it is one of the active set's placement."""
+    since = max((at for at in (seen.activated, state.protection.since) if at is not None), default=None)
+    if seen.saving is None or seen.saving.steps < LEAST_STEPS or not seen.places:
+        return None
+    if is_replaced(state, spec, seen) or (since is not None and now - since < SETTLE):
+        return None
+    return seen.saving
+
+
+def _promise(state: State, seen: Observation, saving: Saving | None, now: datetime) -> Promise:
+    promise, baseline = state.promise, seen.baseline
+    if saving is None or baseline is None:
+        return promise
+    expected = baseline.saving
+    if expected is None or expected <= 0 or (baseline.low is not None and baseline.low <= 0):
+        return promise
+    if (
+        saving.batch is not None
+        and baseline.batch is not None
+        and saving.batch < LEAST_BATCH * baseline.batch
+    ):
+        return promise
+    keeps = KEEPS_WITH_LOAD if seen.policy == POLICY_MARGINAL else KEEPS
+    wanted = keeps * expected
+    lost = saving.share + _Z * hypot(saving.error, keeps * baseline.error) < wanted
+    return Promise(
+        windows=promise.windows + 1,
+        lost=promise.lost + 1 if lost else 0,
+        kept=promise.kept + 1 if saving.share >= wanted else 0,
+        lost_since=(promise.lost_since if promise.lost else now) if lost else None,
+    )
+
+
+def _protection(
+    state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime
+) -> Protection:
+    protection, wanted = state.protection, spec.consecutive_windows
+    differs = scores.latest is not None and scores.latest.value >= RAISE
+    if protection.active:
+        calm = protection.calm + 1 if scores.calm else 0
+        left = protection.left or differs
+        if left and calm >= wanted and protection.returns < RETURNS:
+            return Protection(since=now, report=protection.report, returns=protection.returns + 1)
+        # Only a set that goes on serving, pinned or under another policy, can be seen to harm no longer.
+        better = protection.better if saving is None else protection.better + 1 if saving.share > 0 else 0
+        if better >= wanted:
+            return Protection(since=now, report=protection.report, returns=protection.returns)
+        return protection.model_copy(update={"calm": calm, "left": left, "better": better})
+    worse = protection.worse
+    if saving is not None:
+        worse = worse + 1 if saving.share + _Z * saving.error < 0 else 0
+    update: dict[str, object] = {"worse": worse}
+    if worse >= wanted:
+        left = differs or state.drift.phase != "Quiet"
+        update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
+    return protection.model_copy(update=update)

@@ -1,0 +1,87 @@
+"""What a decision about drift looks at. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_operator.drift.counts import Baseline, Saving
+from eldr_operator.drift.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFit:
+    """An EldrFit that drift has caused.
+
+    Parameters
+    ----------
+    number : int
+        ``N`` of ``NAME-drift-N``.
+    created : datetime
+    finished : datetime or None
+    """
+
+    number: int
+    created: datetime
+    finished: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look at a deployment.
+
+    Parameters
+    ----------
+    digest : str or None
+        Of the active set.
+    activated : datetime or None
+        When it became active.
+    previous : str or None
+        Digest of the set before, if it could serve again.
+    pinned : bool
+        Whether a person has chosen the active set.
+    policy : str
+        ``spec.router.policy``.
+    baseline : Baseline or None
+        Of the active set.
+    window : Window or None
+        The last full one; the same one may be shown again.
+    saving : Saving or None
+        Measured now.
+    harms : str or None
+        The fit whose report was the last to say that the active set harms on recent records.
+    fits : tuple of DriftFit
+        Those that exist.
+    suspended : bool
+        Whether ``spec.refit.suspend`` is Enabled.
+    busy : str or None
+        The fit, of whatever cause, that runs or whose set is not active yet.
+    samples : int
+        Log records that routers hold.
+    min_samples : int
+        How many a fit needs.
+    sample_rate : float
+        Share of requests that are logged.
+    """
+
+    digest: str | None
+    activated: datetime | None = None
+    previous: str | None = None
+    pinned: bool = False
+    policy: str = POLICY_MARGINAL
+    baseline: Baseline | None = None
+    window: Window | None = None
+    saving: Saving | None = None
+    harms: str | None = None
+    fits: tuple[DriftFit, ...] = ()
+    suspended: bool = False
+    busy: str | None = None
+    samples: int = 0
+    min_samples: int = 1000
+    sample_rate: float = 0.1
+
+    @property
+    def places(self) -> bool:
+        """Whether the policy uses the set."""
+        return self.policy in (POLICY_ELDR, POLICY_MARGINAL)

@@ -1,0 +1,246 @@
+"""How far a window of requests is from what a fit expected: a two-sample test that allows for sessions and bursts. Pure.
+
+Both samples are cut into groups that the baseline fills about evenly. Per group, shares ``p`` (baseline) and ``q`` (window)
+differ by chance with a variance of ``m * (f0 / n0 + f / n)``, where ``m`` is their pooled share, ``n0`` and ``n`` are numbers of
+requests and ``f`` is by how much requests that come in sessions vary more than single ones would. The sum of the squares in
+units of that variance follows a chi-square law. A window counts as over only if the sum is beyond its critical value *and* as
+many requests have moved as is worth a fit: of large windows, trifles are significant too. Where requests after the activation
+were found to be as the baseline says, they join it: what is expected is then the mean of both, weighted by their certainty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import erfc, exp, pi
+from operator import add
+
+from eldr_operator.drift.counts import Counts
+
+ALPHA = 1e-5
+"""Chance that a window of unchanged traffic is beyond a critical value. A month has at most 43,200 windows of a minute."""
+SIGNALS = 3
+"""Similarity, clusters, saving: each has its part of ``ALPHA``."""
+MOVED = 0.1
+"""Least share of requests in other groups than before."""
+GROUPS = 10
+LEAST = 10
+"""Least number of baseline requests per group."""
+LEAST_BASELINE = 50
+"""A baseline of fewer requests says nothing."""
+
+Reference = tuple[tuple[int, ...], tuple[int, ...]]
+"""Requests by group of similarity and of clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """How far one distribution is from the expected one.
+
+    Parameters
+    ----------
+    moved : float
+        Share of requests in other groups than expected: total variation, 0..1.
+    ratio : float
+        The test's statistic over its critical value.
+    """
+
+    moved: float
+    ratio: float
+
+    @property
+    def score(self) -> float:
+        """1 and above: both significant and large enough to matter."""
+        return min(self.ratio, self.moved / MOVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a window says.
+
+    Parameters
+    ----------
+    similarity, clusters : Feature
+    """
+
+    similarity: Feature
+    clusters: Feature
+
+    @property
+    def value(self) -> float:
+        """1 and above: over."""
+        return max(self.similarity.score, self.clusters.score)
+
+
+def compare(
+    baseline: Counts,
+    window: Counts,
+    dispersion: tuple[float, float],
+    thinning: float,
+    reference: Reference | None = None,
+) -> Score | None:
+    """Hold a window against a baseline.
+
+    Parameters
+    ----------
+    baseline, window : Counts
+    dispersion : tuple of float
+        Of similarity and clusters: variance of a window's shares over that of as many single requests.
+    thinning : float
+        Share of the requests of its time that the baseline holds, 0..1: of a session it has few.
+    reference : Reference, optional
+        Requests that were found to be as the baseline says, in its groups; they make it more certain.
+
+    Returns
+    -------
+    Score or None
+        None where the baseline is too small, or belongs to another number of clusters.
+    """
+    if baseline.requests < LEAST_BASELINE or len(baseline.clusters) != len(window.clusters):
+        return None
+    more = reference or ((), ())
+    features = []
+    for groups, (first, second), known, factor in zip(
+        _groups(baseline), _cells(baseline, window), more, dispersion, strict=True
+    ):
+        expected = [_Sample(_sums(groups, first), 1.0 + (factor - 1.0) * thinning)]
+        if len(known) == max(groups) + 1 and any(known):
+            expected.append(_Sample(known, factor))
+        features.append(_feature(expected, _Sample(_sums(groups, second), factor)))
+    return Score(*features)
+
+
+def compare_spans(
+    baseline: Counts, earlier: Counts, window: Counts, dispersion: tuple[float, float]
+) -> Score:
+    """Hold a span against an earlier one, in the groups of a baseline."""
+    return Score(
+        *(
+            _feature([_Sample(_sums(groups, first), factor)], _Sample(_sums(groups, second), factor))
+            for groups, (first, second), factor in zip(
+                _groups(baseline), _cells(earlier, window), dispersion, strict=True
+            )
+        )
+    )
+
+
+def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[float | None, float | None]:
+    """Return by how much two spans of one mix differ more than as many single requests would: 1 if they came alone.
+
+    None where a distribution has one group.
+    """
+    found: list[float | None] = []
+    for groups, (first, second) in zip(_groups(baseline), _cells(earlier, window), strict=True):
+        one, other = _Sample(_sums(groups, first), 1.0), _Sample(_sums(groups, second), 1.0)
+        freedom = len(one.sums) - 1
+        found.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
+    return found[0], found[1]
+
+
+def in_groups(baseline: Counts, counts: Counts, more: Reference | None = None) -> Reference:
+    """Return counts in the groups of a baseline, added to others of the same groups."""
+    found = []
+    for groups, cells, known in zip(
+        _groups(baseline), (counts.similarity, counts.clusters), more or ((), ()), strict=True
+    ):
+        sums = _sums(groups, cells)
+        found.append(tuple(map(add, sums, known)) if len(known) == len(sums) else tuple(sums))
+    return found[0], found[1]
+
+
+@cache
+def critical(freedom: int, alpha: float = ALPHA / SIGNALS) -> float:
+    """Return what a chi-square variable of so many degrees of freedom exceeds with chance ``alpha``."""
+    low, high = 0.0, 1.0
+    while _tail(high, freedom) > alpha:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _tail(middle, freedom) > alpha else (low, middle)
+    return high
+
+
+def _tail(value: float, freedom: int) -> float:
+    """Return the chance that a chi-square variable exceeds a value: the finite sums for whole degrees of freedom.
+
+    References
+    ----------
+    Abramowitz, Stegun: Handbook of Mathematical Functions, 26.4.4 and 26.4.5.
+    """
+    half = value / 2
+    total = term = exp(-half) if freedom % 2 == 0 else 0.0
+    if freedom % 2:
+        total, term = erfc(half**0.5), exp(-half) * (half / pi) ** 0.5 * 2
+        total += term if freedom > 1 else 0.0
+    for step in range(2 + freedom % 2, freedom, 2):
+        term *= value / step
+        total += term
+    return total
+
+
+def _groups(baseline: Counts) -> tuple[list[int], list[int]]:
+    """Return the groups of similarity, neighbours of about as many requests, and of clusters, the small ones joined."""
+    even = max(LEAST, baseline.requests / GROUPS)
+    shares = baseline.clusters
+    return (
+        _merge(baseline.similarity, range(len(baseline.similarity)), even),
+        _merge(shares, sorted(range(len(shares)), key=lambda i: (shares[i], i)), LEAST),
+    )
+
+
+def _cells(first: Counts, second: Counts) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
+    return (first.similarity, second.similarity), (first.clusters, second.clusters)
+
+
+def _merge(counts: Sequence[int], order: Iterable[int], least: float) -> list[int]:
+    """Return the group of each cell: neighbours in ``order`` are joined until a group holds ``least``."""
+    group, held, groups = 0, 0, [0] * len(counts)
+    for cell in order:
+        if held >= least:
+            group, held = group + 1, 0
+        groups[cell] = group
+        held += counts[cell]
+    if held < least and group:
+        groups = [min(one, group - 1) for one in groups]
+    return groups
+
+
+def _sums(groups: Sequence[int], counts: Sequence[int]) -> list[int]:
+    sums = [0] * (max(groups) + 1)
+    for group, count in zip(groups, counts, strict=True):
+        sums[group] += count
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Requests by group, and by how much they vary more than single ones."""
+
+    sums: Sequence[int]
+    factor: float
+
+    @property
+    def estimate(self) -> tuple[list[float], float]:
+        """Shares, and the variance of a share of 1 per unit of it."""
+        total = sum(self.sums)
+        return [count / total for count in self.sums], self.factor / total
+
+
+def _feature(expected: Sequence[_Sample], window: _Sample) -> Feature:
+    if len(window.sums) < 2 or not sum(window.sums):
+        return Feature(0.0, 0.0)
+    estimates = [sample.estimate for sample in expected]
+    certainty = sum(1 / variance for _, variance in estimates)
+    shares = [
+        sum(cells[group] / variance for cells, variance in estimates) / certainty
+        for group in range(len(window.sums))
+    ]
+    found, variance = window.estimate
+    moved = sum(abs(a - b) for a, b in zip(shares, found, strict=True)) / 2
+    return Feature(moved, _statistic(shares, 1 / certainty, found, variance) / critical(len(window.sums) - 1))
+
+
+def _statistic(p: Sequence[float], u: float, q: Sequence[float], v: float) -> float:
+    pooled = ((a, b, (a * v + b * u) / (u + v)) for a, b in zip(p, q, strict=True))
+    return sum((a - b) ** 2 / (m * (u + v)) for a, b, m in pooled if m > 0)

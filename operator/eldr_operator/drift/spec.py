@@ -1,0 +1,32 @@
+"""``spec.refit.drift``: what a person may set."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class MaintenanceWindow(_Model):
+    """``spec.refit.drift.maintenanceWindow``: when drift fits may start."""
+
+    schedule: str
+    duration_minutes: int = Field(default=60, ge=1, le=10_080)
+    time_zone: str = "Etc/UTC"
+
+
+class DriftSpec(_Model):
+    """``spec.refit.drift``."""
+
+    mode: Literal["Enabled", "Observe", "Disabled"] = "Enabled"
+    window_requests: int = Field(default=500, ge=50, le=1_000_000)
+    window_seconds: int = Field(default=60, ge=1, le=86_400)
+    consecutive_windows: int = Field(default=3, ge=2, le=20)
+    cool_down_minutes: int = Field(default=60, ge=0, le=10_080)
+    max_per_day: int = Field(default=4, ge=0, le=100)
+    maintenance_window: MaintenanceWindow | None = None

@@ -1,0 +1,122 @@
+"""What is said about drift, in the words of who runs a deployment. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from eldr_operator.drift.counts import Baseline, Saving
+from eldr_operator.drift.judge import KEEPS, RETURNS
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.spec import DriftSpec, MaintenanceWindow
+from eldr_operator.drift.state import Protection, Shown, State
+
+DISABLED = "spec.refit.drift.mode is Disabled"
+NO_SET = "no centroid set is active"
+NO_BASELINE = "the active set was fitted by a version that stored no baseline; the next fit stores one. Create an EldrFit to have it now"
+BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
+OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
+PINNED = "The set is pinned: nothing is fitted until spec.centroids.pin is removed"
+NO_USE = "spec.router.policy uses no centroids: nothing is fitted"
+SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
+HARM = "The active set saves less than placement by load would"
+PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
+PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
+HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
+
+
+def gathering(spec: DriftSpec) -> str:
+    """Say what there is to wait for."""
+    return f"waiting for {spec.window_requests} requests with the active set"
+
+
+def quiet(shown: Shown) -> str:
+    """Say how near to the baseline traffic is."""
+    return (
+        f"drift score {shown.value:.2f}, 1 raises: of the last {shown.requests} requests {shown.similarity:.0%} fit the "
+        f"centroids otherwise than expected, and {shown.clusters:.0%} are nearest to others"
+    )
+
+
+def detected(state: State, seen: Observation) -> str:
+    """Say what has changed, and since when."""
+    drift = state.drift
+    since = "" if drift.changed is None else f" since {_at(drift.changed)}"
+    if drift.cause == "SavingLost":
+        return f"{_saves(seen.saving, seen.baseline)}{since}"
+    if state.shown is None:
+        return f"traffic has changed{since}"
+    return f"traffic has changed{since}: {quiet(state.shown)}"
+
+
+def fitting(name: str) -> str:
+    """Say which fit is on its way."""
+    return f"EldrFit {name} runs, or its set is about to be activated"
+
+
+def fit_starts(since: datetime) -> str:
+    """Say what the fit looks at."""
+    return f"A fit on the records since {_at(since)} starts"
+
+
+def cool_down(until: datetime) -> str:
+    """Say when the next fit may start."""
+    return f"The next drift fit waits until {_at(until)}: spec.refit.drift.coolDownMinutes, doubled with each fit that brings no quiet"
+
+
+def budget(limit: int, free: datetime | None) -> str:
+    """Say when the budget is free again."""
+    until = (
+        "spec.refit.drift.maxPerDay allows none" if free is None else f"the next one waits until {_at(free)}"
+    )
+    return f"The {limit} drift fits of a day are spent; {until}"
+
+
+def records(held: int, wanted: int) -> str:
+    """Say how many records of the new regime there are."""
+    return f"A fit waits for log records since then: about {held} of spec.refit.minSamples {wanted}"
+
+
+def maintenance(opens: datetime) -> str:
+    """Say when fits may start."""
+    return f"A fit waits for the maintenance window at {_at(opens)}"
+
+
+def unusable(window: MaintenanceWindow) -> str:
+    """Say why no fit starts at all."""
+    return (
+        f"No drift fit starts: spec.refit.drift.maintenanceWindow has schedule {window.schedule!r} and timeZone "
+        f'{window.time_zone!r}; write five cron fields, for example "0 1 * * *", and an IANA name'
+    )
+
+
+def roll_back(
+    to: str | None, saving: Saving | None, baseline: Baseline | None, spec: DriftSpec, *, acts: bool
+) -> str:
+    """Say why a set is taken back, and what serves instead."""
+    instead = "the set before serves again" if to else "no set serves, requests are placed without centroids"
+    done = instead if acts else f"{OBSERVING}; else {instead}"
+    return (
+        f"{_saves(saving, baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
+        f"less than {KEEPS:.0%} of the promise: {done}"
+    )
+
+
+def protective(protection: Protection) -> str:
+    """Say what serves instead, and how the set comes back."""
+    if protection.returns >= RETURNS:
+        return f"; JSQ is in effect until there is another set: this one came back {RETURNS} times and harmed again"
+    if not protection.left:
+        return "; JSQ is in effect until there is another set: traffic is what this one was fitted for"
+    return "; JSQ is in effect until there is a better one, or traffic is what this one was fitted for again"
+
+
+def _saves(saving: Saving | None, baseline: Baseline | None) -> str:
+    measured = "too little" if saving is None else f"{saving.share:.1%} (+- {1.96 * saving.error:.1%})"
+    promised = (
+        "" if baseline is None or baseline.saving is None else f", {baseline.saving:.1%} were predicted"
+    )
+    return f"the set saves {measured} of active experts{promised}"
+
+
+def _at(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

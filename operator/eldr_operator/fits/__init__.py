@@ -1,0 +1,1 @@
+"""EldrFits: which are needed, how they run, what became of them."""

@@ -1,0 +1,47 @@
+"""Which sets may be activated without a person's word. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from eldr_operator.locality.routing import Table
+from eldr_operator.models import EldrDeployment, EldrFit
+
+
+def candidates(
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str] = ()
+) -> list[EldrFit]:
+    """Return the fits whose set may be active now, the best last.
+
+    A set was judged on the traffic of its time. So one that is older than the active set never comes back by itself, not
+    even when its number of workers does: a new fit is made then, on recent records.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    fits : sequence of EldrFit
+        All of the deployment.
+    table : Table
+        Which sets routers use.
+    barred : collection of str
+        Digests of sets that were rolled back.
+    """
+    active = table.active
+    made = None
+    if active is not None:
+        made = next((fit.finished_at for fit in fits if fit.name == active.fit), table.activated_at)
+    found = [
+        fit
+        for fit in fits
+        if (has := fit.accepted_set) is not None
+        and has.k == cr.spec.decode.replicas
+        and is_for_model(cr, fit)
+        and has.digest not in barred
+        and (made is None or fit.finished_at > made or (active is not None and fit.name == active.fit))
+    ]
+    return sorted(found, key=lambda fit: (fit.finished_at, fit.name))
+
+
+def is_for_model(cr: EldrDeployment, fit: EldrFit) -> bool:
+    """Tell whether a fit was made for the model that is deployed now."""
+    return bool(fit.status.get("model", cr.spec.model.uri) == cr.spec.model.uri)

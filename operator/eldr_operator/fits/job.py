@@ -1,0 +1,81 @@
+"""The Job of an EldrFit. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eldr import contract
+from eldr_operator import clock, meta
+from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.workloads import pods
+
+Object = dict[str, Any]
+
+_BACKOFF_LIMIT = 1
+
+
+def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
+    """Return the Job that runs a fit and leaves a report."""
+    job_labels = meta.labels(cr.name, meta.FIT) | {contract.LABEL_FIT: fit.name}
+    owner = meta.owner_reference(contract.API_VERSION, contract.KIND_FIT, fit.name, fit.metadata.uid)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": fit.name,
+            "namespace": cr.namespace,
+            "labels": job_labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "backoffLimit": _BACKOFF_LIMIT,
+            "activeDeadlineSeconds": cr.spec.refit.active_deadline_seconds,
+            "template": {
+                "metadata": {"labels": job_labels},
+                "spec": {
+                    "serviceAccountName": meta.child_name(cr, meta.FIT),
+                    "restartPolicy": "Never",
+                    "securityContext": pods.POD_SECURITY,
+                    "containers": [_container(cr, fit, image)],
+                    "volumes": [pods.TMP_VOLUME],
+                },
+            },
+        },
+    }
+
+
+def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
+    """Return how many records must be usable."""
+    if fit.spec.trigger == "Schedule":
+        return cr.spec.refit.min_samples
+    if fit.spec.trigger == "Drift":
+        # how many records there are since the change is estimated from requests and their sample rate
+        return max(1, cr.spec.refit.min_samples * 4 // 5)
+    return None
+
+
+def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
+    lookback, since, least = fit.spec.lookback_minutes, fit.spec.since, _least(cr, fit)
+    return {
+        "name": contract.CONTAINER_FIT,
+        "image": cr.spec.router.image or image,
+        "imagePullPolicy": cr.spec.router.image_pull_policy,
+        "command": ["eldr"],
+        "args": [
+            "fit",
+            "job",
+            f"--namespace={cr.namespace}",
+            f"--deployment={cr.name}",
+            f"--fit={fit.name}",
+            f"--fit-uid={fit.metadata.uid}",
+            f"--k={fit.spec.k or cr.spec.decode.replicas}",
+            f"--model={cr.served_model}",
+            *([] if lookback is None else [f"--lookback-minutes={lookback}"]),
+            *([] if since is None else [f"--since={clock.stamp(since)}"]),
+            *([] if least is None else [f"--min-samples={least}"]),
+        ],
+        "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108
+        "resources": pods.resources(cr.spec.refit.resources),
+        "securityContext": pods.CONTAINER_SECURITY,
+        "volumeMounts": [pods.TMP_MOUNT],
+    }

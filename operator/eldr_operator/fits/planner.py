@@ -1,0 +1,218 @@
+"""Which EldrFits to create and delete now. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from eldr import contract
+from eldr_operator import clock, meta
+from eldr_operator.drift.decide import FitOrder
+from eldr_operator.fits.candidates import candidates, is_for_model
+from eldr_operator.locality.routing import Table
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
+from eldr_operator.validation import schedule
+
+Object = dict[str, Any]
+
+_FIRST_RETRY = timedelta(minutes=5)
+_LONGEST_RETRY = timedelta(hours=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do about automatic fits.
+
+    Parameters
+    ----------
+    create : tuple of dict
+        Manifests of EldrFits.
+    delete : tuple of str
+        Names of EldrFits.
+    refit : dict
+        ``status.refit`` of the deployment, remembered until the next pass.
+    wake_at : datetime or None
+        When to look again, whatever else happens.
+    """
+
+    create: tuple[Object, ...]
+    delete: tuple[str, ...]
+    refit: Object
+    wake_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What automatic fits depend on.
+
+    Parameters
+    ----------
+    fits : sequence of EldrFit
+        All of the deployment.
+    taken : collection of str
+        Names of all EldrFits of the namespace, also of other deployments.
+    table : Table
+        Which sets routers use.
+    barred : collection of str
+        Digests of sets that were rolled back.
+    order : FitOrder or None
+        What drift asks for.
+    regime_since : datetime or None
+        Since when traffic is as it is, as far as is known: older records are of no use.
+    before : dict
+        :attr:`Plan.refit` of the pass before.
+    samples : int
+        Log records that the routers hold together.
+    is_refused : bool
+        Whether a ready router cannot load the active set.
+    """
+
+    fits: Sequence[EldrFit]
+    taken: Collection[str] = ()
+    table: Table = field(default_factory=Table)
+    barred: Collection[str] = ()
+    order: FitOrder | None = None
+    regime_since: datetime | None = None
+    before: Object = field(default_factory=dict)
+    samples: int = 0
+    is_refused: bool = False
+
+
+def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
+    """Plan automatic fits."""
+    suspended = cr.spec.refit.suspend == "Enabled"
+    refit, due = _schedule(cr, at.before, now)
+    created: list[Object] = []
+    unfinished = any(not fit.is_finished for fit in at.fits)
+    if not suspended and not unfinished:
+        if due is not None:
+            created += _scheduled(cr, at, due)
+        elif at.order is not None:
+            name = _following(f"{cr.name}-drift", at.order.number, at.taken)
+            created.append(_manifest(cr, name, "Drift", at.order.since))
+        elif at.samples >= cr.spec.refit.min_samples:
+            created += _needed(cr, at, now)
+    finished = sorted(
+        (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
+    )
+    if finished:
+        refit["lastFit"] = finished[-1].name
+    elif last := at.before.get("lastFit"):
+        refit["lastFit"] = last
+    return Plan(
+        create=tuple(created),
+        delete=_surplus(cr, finished, at.table),
+        refit=refit,
+        wake_at=clock.read(refit.get("nextScheduleTime")),
+    )
+
+
+def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object, datetime | None]:
+    """Return :attr:`Plan.refit` and the minute of the schedule that is due.
+
+    It remembers the next minute and the schedule it belongs to. So a missed minute is made up for once after
+    an outage, whichever operator wrote it, and a changed schedule starts from now instead of from long ago.
+    """
+    refit = cr.spec.refit
+    made: Object = {key: before[key] for key in ("lastScheduleTime",) if key in before}
+    if not refit.schedule or refit.suspend == "Enabled" or schedule.problems(refit):
+        return made, None
+    zone, shown = ZoneInfo(refit.time_zone), f"{refit.schedule} {refit.time_zone}"
+    due = None
+    planned = clock.read(before.get("nextScheduleTime"))
+    if planned is not None and before.get("schedule") == shown and planned <= now:
+        # The latest minute up to now; CronSim's reverse leaves out its start, so begin a second later.
+        latest = next(CronSim(refit.schedule, (now + timedelta(seconds=1)).astimezone(zone), reverse=True))
+        due = max(latest, planned)
+        made["lastScheduleTime"] = clock.stamp(due)
+    following = next(CronSim(refit.schedule, now.astimezone(zone)))
+    return made | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
+
+
+def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Object]:
+    """Yield the fit of a minute, unless it was made already: an operator may have ended just after that."""
+    name = f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}"
+    if not any(_number(fit.name, name) for fit in at.fits):
+        yield _manifest(cr, _free(name, 1, at.taken), "Schedule", at.regime_since)
+
+
+def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
+    """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
+    active, slots = at.table.active, cr.spec.decode.replicas
+    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.barred) if not _is(fit, active)]
+    if waiting:
+        return  # an accepted set is about to be activated
+    if active is None:
+        sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
+        if any(found is not None and found.digest not in at.barred for found in sets):
+            yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
+        else:
+            yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
+    elif active.k != slots:
+        yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
+    elif at.is_refused:
+        yield from _attempt(cr, at, f"{cr.name}-repair", "Repair", now)
+
+
+def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
+    return active is not None and fit.name == active.fit
+
+
+def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:
+    """Yield the next attempt: base, base-2, base-3, ... with growing pauses while none helps.
+
+    What was tried before the active set was activated was tried in another situation: it counts for the name alone.
+    """
+    since = at.table.activated_at
+    tried = [(number, fit) for fit in at.fits if (number := _number(fit.name, base))]
+    failed = [fit.finished_at for _, fit in tried if since is None or fit.finished_at > since]
+    pause = min(_FIRST_RETRY * 2 ** min(len(failed) - 1, 10), _LONGEST_RETRY) if failed else timedelta()
+    if not failed or now - max(failed) >= pause:
+        following = max((number for number, _ in tried), default=0) + 1
+        yield _manifest(cr, _free(base, following, at.taken), trigger, at.regime_since)
+
+
+def _number(name: str, base: str) -> int:
+    """Return 1 for base, n for base-n, and 0 for another name."""
+    match = re.fullmatch(rf"{re.escape(base)}(?:-([1-9]\d*))?", name)
+    return int(match[1] or 1) if match else 0
+
+
+def _free(base: str, number: int, taken: Collection[str]) -> str:
+    """Return the first name from ``number`` on that nobody has; another deployment may be called so as to have it."""
+    return base if number == 1 and base not in taken else _following(base, max(2, number), taken)
+
+
+def _following(base: str, number: int, taken: Collection[str]) -> str:
+    return next(name for n in itertools.count(number) if (name := f"{base}-{n}") not in taken)
+
+
+def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> tuple[str, ...]:
+    """Return the finished fits beyond the history limit, the oldest first, but none whose set is in use or pinned."""
+    kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in table.sets)}
+    older = finished[: -cr.spec.refit.history_limit]
+    return tuple(fit.name for fit in older if fit.name not in kept)
+
+
+def _manifest(cr: EldrDeployment, name: str, trigger: str, since: datetime | None) -> Object:
+    spec: Object = {"deploymentRef": {"name": cr.name}, "trigger": trigger}
+    if since is not None:
+        spec["since"] = clock.stamp(since)
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.KIND_FIT,
+        "metadata": {
+            "name": name,
+            "namespace": cr.namespace,
+            "labels": meta.labels(cr.name, meta.FIT),
+            "ownerReferences": [meta.owner_of(cr)],
+        },
+        "spec": spec,
+    }

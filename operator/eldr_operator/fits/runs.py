@@ -1,0 +1,118 @@
+"""Carries EldrFits forward: starts their Jobs, reads their reports, writes their status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from eldr import contract
+from eldr_operator.errors import ApiError, InvalidResourceError
+from eldr_operator.fits import life
+from eldr_operator.fits.job import fit_job
+from eldr_operator.fits.planner import Plan
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.apply import Applier, owner_uids
+from eldr_operator.kube.recorder import Recorder
+from eldr_operator.metrics import Metrics
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse
+
+Object = dict[str, Any]
+
+
+class Runs:
+    """Carries the fits of a deployment forward.
+
+    Parameters
+    ----------
+    api : Api
+    applier : Applier
+    recorder : Recorder
+        Writes status and Events.
+    metrics : Metrics
+    image : str
+    """
+
+    def __init__(self, api: Api, applier: Applier, recorder: Recorder, metrics: Metrics, image: str) -> None:
+        self._api = api
+        self._applier = applier
+        self._recorder = recorder
+        self._metrics = metrics
+        self._image = image
+
+    async def advance(
+        self, cr: EldrDeployment, all_fits: Sequence[EldrFit], jobs: dict[str, Object], now: datetime
+    ) -> bool:
+        """Advance every unfinished fit by one step, the oldest first; tell whether one has finished."""
+        waiting = sorted(
+            (fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None),
+            key=lambda fit: (fit.metadata.creation_timestamp, fit.name),
+        )
+        own = {fit.name: job for fit in waiting if (job := _owned(jobs.get(fit.name), fit)) is not None}
+        busy = next((name for name, job in own.items() if life.is_running(job)), None)
+        finished = False
+        for fit in waiting:
+            report = _owned(
+                await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit.name)), fit
+            )
+            others = None if busy == fit.name else busy
+            progress = life.advance(
+                fit, own.get(fit.name), report, busy=others, model=cr.spec.model.uri, now=now
+            )
+            status = progress.status
+            if progress.start:
+                status = await self._start(cr, fit, status, now)
+            await self._recorder.fit(fit, status, now)
+            state, reason = fit.model_copy(update={"status": status}).state
+            if state == "Unknown":
+                busy = busy or fit.name
+            else:
+                self._metrics.fits.labels(reason).inc()
+                finished = True
+        return finished
+
+    async def _start(self, cr: EldrDeployment, fit: EldrFit, status: Object, now: datetime) -> Object:
+        try:
+            await self._applier.create(fit_job(cr, fit, self._image))
+        except ApiError as error:
+            if error.status != 409:
+                return life.refused(fit, "JobRefused", f"Job {fit.name}: {error.message or error}", now)
+            if _owned(await self._api.get("Job", cr.namespace, fit.name, metadata_only=True), fit) is None:
+                text = f"another Job {fit.name} exists; delete it, or create the EldrFit under another name"
+                return life.refused(fit, "NameConflict", text, now)
+        return status
+
+    async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Object:
+        """Return what a fit stored beside its set; empty where it stored nothing, or is gone with its report."""
+        found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
+        try:
+            report = parse(Report, json.loads((found or {})["data"][contract.REPORT_KEY]))
+        except (InvalidResourceError, ValueError, KeyError, TypeError):
+            return {}
+        same = report.pointer is not None and report.pointer.digest == pointer.digest
+        return (report.baseline or {}) if same else {}
+
+    async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> bool:
+        """Create and delete automatic EldrFits as planned; tell whether one was created."""
+        created = [await self._create(manifest) for manifest in plan.create]
+        uids = {fit.name: fit.metadata.uid for fit in all_fits}
+        for name in plan.delete:
+            metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
+            await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
+        return any(created)
+
+    async def _create(self, manifest: Object) -> bool:
+        """Create an EldrFit; one of that name will be seen with the next change of the cache."""
+        try:
+            await self._applier.create(manifest)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
+
+
+def _owned(live: Object | None, fit: EldrFit) -> Object | None:
+    """Return an object if it belongs to this very fit, not to an earlier one of the same name."""
+    return live if live is not None and fit.metadata.uid in owner_uids(live) else None

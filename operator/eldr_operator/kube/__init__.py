@@ -1,0 +1,1 @@
+"""The API server: requests, server-side apply, Events, the work queue."""

@@ -1,0 +1,203 @@
+"""A thin asyncio client of the API server: plain dicts in, plain dicts out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, ApiException, Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+import eldr
+from eldr import contract
+from eldr_operator.errors import ApiError, ApiUnavailableError
+
+Object = dict[str, Any]
+
+_REQUEST_SECONDS = 15
+_BAD_APPLY = "failed to create typed patch object"
+"""How the server answers an apply whose fields have the wrong types: with status 500, though only the body is at fault."""
+_JSON = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io"
+
+
+class Resource(NamedTuple):
+    """Where a kind lives."""
+
+    api_version: str
+    plural: str
+
+
+RESOURCES = {
+    contract.KIND_DEPLOYMENT: Resource(contract.API_VERSION, contract.DEPLOYMENTS),
+    contract.KIND_FIT: Resource(contract.API_VERSION, contract.FITS),
+    "ConfigMap": Resource("v1", "configmaps"),
+    "Deployment": Resource("apps/v1", "deployments"),
+    "Event": Resource("v1", "events"),
+    "Job": Resource("batch/v1", "jobs"),
+    "Pod": Resource("v1", "pods"),
+    "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
+    "Role": Resource("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Secret": Resource("v1", "secrets"),
+    "Service": Resource("v1", "services"),
+    "ServiceAccount": Resource("v1", "serviceaccounts"),
+    "StatefulSet": Resource("apps/v1", "statefulsets"),
+}
+
+
+def path(kind: str, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+    """Return the URL path of a kind, an object or a subresource."""
+    resource = RESOURCES[kind]
+    prefix = "/apis" if "/" in resource.api_version else "/api"
+    parts = [prefix, resource.api_version]
+    if namespace is not None:
+        parts += ["namespaces", namespace]
+    parts += [part for part in (resource.plural, name, subresource) if part]
+    return "/".join(parts)
+
+
+@contextlib.asynccontextmanager
+async def connect() -> AsyncIterator[Api]:
+    """Yield a client with the pod's own credentials, or those of the kubeconfig outside a cluster."""
+    configuration = Configuration()
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        load_incluster_config(client_configuration=configuration)
+    else:
+        await load_kube_config(client_configuration=configuration)
+    async with ApiClient(configuration) as client:
+        client.user_agent = f"{contract.FIELD_MANAGER}/{eldr.__version__}"
+        yield Api(client)
+
+
+class Api:
+    """The API server.
+
+    Parameters
+    ----------
+    client : kubernetes.aio.client.ApiClient
+        Brings address, certificates and tokens.
+    """
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        query: Iterable[tuple[str, str]] = (),
+        body: Object | Sequence[Object] | None = None,
+        accept: str = _JSON,
+        content: str = _JSON,
+    ) -> Object:
+        """Send one request.
+
+        Raises
+        ------
+        ApiError
+            If the server refuses it.
+        ApiUnavailableError
+            If there is no answer, or one that asks to come back later.
+        """
+        try:
+            request = await self._client.param_serialize(
+                method,
+                url,
+                query_params=list(query),
+                header_params={"Accept": accept, "Content-Type": content},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*request, _request_timeout=_REQUEST_SECONDS)
+            await response.read()
+        except ApiException as error:
+            raise _refusal(int(error.status or 0), str(error.body)) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiUnavailableError(
+                f"{method} {url}: no answer from the API server: {error or type(error).__name__}"
+            ) from None
+        if response.status >= 300:
+            raise _refusal(response.status, response.data.decode(errors="replace"))
+        answer: Object = json.loads(response.data)
+        return answer
+
+    async def get(
+        self, kind: str, namespace: str, name: str, *, metadata_only: bool = False
+    ) -> Object | None:
+        """Return an object, or None where there is none."""
+        accept = _METADATA.format("") if metadata_only else _JSON
+        try:
+            return await self.request("GET", path(kind, namespace, name), accept=accept)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, kind: str, namespace: str | None, *, labels: str = "", metadata_only: bool = False
+    ) -> tuple[list[Object], int]:
+        """Return the objects of a kind, in all namespaces if ``namespace`` is None, and the version of the list."""
+        accept = _METADATA.format("List") if metadata_only else _JSON
+        query = [("labelSelector", labels)] if labels else []
+        answer = await self.request("GET", path(kind, namespace), query=query, accept=accept)
+        # An empty list of metadata has null for its items.
+        return answer["items"] or [], int(answer["metadata"]["resourceVersion"])
+
+    async def create(self, manifest: Object) -> Object:
+        """Create an object; one that exists is an ApiError of status 409."""
+        namespace = manifest["metadata"]["namespace"]
+        return await self.request(
+            "POST",
+            path(manifest["kind"], namespace),
+            query=[("fieldManager", contract.FIELD_MANAGER)],
+            body=manifest,
+        )
+
+    async def apply(self, manifest: Object, subresource: str = "") -> Object:
+        """Apply an object by server-side apply."""
+        metadata = manifest["metadata"]
+        return await self.request(
+            "PATCH",
+            path(manifest["kind"], metadata["namespace"], metadata["name"], subresource),
+            query=[("fieldManager", contract.FIELD_MANAGER), ("force", "true")],
+            body=manifest,
+            content="application/apply-patch+yaml",
+        )
+
+    async def json_patch(
+        self, kind: str, namespace: str, name: str, operations: Sequence[Object], manager: str
+    ) -> Object:
+        """Change an object by a JSON patch; one whose tests fail is an ApiError of status 422."""
+        return await self.request(
+            "PATCH",
+            path(kind, namespace, name),
+            query=[("fieldManager", manager)],
+            body=operations,
+            content="application/json-patch+json",
+        )
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """Delete an object, but no other of the same name; one that is gone is fine."""
+        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self.request("DELETE", path(kind, namespace, name), body=options)
+        except ApiError as error:
+            if error.status not in {404, 409}:
+                raise
+
+
+def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
+    try:
+        answer = json.loads(text)
+        reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
+    except (ValueError, AttributeError):
+        reason, message = "", text[:200]
+    if status == 429 or (status >= 500 and not message.startswith(_BAD_APPLY)):
+        return ApiUnavailableError(f"{status} {reason}: {message}")
+    return ApiError(status, reason, message)

@@ -1,0 +1,213 @@
+"""The only writer of children: server-side apply, left out where nothing would change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from eldr import contract
+from eldr_operator.errors import ApiError, ConflictError, OwnedElsewhereError
+from eldr_operator.kube import foreign
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.cache import Cache
+from eldr_operator.metrics import Metrics
+
+Object = dict[str, Any]
+Key = tuple[str, str]
+
+_INVALID = 422
+_RESTORER = f"{contract.FIELD_MANAGER}-undo"
+"""Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
+
+
+def owner_uids(live: Mapping[str, Any]) -> list[str]:
+    """Return the uids of an object's owners."""
+    return [owner["uid"] for owner in live["metadata"].get("ownerReferences") or ()]
+
+
+class Applier:
+    """Applies manifests.
+
+    What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
+    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. What others
+    added to the pods of a Deployment or StatefulSet is removed after an apply.
+
+    Parameters
+    ----------
+    api : Api
+    cache : Cache
+        Is told what was written.
+    metrics : Metrics
+    """
+
+    def __init__(self, api: Api, cache: Cache, metrics: Metrics) -> None:
+        self._api = api
+        self._cache = cache
+        self._metrics = metrics
+        self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
+        self._undone: dict[Key, list[str]] = {}
+
+    async def apply(
+        self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
+    ) -> Object:
+        """Bring one child to its manifest.
+
+        Parameters
+        ----------
+        owner : tuple of str
+            Namespace and name of the custom resource.
+        manifest : dict
+            With one owner reference.
+        live : dict or None
+            The child as listed by label; None if it was not found.
+        is_memory : bool
+            Whether the manifest was made from ``live``: then nothing is written if the child has changed since.
+
+        Returns
+        -------
+        dict
+            The live object, at least its metadata.
+
+        Raises
+        ------
+        OwnedElsewhereError
+            If an object of that name belongs to something else; it is left alone.
+        ConflictError
+            If a memory has changed since it was read; look again.
+        """
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        remembered = self._applied.setdefault(owner, {})
+        key, digest = (kind, metadata["name"]), _digest(manifest)
+        if live is None:
+            live = await self._unlisted(owner, manifest)
+            if live is not None and is_memory:
+                await self._label(manifest)
+                raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
+        elif remembered.get(key) == (digest, _version(live)):
+            return live
+        self._metrics.writes.labels(kind, "apply").inc()
+        applied = await (
+            self._write_over(manifest, live) if is_memory else self._write(owner, manifest, live)
+        )
+        self._cache.put(kind, applied)
+        found = foreign.additions(applied, contract.FIELD_MANAGER)
+        if patch := foreign.removal(applied, found, _RESTORER):
+            try:
+                applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
+            except ApiError as error:
+                if error.status == _INVALID and " is invalid" not in error.message:
+                    return applied  # a test failed, for it has just changed: not remembered, so the next pass looks anew
+                raise
+        remembered[key] = (digest, _version(applied))
+        return applied
+
+    async def _unlisted(self, owner: Key, manifest: Object) -> Object | None:
+        """Return the metadata of a child that lacks our labels, or is not known yet; None if there is none."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        live = await self._api.get(kind, metadata["namespace"], metadata["name"], metadata_only=True)
+        if live is not None and metadata["ownerReferences"][0]["uid"] not in owner_uids(live):
+            raise owned_elsewhere(kind, owner[1], live)
+        return live
+
+    async def _label(self, manifest: Object) -> None:
+        """Give a child its labels back, and leave the rest as it is."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        patch = [{"op": "add", "path": "/metadata/labels", "value": metadata["labels"]}]
+        self._metrics.writes.labels(kind, "patch").inc()
+        made = await self._api.json_patch(
+            kind, metadata["namespace"], metadata["name"], patch, contract.FIELD_MANAGER
+        )
+        self._cache.put(kind, made)
+
+    async def _write_over(self, manifest: Object, live: Object | None) -> Object:
+        """Apply what was made from ``live``, or create what was not there."""
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        try:
+            if live is None:
+                return await self._api.create(manifest)
+            version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+            return await self._api.apply(manifest | {"metadata": metadata | version})
+        except ApiError as error:
+            if error.status == 409:
+                raise ConflictError(kind, metadata["name"]) from None
+            raise
+
+    async def _write(self, owner: Key, manifest: Object, live: Object | None) -> Object:
+        try:
+            return await self._api.apply(manifest)
+        except ApiError as refusal:
+            return await self._restored(owner, manifest, live, refusal)
+
+    async def _restored(self, owner: Key, manifest: Object, live: Object | None, refusal: ApiError) -> Object:
+        """Put a pod's spec back whole, where what others made of it keeps the API server from applying ours."""
+        found = foreign.additions(live, contract.FIELD_MANAGER) if live is not None else []
+        if live is None or not found or refusal.status != _INVALID:
+            raise refusal
+        try:
+            await self._undo(owner, manifest, foreign.restoration(live, manifest), _RESTORER, found)
+        except ApiError:
+            raise refusal from None
+        return await self._api.apply(manifest)
+
+    async def _undo(
+        self, owner: Key, manifest: Object, patch: list[Object], manager: str, found: list[foreign.Addition]
+    ) -> Object:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        made = await self._api.json_patch(kind, metadata["namespace"], metadata["name"], patch, manager)
+        self._cache.put(kind, made)
+        self._metrics.writes.labels(kind, "undo").inc()
+        if found:
+            text = f"{kind} {metadata['name']}: {foreign.told(found)}"
+            self._undone.setdefault(owner, []).append(text)
+        return made
+
+    def take_undone(self, owner: Key) -> list[str]:
+        """Return what others had changed and was undone since this was asked last, with who did it."""
+        return self._undone.pop(owner, [])
+
+    async def patch(self, manifest: Object, subresource: str = "") -> Object:
+        """Apply part of an object that somebody else made; the caller compared already."""
+        self._metrics.writes.labels(manifest["kind"], subresource or "patch").inc()
+        applied = await self._api.apply(manifest, subresource)
+        self._cache.put(manifest["kind"], applied)
+        return applied
+
+    async def create(self, manifest: Object) -> Object:
+        """Create an object that is never changed afterwards."""
+        self._metrics.writes.labels(manifest["kind"], "create").inc()
+        created = await self._api.create(manifest)
+        self._cache.put(manifest["kind"], created)
+        return created
+
+    async def delete(self, kind: str, live: Mapping[str, Any]) -> None:
+        """Delete an object that was listed."""
+        metadata = live["metadata"]
+        self._metrics.writes.labels(kind, "delete").inc()
+        await self._api.delete(kind, metadata["namespace"], metadata["name"], metadata["uid"])
+
+    def forget(self, owner: Key) -> None:
+        """Drop what is remembered of a custom resource that is gone."""
+        self._applied.pop(owner, None)
+        self._undone.pop(owner, None)
+
+
+def _digest(manifest: Object) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _version(live: Mapping[str, Any]) -> str:
+    metadata = live["metadata"]
+    return f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}"
+
+
+def owned_elsewhere(kind: str, deployment: str, live: Mapping[str, Any]) -> OwnedElsewhereError:
+    """Return the error that an object of a deployment's child belongs to something else."""
+    owners = live["metadata"].get("ownerReferences") or ()
+    name = live["metadata"]["name"]
+    if not owners:
+        return OwnedElsewhereError(kind, name, "nobody")
+    shown = f"{owners[0]['kind']} {owners[0]['name']} (uid {owners[0]['uid']})"
+    is_leftover = (owners[0]["kind"], owners[0]["name"]) == (contract.KIND_DEPLOYMENT, deployment)
+    return OwnedElsewhereError(kind, name, shown, is_leftover=is_leftover)

@@ -1,0 +1,115 @@
+"""What the API server holds for us, as watches and lists told it last: a pass reads here, not over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from eldr import contract
+from eldr_operator.kube.api import Api
+
+Object = dict[str, Any]
+
+_OURS = f"{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
+WATCHED: Mapping[str, str] = {
+    contract.KIND_DEPLOYMENT: "",
+    contract.KIND_FIT: "",
+    "ConfigMap": _OURS,
+    "Deployment": _OURS,
+    "Job": _OURS,
+    "Pod": contract.LABEL_DEPLOYMENT,
+    "PodDisruptionBudget": _OURS,
+    "Role": _OURS,
+    "RoleBinding": _OURS,
+    "Service": _OURS,
+    "ServiceAccount": _OURS,
+    "StatefulSet": _OURS,
+}
+"""Kinds that are watched, and the label selector of those that matter."""
+
+
+class Cache:
+    """Objects of the kinds in :data:`WATCHED`, by namespace and name.
+
+    Watches bring changes; a list now and then brings what a watch may have missed. What the operator itself has written
+    is put here at once, so that a pass never decides by what it has just changed. Of two versions of an object the later
+    stays, whoever comes last: resource versions of one kind can be compared (Kubernetes, KEP-5504).
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in WATCHED}
+        self._gone: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Cache objects={sum(1 for kind in WATCHED for _ in self._every(kind))}>"
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object, or None where there is none."""
+        return self._objects[kind].get(namespace, {}).get(name)
+
+    def of(self, kind: str, namespace: str) -> list[Object]:
+        """Return the objects of a kind in a namespace, by name."""
+        found = self._objects[kind].get(namespace, {})
+        return [found[name] for name in sorted(found)]
+
+    def every(self, kind: str) -> list[Object]:
+        """Return the objects of a kind in all namespaces."""
+        return list(self._every(kind))
+
+    def put(self, kind: str, live: Object) -> None:
+        """Take an object as it is now, unless a later version is known, or that it is gone."""
+        metadata = live["metadata"]
+        if kind not in WATCHED or _version(live) <= self._gone.get(metadata["uid"], 0):
+            return
+        of_namespace = self._objects[kind].setdefault(metadata["namespace"], {})
+        known = of_namespace.get(metadata["name"])
+        if known is None or known["metadata"]["uid"] != metadata["uid"] or _version(known) < _version(live):
+            of_namespace[metadata["name"]] = live
+
+    def remove(self, kind: str, live: Object) -> None:
+        """Forget an object that is gone, or that does not carry our labels any more."""
+        metadata = live["metadata"]
+        self._gone[metadata["uid"]] = _version(live)
+        of_namespace = self._objects[kind].get(metadata["namespace"], {})
+        known = of_namespace.get(metadata["name"])
+        if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+            del of_namespace[metadata["name"]]
+
+    async def fill(self, api: Api, namespaces: Collection[str]) -> None:
+        """List everything: what is missing in the list and not later than it is gone.
+
+        Parameters
+        ----------
+        api : Api
+        namespaces : collection of str
+            Empty for all.
+
+        Raises
+        ------
+        OperatorError
+            If the API server does not answer; kinds that were listed before it stay listed.
+        """
+        self._gone.clear()  # each is a version before those of the lists
+        for kind, labels in WATCHED.items():
+            for namespace in namespaces or (None,):
+                listed, version = await api.list(kind, namespace, labels=labels)
+                self._replace(kind, listed, version, namespace)
+
+    def _replace(self, kind: str, listed: Collection[Object], version: int, namespace: str | None) -> None:
+        uids = {live["metadata"]["uid"] for live in listed}
+        for known in [*self._every(kind)]:
+            metadata = known["metadata"]
+            if namespace not in {None, metadata["namespace"]} or metadata["uid"] in uids:
+                continue
+            if _version(known) <= version:
+                del self._objects[kind][metadata["namespace"]][metadata["name"]]
+        for live in listed:
+            self.put(kind, live)
+
+    def _every(self, kind: str) -> Iterator[Object]:
+        for of_namespace in self._objects[kind].values():
+            yield from of_namespace.values()
+
+
+def _version(live: Mapping[str, Any]) -> int:
+    return int(live["metadata"]["resourceVersion"])

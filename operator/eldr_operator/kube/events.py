@@ -1,0 +1,128 @@
+"""Kubernetes Events: one per change of state, found by comparing two statuses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.conditions import (
+    CENTROIDS_ACTIVE,
+    DRIFT_DETECTED,
+    NO_SET,
+    ROLLED_BACK,
+    SIGNATURES_REPORTED,
+    SUCCEEDED,
+)
+from eldr_operator.models import EldrDeployment, EldrFit
+
+Object = dict[str, Any]
+Status = Mapping[str, Any]
+
+_MESSAGE_CHARACTERS = 1024
+_CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable"}
+_HARMS = {"Protective", "PinnedHarms", "PriorDecays", "Harms"}
+"""Reasons of CentroidsActive while the active set saves less than JSQ would."""
+
+
+class Event(NamedTuple):
+    """What happened; ``type`` is Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def of_deployment(before: Status, after: Status) -> list[Event]:
+    """Return what happened to a deployment between two statuses."""
+    old, new = _conditions(before), _conditions(after)
+    known = {entry["epoch"] for entry in before.get("history", ())}
+    found = [_activation(entry) for entry in after.get("history", ()) if entry["epoch"] not in known]
+    for kind, condition in new.items():
+        was = old.get(kind, {})
+        turned = was.get("status") != condition["status"]
+        if kind == "Ready" and turned and condition["status"] == "True":
+            found.append(Event("Normal", "Ready", condition["message"]))
+        elif (kind == "Available" and turned and was and condition["status"] == "False") or (
+            kind == "ConfigValid"
+            and condition["status"] == "False"
+            and was.get("message") != condition["message"]
+        ):
+            found.append(Event("Warning", condition["reason"], condition["message"]))
+        elif (
+            kind == CENTROIDS_ACTIVE
+            and condition["reason"] in _CENTROID_WARNINGS
+            and was.get("reason") != condition["reason"]
+        ):
+            found.append(Event("Warning", f"Centroids{condition['reason']}", condition["message"]))
+        elif kind == CENTROIDS_ACTIVE and was.get("reason") != condition["reason"]:
+            if condition["reason"] in _HARMS:
+                found.append(Event("Warning", condition["reason"], condition["message"]))
+            elif was.get("reason") in _HARMS:
+                found.append(Event("Normal", "CentroidsServeAgain", condition["message"]))
+        elif kind == DRIFT_DETECTED and condition["status"] == "True" and turned:
+            found.append(Event("Warning", DRIFT_DETECTED, condition["message"]))
+        elif kind == DRIFT_DETECTED and turned and was.get("status") == "True":
+            other = "another set serves; " if condition["reason"] == "Gathering" else ""
+            found.append(Event("Normal", "DriftOver", f"{other}{condition['message']}"))
+        elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
+            found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
+    return found
+
+
+def _activation(entry: Mapping[str, Any]) -> Event:
+    epoch, fit, reason = entry["epoch"], entry["fit"], entry["reason"]
+    if fit == NO_SET:
+        text = f"epoch {epoch}: no centroid set serves ({reason})"
+        return Event("Warning", f"Centroids{reason}", text)
+    text = f"epoch {epoch}: routers use the set of EldrFit {fit} ({reason})"
+    return Event("Warning" if reason == ROLLED_BACK else "Normal", "CentroidsActivated", text)
+
+
+def of_fit(before: Status, after: Status) -> list[Event]:
+    """Return what happened to a fit between two statuses."""
+    old, new = _conditions(before).get(SUCCEEDED, {}), _conditions(after).get(SUCCEEDED, {})
+    if not new or old.get("reason") == new["reason"]:
+        return []
+    return [Event("Warning" if new["status"] == "False" else "Normal", f"Fit{new['reason']}", new["message"])]
+
+
+def undone(what: str) -> Event:
+    """Return the event of a foreign change that was undone."""
+    return Event(
+        "Warning",
+        "ForeignChangeUndone",
+        f"{what} was removed: the operator writes this object; use the EldrDeployment, for example podTemplate",
+    )
+
+
+def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime) -> Object:
+    """Return the Event object."""
+    kind = contract.KIND_DEPLOYMENT if isinstance(about, EldrDeployment) else contract.KIND_FIT
+    metadata = about.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata.name}.", "namespace": metadata.namespace},
+        "involvedObject": {
+            "apiVersion": contract.API_VERSION,
+            "kind": kind,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_MESSAGE_CHARACTERS],
+        "source": {"component": contract.FIELD_MANAGER},
+        "firstTimestamp": clock.stamp(now),
+        "lastTimestamp": clock.stamp(now),
+        "count": 1,
+    }
+
+
+def _conditions(status: Status) -> dict[str, Mapping[str, Any]]:
+    conditions: Iterable[Mapping[str, Any]] = status.get("conditions", ())
+    return {condition["type"]: condition for condition in conditions}

@@ -1,0 +1,82 @@
+"""Writes status and Events, and only where something changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from eldr import contract
+from eldr_operator.errors import ApiError, ApiUnavailableError
+from eldr_operator.kube import events
+from eldr_operator.kube.apply import Applier
+from eldr_operator.models import EldrDeployment, EldrFit
+
+Object = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes status and Events.
+
+    Parameters
+    ----------
+    applier : Applier
+    """
+
+    def __init__(self, applier: Applier) -> None:
+        self._applier = applier
+
+    async def deployment(self, cr: EldrDeployment, status: Object, now: datetime) -> None:
+        """Write a deployment's status, and an Event for each change of state."""
+        await self._write(contract.KIND_DEPLOYMENT, cr, status, events.of_deployment(cr.status, status), now)
+
+    async def fit(self, fit: EldrFit, status: Object, now: datetime) -> None:
+        """Write a fit's status, and an Event for each change of state."""
+        await self._write(contract.KIND_FIT, fit, status, events.of_fit(fit.status, status), now)
+
+    async def _write(
+        self,
+        kind: str,
+        about: EldrDeployment | EldrFit,
+        status: Object,
+        happened: Sequence[events.Event],
+        now: datetime,
+    ) -> None:
+        status = _without_empty(status)
+        if status == about.status:
+            return
+        metadata = {"name": about.name, "namespace": about.metadata.namespace, "uid": about.metadata.uid}
+        body = {"apiVersion": contract.API_VERSION, "kind": kind, "metadata": metadata, "status": status}
+        try:
+            await self._applier.patch(body, "status")
+        except ApiError as error:
+            if error.status in {404, 409}:  # deleted in the meantime
+                return
+            raise
+        await self._tell(kind, about, happened, now)
+
+    async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
+        """Write an Event for each object to which others had added something that was removed."""
+        happened = [events.undone(each) for each in undone]
+        await self._tell(contract.KIND_DEPLOYMENT, cr, happened, now)
+
+    async def _tell(
+        self, kind: str, about: EldrDeployment | EldrFit, happened: Sequence[events.Event], now: datetime
+    ) -> None:
+        for event in happened:
+            logger.info(
+                "%s %s/%s: %s: %s", kind, about.metadata.namespace, about.name, event.reason, event.message
+            )
+            try:
+                await self._applier.create(events.manifest(about, event, now))
+            except (ApiError, ApiUnavailableError) as error:
+                logger.warning("event %s of %s %s was not written: %s", event.reason, kind, about.name, error)
+
+
+def _without_empty(status: Object) -> Object:
+    """Leave out empty objects: server-side apply stores them as null, which the schema of an object refuses."""
+    made = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in status.items()}
+    return {key: value for key, value in made.items() if value != {}}

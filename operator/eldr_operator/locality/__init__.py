@@ -1,0 +1,1 @@
+"""Which centroid set routers use, and what they tell of themselves."""

@@ -1,0 +1,291 @@
+"""Which centroid set routers use next: stage, wait for all, then move the epoch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.conditions import CENTROIDS_ACTIVE, ROLLED_BACK, Condition
+from eldr_operator.fits.candidates import candidates, is_for_model
+from eldr_operator.locality.router_view import RouterView
+from eldr_operator.locality.routing import Table
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to write and what to say.
+
+    Parameters
+    ----------
+    table : Table
+        The next routing table.
+    condition : Condition
+        CentroidsActive.
+    is_waiting : bool
+        Whether routers should be asked again soon.
+    acks : int
+        Ready routers that use the active set.
+    """
+
+    table: Table
+    condition: Condition
+    is_waiting: bool
+    acks: int
+
+
+def decide(
+    cr: EldrDeployment,
+    fits: Sequence[EldrFit],
+    table: Table,
+    routers: Sequence[RouterView],
+    now: datetime,
+    *,
+    barred: Collection[str] = (),
+    unreached_since: datetime | None = None,
+) -> Decision:
+    """Take one step of an activation.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    fits : sequence of EldrFit
+        All of the deployment.
+    table : Table
+        As the routing ConfigMap has it.
+    routers : sequence of RouterView
+        Ready routers that are not ending.
+    now : datetime
+    barred : collection of str
+        Digests of sets that were rolled back.
+    unreached_since : datetime or None
+        Since when no router has answered; None if one does, or there is none.
+    """
+    target, pin_problem = _target(cr, fits, table, barred)
+    if target is None and (why := _is_unfit(cr, fits, table, barred)):
+        after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
+    else:
+        after = _step(cr, table, target, routers, now, barred=barred)
+    active = after.active
+    acks = sum(router.active == active.digest for router in routers) if active else 0
+    condition = pin_problem or _condition(cr, after, fits, routers, now)
+    if pin_problem and active is None:
+        condition = pin_problem._replace(status="False")
+    if unreached_since is not None and now - unreached_since >= _timeout(cr):
+        condition = _unreached(cr, routers)
+    return Decision(after, condition, _is_waiting(cr, after, routers, now), acks)
+
+
+def _says(status: str, reason: str, message: str) -> Condition:
+    return Condition(CENTROIDS_ACTIVE, status, reason, message)
+
+
+def _timeout(cr: EldrDeployment) -> timedelta:
+    return timedelta(seconds=cr.spec.centroids.ack_timeout_seconds)
+
+
+def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> bool:
+    """Tell whether routers will soon answer otherwise: some still load, or switch."""
+    if table.staged is not None and table.staged_at is not None:
+        undecided = [router for router in routers if router.refusal(table.staged) is None]
+        return bool(undecided) and now - table.staged_at < _timeout(cr)
+    active = table.active
+    return active is not None and any(
+        router.active != active.digest
+        and router.refusal(active) is None
+        and not _is_late(cr, table, router, now)
+        for router in routers
+    )
+
+
+def _target(
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]
+) -> tuple[CentroidSet | None, Condition | None]:
+    """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
+    pin = cr.spec.centroids.pin
+    if pin:
+        by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
+        # An EldrFit may have been deleted while its set is still in use: the table knows it.
+        known = by_name | {found.fit: found for found in table.sets}
+        return known.get(pin), None if pin in known else _pin_problem(pin, fits, sorted(by_name))
+    best = candidates(cr, fits, table, barred)
+    if best:
+        return best[-1].accepted_set, None
+    active, previous = table.active, table.previous
+    if active is not None and active.digest in barred and previous is not None:
+        can_serve = previous.k == cr.spec.decode.replicas and previous.digest not in barred
+        return (previous if can_serve else None), None
+    return None, None
+
+
+def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]) -> str:
+    """Return why the active set must not serve, though there is no other."""
+    active = table.active
+    if active is None or cr.spec.centroids.pin:
+        return ""
+    if active.digest in barred:
+        return ROLLED_BACK
+    other = any(fit.name == active.fit and not is_for_model(cr, fit) for fit in fits)
+    return "ModelChanged" if other else ""
+
+
+def _pin_problem(pin: str, fits: Sequence[EldrFit], accepted: list[str]) -> Condition:
+    remedy = (
+        f"pin one of: {', '.join(accepted)}"
+        if accepted
+        else "remove spec.centroids.pin until a fit is accepted"
+    )
+    for fit in fits:
+        if fit.name == pin:
+            text = f"spec.centroids.pin: EldrFit {pin} is {fit.state[1]}, not Accepted; {remedy}"
+            return _says("True", "PinNotAccepted", text)
+    return _says("True", "PinNotFound", f"spec.centroids.pin: there is no EldrFit {pin} here; {remedy}")
+
+
+def _step(
+    cr: EldrDeployment,
+    table: Table,
+    target: CentroidSet | None,
+    routers: Sequence[RouterView],
+    now: datetime,
+    *,
+    barred: Collection[str],
+) -> Table:
+    if target is None or (table.active is not None and target.digest == table.active.digest):
+        return replace(table, staged=None, staged_at=None)
+    if table.staged is None or table.staged.digest != target.digest or table.staged_at is None:
+        return replace(table, staged=target, staged_at=now)
+    loaded = sum(router.holds(target) for router in routers)
+    if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
+        return table
+    pinned = cr.spec.centroids.pin == target.fit
+    rolled_back = not pinned and table.active is not None and table.active.digest in barred
+    reason = "Pinned" if pinned else ROLLED_BACK if rolled_back else "Accepted"
+    if loaded < len(routers):
+        reason = "AckTimeout"
+    return Table(
+        epoch=table.epoch + 1,
+        active=target,
+        previous=table.active,
+        activated_at=now,
+        staged=None,
+        reason=reason,
+    )
+
+
+def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
+    remedy = (
+        f"let the operator reach port {contract.PORT_ADMIN} of the routers (examples/network-policy.yaml)"
+    )
+    if any(router.refuses_token for router in routers):
+        remedy = (
+            f"Secret {contract.admin_secret_name(cr.name)} has changed since they started: restart their pods"
+            f" (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
+        )
+    text = f"nothing is known of the routers, they go on with what they have: {_lacking(routers)}; {remedy}"
+    return _says("Unknown", "RoutersUnreachable", text)
+
+
+def _router_workload(cr: EldrDeployment) -> str:
+    return contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
+
+
+def _condition(
+    cr: EldrDeployment, table: Table, fits: Sequence[EldrFit], routers: Sequence[RouterView], now: datetime
+) -> Condition:
+    active, staged = table.active, table.staged
+    serving = "False" if active is None else "True"
+    if complaints := [f"{router.pod.name}: {router.complaint}" for router in routers if router.complaint]:
+        return _says(
+            serving, "RouterComplaint", f"the last good table stays in effect; {'; '.join(complaints)}"
+        )
+    if cr.spec.router.policy not in (contract.POLICY_ELDR, contract.POLICY_MARGINAL):
+        text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
+        return _says("False", "PolicyIgnoresCentroids", text)
+    if staged is not None and table.staged_at is not None:
+        refusals = _refusals(routers, staged)
+        if refusals:
+            return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refusals}")
+        waiting = [router for router in routers if not router.holds(staged)]
+        if waiting and now - table.staged_at >= _timeout(cr):
+            text = f"no router has loaded the set of EldrFit {staged.fit}: {_lacking(waiting)}"
+            return _says(serving, "AckTimeout", text)
+        if not routers:
+            return _says(serving, "Staging", f"the set of EldrFit {staged.fit} waits for a ready router")
+        return _says(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
+    if active is None:
+        return _says("False", "Bootstrapping", _bootstrapping(cr, fits))
+    return _active_condition(cr, table, active, routers, now)
+
+
+def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
+    meanwhile = (
+        "requests go where they add least to the expected step time"
+        if cr.spec.router.policy == contract.POLICY_MARGINAL
+        else "requests go to the engine with the fewest in flight"
+    )
+    if cr.spec.refit.suspend == "Enabled":
+        follows = "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
+    elif running := [fit.name for fit in fits if not fit.is_finished]:
+        follows = f"EldrFit {running[0]} is about to make one"
+    elif failed := sorted((fit.finished_at, fit.name, fit.state[1]) for fit in fits if fit.is_finished):
+        _, name, reason = failed[-1]
+        follows = (
+            f"EldrFit {name} ended {reason} (kubectl describe ef {name}); it is tried again, at first after"
+            " 5 minutes, later after up to 6 hours"
+        )
+    else:
+        follows = f"the first fit runs when routers hold {cr.spec.refit.min_samples} log records"
+    return f"no centroid set yet: {meanwhile}; {follows}"
+
+
+def _active_condition(
+    cr: EldrDeployment, table: Table, active: CentroidSet, routers: Sequence[RouterView], now: datetime
+) -> Condition:
+    if not routers:
+        return _says(
+            "Unknown", "NoReadyRouters", f"no router is ready to use the set of EldrFit {active.fit}"
+        )
+    if refusals := _refusals(routers, active):
+        return _says(
+            "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refusals}"
+        )
+    late = [
+        router for router in routers if router.active != active.digest and _is_late(cr, table, router, now)
+    ]
+    if late:
+        return _says(
+            "False", "AckTimeout", f"the set of EldrFit {active.fit} is not used by {_lacking(late)}"
+        )
+    if cr.spec.centroids.pin:
+        return _says(
+            "True", "Pinned", f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
+        )
+    if active.k != cr.spec.decode.replicas:
+        by = "expected step time" if cr.spec.router.policy == contract.POLICY_MARGINAL else "load"
+        text = (
+            f"the set of EldrFit {active.fit} has k={active.k} but there are {cr.spec.decode.replicas} decode"
+            f" replicas; slots without a centroid are chosen by {by} until a fit for that number is accepted"
+        )
+        return _says("True", "KMismatch", text)
+    return _says("True", "Active", f"the set of EldrFit {active.fit} is active")
+
+
+def _is_late(cr: EldrDeployment, table: Table, router: RouterView, now: datetime) -> bool:
+    since = max(filter(None, (table.activated_at, router.pod.ready_since)), default=None)
+    return since is None or now - since >= _timeout(cr)
+
+
+def _refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
+    found = [(router.pod.name, router.refusal(wanted)) for router in routers]
+    return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
+
+
+def _lacking(routers: Sequence[RouterView]) -> str:
+    return ", ".join(
+        f"router {router.pod.name} ({router.problem})" if router.problem else f"router {router.pod.name}"
+        for router in routers
+    )

@@ -1,0 +1,64 @@
+"""What is said of drift in the status of a deployment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eldr_operator import clock
+from eldr_operator.conditions import DRIFT_DETECTED, Condition
+from eldr_operator.locality import drift_day
+from eldr_operator.locality.outcome import Outcome
+from eldr_operator.models import EldrDeployment
+
+Object = dict[str, Any]
+
+_SAME = 0.5
+"""Points: a saving that differs by less is no news, and would write the status with every look."""
+
+
+def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
+    """Return the fields of ``status.locality`` that tell what placement saves, and whether traffic has changed."""
+    seen, state = outcome.seen, outcome.memory.drift
+    made: Object = _saving(cr.status.get("locality") or {}, outcome)
+    if seen.baseline is not None and seen.baseline.saving is not None:
+        made["predictedSavingPercent"] = _percent(seen.baseline.saving)
+    if state.shown is not None:
+        made |= {"driftScore": f"{state.shown.value:.2f}", "windowRequests": state.shown.requests}
+    if outcome.memory.day:
+        made["driftDay"] = drift_day.dump(outcome.memory.day)
+    if state.drift.phase == "Detected" and state.drift.changed is not None:
+        made["changedSince"] = clock.stamp(state.drift.changed)
+    return made
+
+
+def condition(outcome: Outcome) -> Condition:
+    """Return the condition DriftDetected."""
+    verdict = outcome.verdict
+    return Condition(DRIFT_DETECTED, verdict.status, verdict.reason, verdict.message)
+
+
+def centroids_condition(outcome: Outcome) -> Condition:
+    """Return the condition CentroidsActive: an active set that harms is more urgent than that it is active."""
+    found, harm = outcome.decision.condition, outcome.verdict.harm
+    if harm is None or found.status != "True" or outcome.memory.table.active is None:
+        return found
+    reason, message = harm
+    return Condition(found.type, "False" if outcome.memory.protective else "True", reason, message)
+
+
+def _saving(before: Mapping[str, Any], outcome: Outcome) -> Object:
+    saving = outcome.seen.saving
+    names = ("savingPercent", "savingErrorPercent")
+    if saving is None:
+        return {}
+    try:
+        if abs(float(before[names[0]]) - 100 * saving.share) < _SAME:
+            return {name: before[name] for name in names}
+    except (KeyError, ValueError):
+        pass
+    return dict(zip(names, (_percent(saving.share), _percent(saving.error)), strict=True))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -1,0 +1,125 @@
+"""Looks at a deployment for signs of drift: windows of traffic, what placement saves, what fits have said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from eldr_operator.drift import windows
+from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
+from eldr_operator.drift.observation import DriftFit, Observation
+from eldr_operator.fits.candidates import candidates
+from eldr_operator.kube.queue import Key
+from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.router_view import RouterView
+from eldr_operator.models import EldrDeployment, EldrFit
+
+
+class Lookout:
+    """Gathers windows; one that is being filled is forgotten with the process, and only that."""
+
+    def __init__(self) -> None:
+        self._gathering: dict[Key, windows.Gathering] = {}
+        self._window: dict[Key, windows.Window] = {}
+
+    def look(
+        self,
+        cr: EldrDeployment,
+        fits: Sequence[EldrFit],
+        before: Memory,
+        views: Sequence[RouterView],
+        now: datetime,
+    ) -> Observation:
+        """Look once more.
+
+        Parameters
+        ----------
+        cr : EldrDeployment
+        fits : sequence of EldrFit
+            All of the deployment.
+        before : Memory
+            As the routing ConfigMap has it.
+        views : sequence of RouterView
+        now : datetime
+        """
+        active, key, spec = before.table.active, (cr.namespace, cr.name), cr.spec.refit.drift
+        if active is not None:
+            traffic = [view.traffic for view in views if view.traffic is not None]
+            self._gathering[key], full = windows.advance(
+                self._gathering.get(key),
+                active.digest,
+                traffic,
+                now,
+                requests=spec.window_requests,
+                seconds=spec.window_seconds,
+            )
+            if full is not None:
+                self._window[key] = full
+        previous = before.table.previous
+        return Observation(
+            digest=None if active is None else active.digest,
+            activated=before.table.activated_at,
+            previous=previous.digest
+            if previous is not None and previous.k == cr.spec.decode.replicas
+            else None,
+            pinned=active is not None and cr.spec.centroids.pin == active.fit,
+            policy=cr.spec.router.policy,
+            baseline=None if active is None else _baseline(before.baselines.get(active.digest)),
+            window=self._window.get(key),
+            saving=most_telling([view.saving for view in views if view.saving is not None]),
+            harms=_harms(fits, before.table.activated_at),
+            fits=tuple(filter(None, (_caused(cr, fit) for fit in fits))),
+            busy=_busy(cr, fits, before),
+            samples=sum(view.samples for view in views),
+            min_samples=cr.spec.refit.min_samples,
+            suspended=cr.spec.refit.suspend == "Enabled",
+            sample_rate=cr.spec.signatures.sample_percent / 100,
+        )
+
+    def forget(self, key: Key) -> None:
+        """Drop what is known of a deployment that is gone."""
+        self._gathering.pop(key, None)
+        self._window.pop(key, None)
+
+
+def _baseline(stored: Mapping[str, Any] | None) -> Baseline | None:
+    try:
+        return read_baseline(stored) if stored else None
+    except ValueError:
+        return None  # of another version; the next fit stores one that can be read
+
+
+def _harms(fits: Sequence[EldrFit], activated: datetime | None) -> str | None:
+    """Return the last fit that held recent records against the active set and found that it harms."""
+    said = [
+        (fit.finished_at, fit.name)
+        for fit in fits
+        if fit.is_finished
+        and fit.status.get("activeSetHarms")
+        and activated is not None
+        and fit.finished_at > activated
+    ]
+    return max(said)[1] if said else None
+
+
+def _caused(cr: EldrDeployment, fit: EldrFit) -> DriftFit | None:
+    found = re.fullmatch(rf"{re.escape(cr.name)}-drift-([1-9]\d*)", fit.name)
+    if found is None or fit.spec.trigger != "Drift":
+        return None
+    finished = fit.finished_at if fit.is_finished else None
+    return DriftFit(int(found[1]), fit.metadata.creation_timestamp, finished)
+
+
+def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | None:
+    """Return the fit that runs, or whose set is accepted and not active yet."""
+    table = before.table
+    running = [fit.name for fit in fits if not fit.is_finished]
+    if running:
+        return min(running)
+    active = None if table.active is None else table.active.fit
+    waiting = [fit.name for fit in candidates(cr, fits, table, before.drift.barred) if fit.name != active]
+    if waiting:
+        return waiting[-1]
+    return None if table.staged is None else table.staged.fit

@@ -1,0 +1,78 @@
+"""What a pass saw of the routers, and what it did about centroids and fits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from eldr_operator.conditions import Condition
+from eldr_operator.drift.decide import Verdict
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.state import State
+from eldr_operator.locality.activation import Decision
+from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.router_view import RouterView
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What routers say, and what follows for the routing table.
+
+    Parameters
+    ----------
+    routers : sequence of RouterView
+        Ready ones.
+    before : Memory
+        As the routing ConfigMap has it.
+    decision : Decision
+        What the table is to become.
+    seen : Observation
+        Of drift.
+    drift : State
+        What is known of it now.
+    verdict : Verdict
+        What follows.
+    """
+
+    routers: Sequence[RouterView]
+    before: Memory
+    decision: Decision
+    seen: Observation
+    drift: State
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was decided and carried out.
+
+    Parameters
+    ----------
+    routers : sequence of RouterView
+    memory : Memory
+        As it was written.
+    decision : Decision
+        The activation's last step.
+    seen : Observation
+        Of drift.
+    verdict : Verdict
+        On it.
+    signatures : Condition
+    wake_at : datetime or None
+        When the next fit is due.
+    is_unfinished : bool
+        Whether a fit was created or has finished, and more follows from it at once.
+    refused : str
+        Why the routing table could not be written; empty if it was.
+    """
+
+    routers: Sequence[RouterView]
+    memory: Memory
+    decision: Decision
+    seen: Observation
+    verdict: Verdict
+    signatures: Condition
+    wake_at: datetime | None
+    is_unfinished: bool
+    refused: str

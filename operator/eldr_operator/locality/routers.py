@@ -1,0 +1,35 @@
+"""Reads what routers say of themselves from their admin ports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import httpx
+
+from eldr import contract
+from eldr_operator.locality.router_view import RouterPod, RouterView
+
+_TIMEOUT = httpx.Timeout(3.0, connect=1.0)
+
+
+async def look(client: httpx.AsyncClient, pods: Sequence[RouterPod], token: str) -> list[RouterView]:
+    """Read the state of routers, all at once. A router that does not answer is a view with a problem."""
+    return list(await asyncio.gather(*(_look(client, pod, token) for pod in pods)))
+
+
+async def _look(client: httpx.AsyncClient, pod: RouterPod, token: str) -> RouterView:
+    host = f"[{pod.address}]" if ":" in pod.address else pod.address
+    url = f"http://{host}:{contract.PORT_ADMIN}{contract.PATH_STATE}"
+    try:
+        answer = await client.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT)
+        answer.raise_for_status()
+        return RouterView.of(pod, answer.json())
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        return RouterView(pod, problem=f"answers {status}", refuses_token=status == httpx.codes.UNAUTHORIZED)
+    except httpx.HTTPError as error:
+        # The class, not the text: texts hold ports and errno, and would rewrite the status.
+        return RouterView(pod, problem=f"does not answer ({type(error).__name__})")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return RouterView(pod, problem="answers what this operator cannot read; are the versions the same?")

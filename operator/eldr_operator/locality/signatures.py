@@ -1,0 +1,126 @@
+"""Whether prefill engines tell which experts they used, as far as routers saw it lately. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
+from eldr_operator.locality.router_view import RouterView
+from eldr_operator.models import EldrDeployment
+
+WINDOW = timedelta(seconds=30)
+"""Least time that a judgement covers."""
+LEAST_ANSWERS = 10
+"""Fewer prefill answers say nothing; the window grows until there are as many."""
+TOLERATED = 0.05
+"""Share of answers without usable counts that is not worth a complaint: a restarting engine, an odd prompt."""
+
+_UNSEEN = Condition(
+    SIGNATURES_REPORTED,
+    "Unknown",
+    "NoTraffic",
+    f"routers have not seen {LEAST_ANSWERS} prefill answers yet, or the operator has just begun to look",
+)
+_READ_MORE = "see docs/guides/vllm.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the routers' counters were when it began.
+
+    Parameters
+    ----------
+    since : datetime
+    start : mapping
+        Router id to prefill answers by quality.
+    """
+
+    since: datetime
+    start: Mapping[str, Mapping[str, int]]
+
+
+def advance(
+    window: Window | None, views: Sequence[RouterView], now: datetime
+) -> tuple[Window, Mapping[str, int] | None]:
+    """Look at the routers once more.
+
+    Routers count from their start and change their id with it, so only what one id counted more since the window
+    began is recent.
+
+    Returns
+    -------
+    window : Window
+        To look through the next time.
+    answers : mapping or None
+        Recent prefill answers by quality, once there are enough; the window then begins anew.
+    """
+    current = {view.router: view.signatures for view in views if view.router}
+    if window is None:
+        return Window(now, current), None
+    recent: Counter[str] = Counter()
+    for router, counted in current.items():
+        before = window.start.get(router, counted)
+        recent.update({quality: number - before.get(quality, 0) for quality, number in counted.items()})
+    if now - window.since >= WINDOW and recent.total() >= LEAST_ANSWERS:
+        return Window(now, current), dict(recent)
+    return Window(window.since, {**current, **window.start}), None
+
+
+def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
+    """Judge recent prefill answers; without any, what was said before stays said."""
+    if answers is None:
+        return _said_before(cr.status) or _UNSEEN
+    total = sum(answers.values())
+    missing, unreadable, inexact = (
+        answers.get(quality, 0) / total for quality in ("no_signature", "wire_error", "inexact")
+    )
+    if unreadable > TOLERATED:
+        text = (
+            f"{unreadable:.0%} of recent prefill answers carried expert counts that routers cannot read; they "
+            f"{_placed(cr)}. Use the same version for operator, router and engine plugin"
+        )
+        return _says("False", "Unreadable", text)
+    if missing > TOLERATED:
+        text = (
+            f"{missing:.0%} of recent prefill answers carried no expert counts; they {_placed(cr)}, and are "
+            f"never fitted. {_remedy(cr)}"
+        )
+        return _says("False", "Missing", text)
+    if inexact > TOLERATED:
+        text = (
+            f"{inexact:.0%} of recent prefill answers carried incomplete expert counts; they are placed by them, but "
+            f"never fitted. Remove what hides tokens from the count; {_READ_MORE}"
+        )
+        return _says("False", "Inexact", text)
+    return _says("True", "Reported", "prefill engines report the experts of their requests")
+
+
+def _says(status: str, reason: str, message: str) -> Condition:
+    return Condition(SIGNATURES_REPORTED, status, reason, message)
+
+
+def _placed(cr: EldrDeployment) -> str:
+    if cr.spec.router.policy == POLICY_MARGINAL:
+        return "count as requests of the pool's mean"
+    return "are placed by load" if cr.spec.router.policy == POLICY_ELDR else "are placed as all others"
+
+
+def _remedy(cr: EldrDeployment) -> str:
+    if cr.spec.engine.type == "vLLM":
+        return (
+            "Look for eldr in the log of a prefill engine (container engine): its plugin was not loaded, or the "
+            f"model's kernels hide the routing; {_READ_MORE}"
+        )
+    return "Look at the log of a prefill engine (container engine)"
+
+
+def _said_before(status: Mapping[str, Any]) -> Condition | None:
+    for condition in status.get("conditions", ()):
+        if condition["type"] == SIGNATURES_REPORTED:
+            return _says(condition["status"], condition["reason"], condition["message"])
+    return None

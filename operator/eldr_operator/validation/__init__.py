@@ -1,0 +1,1 @@
+"""Checks of an EldrDeployment that its schema cannot make."""

@@ -1,0 +1,40 @@
+"""Checks that a CRD's CEL rules cannot make. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from eldr import contract
+from eldr_operator.errors import Problem
+from eldr_operator.models import EldrDeployment
+from eldr_operator.validation import arguments, patches, routers, schedule, templates, variables
+
+
+def problems(cr: EldrDeployment) -> list[Problem]:
+    """Return every problem of a resource that the API server could not see."""
+    return [
+        *schedule.problems(cr.spec.refit),
+        *arguments.problems(cr),
+        *routers.problems(cr),
+        *variables.problems(cr),
+        *templates.problems(cr),
+        *patches.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
+        *patches.problems(cr.spec.decode.pod_template, "spec.decode.podTemplate"),
+    ]
+
+
+def blocked_roles(cr: EldrDeployment, found: Iterable[Problem]) -> set[str]:
+    """Return the roles whose workload must stay as it is, because a field that it is made from cannot be used."""
+    router = contract.ROLE_PREFILL if cr.spec.router.placement == "Sidecar" else contract.ROLE_ROUTER
+    fields = {
+        contract.ROLE_PREFILL: ["spec.prefill.", "spec.engine."],
+        contract.ROLE_DECODE: ["spec.decode.", "spec.engine."],
+        contract.ROLE_ROUTER: [],
+    }
+    fields[router].append("spec.router.")
+    unusable = [problem.field for problem in found]
+    return {
+        role
+        for role, prefixes in fields.items()
+        if any(field.startswith(tuple(prefixes)) for field in unusable)
+    }

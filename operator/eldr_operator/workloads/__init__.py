@@ -1,0 +1,1 @@
+"""What runs for an EldrDeployment: engines, routers, and what they need around them."""

@@ -1,0 +1,102 @@
+"""Writes the children of an EldrDeployment."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from typing import Any
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.errors import ApiError, OwnedElsewhereError
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.apply import Applier, owned_elsewhere, owner_uids
+from eldr_operator.kube.cluster import Snapshot
+from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads import desired
+
+Object = dict[str, Any]
+
+
+class Children:
+    """Writes children.
+
+    Parameters
+    ----------
+    api : Api
+    applier : Applier
+    image : str
+        Image of our own programs where the resource names none.
+    """
+
+    def __init__(self, api: Api, applier: Applier, image: str) -> None:
+        self._api = api
+        self._applier = applier
+        self._image = image
+
+    async def apply(
+        self, cr: EldrDeployment, shards: Collection[str], live: Snapshot, broken: Collection[str]
+    ) -> dict[tuple[str, str], str]:
+        """Bring all children to their desired state.
+
+        A child that the API server refuses does not keep the others from being written.
+
+        Parameters
+        ----------
+        cr : EldrDeployment
+        shards : collection of str
+            ConfigMaps of the centroid sets that routers may be asked to load.
+        live : Snapshot
+        broken : collection of str
+            Roles whose workload stays as it is, because a field that it is made from cannot be used.
+
+        Returns
+        -------
+        dict
+            Kind and name of children that could not be written, and why.
+        """
+        untouched = {meta.child_name(cr, role) for role in broken}
+        wanted = desired.children(_without_pod_templates(cr, broken), shards, self._image)
+        refused: dict[tuple[str, str], str] = {}
+        for manifest in wanted:
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
+            if kind in {"Deployment", "StatefulSet"} and name in untouched:
+                continue
+            try:
+                owned = live.owned(kind, name, cr.metadata.uid)
+                await self._applier.apply((cr.namespace, cr.name), manifest, owned)
+            except OwnedElsewhereError as error:
+                refused[kind, name] = str(error)
+            except ApiError as error:
+                refused[kind, name] = f"{kind} {name}: {error.message or error}"
+        for kind, surplus in live.surplus(wanted, cr.metadata.uid):
+            await self._applier.delete(kind, surplus)
+        return refused
+
+    async def ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> str | None:
+        """Create the Secret of the admin ports where there is none; return what is wrong with a foreign one."""
+        name, found = contract.admin_secret_name(cr.name), live.secret
+        if found is None:
+            token = secrets.token_urlsafe(32)
+            manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
+            try:
+                await self._applier.create(manifest)
+            except ApiError as error:
+                if error.status != 409:
+                    return f"Secret {name}: {error.message or error}"
+            return None
+        if cr.metadata.uid not in owner_uids(found):
+            return str(owned_elsewhere("Secret", cr.name, found))
+        if not live.token:
+            return (
+                f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is made anew"
+            )
+        return None
+
+
+def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:
+    patched = {contract.ROLE_PREFILL: cr.spec.prefill, contract.ROLE_DECODE: cr.spec.decode}
+    plain = {
+        role: spec.model_copy(update={"pod_template": {}}) for role, spec in patched.items() if role in roles
+    }
+    return cr.model_copy(update={"spec": cr.spec.model_copy(update=plain)})

@@ -1,0 +1,40 @@
+"""Desired state: custom resource -> manifests. Pure: no clock, no cluster, no randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from eldr_operator import meta
+from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads import engines, network, rbac, router
+
+Object = dict[str, Any]
+
+
+def children(cr: EldrDeployment, shards: Iterable[str], image: str) -> list[Object]:
+    """Return all children of a deployment but its routing ConfigMap, in the order in which they are applied.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    shards : iterable of str
+        ConfigMaps of the centroid sets that routers may be asked to load.
+    image : str
+        Image of our own programs where the resource names none.
+    """
+    workloads = [engines.prefill(cr, image), engines.decode(cr, image)]
+    if cr.spec.router.placement == "Deployment":
+        workloads.append(router.deployment(cr, image))
+    return [
+        *rbac.accounts(cr),
+        *rbac.roles(cr, shards),
+        *network.services(cr),
+        *workloads,
+        *network.budgets(cr),
+    ]
+
+
+def admin_secret(cr: EldrDeployment, name: str, key: str, token: str) -> Object:
+    """Return the Secret that guards the admin ports; created once, never applied."""
+    return meta.manifest("v1", "Secret", cr, name, meta.ROUTER) | {"stringData": {key: token}}

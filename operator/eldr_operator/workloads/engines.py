@@ -1,0 +1,93 @@
+"""Prefill Deployment and decode StatefulSet, whatever the engine. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.workloads import router, simulator, vllm
+from eldr_operator.workloads.podpatch import patched
+from eldr_operator.workloads.pods import EnginePod
+
+Object = dict[str, Any]
+
+_MAKERS = {"Simulator": simulator.engine_pod, "vLLM": vllm.engine_pod}
+_PROGRESS_MARGIN_SECONDS = 600
+"""On top of an engine's start-up: scheduling and pulling its image; Kubernetes' own deadline of a rollout."""
+
+
+def prefill(cr: EldrDeployment, image: str) -> Object:
+    """Return the Deployment of prefill engines, with a router in each pod for placement Sidecar."""
+    head = meta.manifest(
+        "apps/v1", "Deployment", cr, meta.child_name(cr, contract.ROLE_PREFILL), contract.ROLE_PREFILL
+    )
+    engine = _engine(cr, contract.ROLE_PREFILL, cr.spec.prefill, image)
+    spec = _pod_spec(cr, cr.spec.prefill, engine)
+    extra: dict[str, str] = {}
+    if cr.spec.router.placement == "Sidecar":
+        extra[contract.LABEL_ROUTER] = "true"
+        sidecar = router.container(cr, image) | {"restartPolicy": "Always"}
+        # The kubelet stops a native sidecar after the engine: its streams get their time on top of the engine's.
+        grace = cr.spec.router.drain_seconds + spec["terminationGracePeriodSeconds"]
+        spec |= {
+            "serviceAccountName": meta.child_name(cr, meta.ROUTER),
+            "terminationGracePeriodSeconds": grace,
+            "initContainers": [*engine.init_containers, sidecar],
+            "volumes": [*spec["volumes"], *router.volumes()],
+        }
+    selector = meta.role_selector(cr, contract.ROLE_PREFILL)
+    deployment: Object = {
+        "replicas": cr.spec.prefill.replicas,
+        "selector": {"matchLabels": selector},
+        "template": _template(head, selector | extra, spec, cr.spec.prefill.pod_template),
+    }
+    if engine.startup_seconds is not None:
+        deployment["progressDeadlineSeconds"] = engine.startup_seconds + _PROGRESS_MARGIN_SECONDS
+    return head | {"spec": deployment}
+
+
+def decode(cr: EldrDeployment, image: str) -> Object:
+    """Return the StatefulSet of decode engines, whose ordinals are the slots of centroids."""
+    name = meta.child_name(cr, contract.ROLE_DECODE)
+    head = meta.manifest("apps/v1", "StatefulSet", cr, name, contract.ROLE_DECODE)
+    spec = _pod_spec(cr, cr.spec.decode, _engine(cr, contract.ROLE_DECODE, cr.spec.decode, image))
+    selector = meta.role_selector(cr, contract.ROLE_DECODE)
+    return head | {
+        "spec": {
+            "replicas": cr.spec.decode.replicas,
+            "serviceName": name,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": selector},
+            "template": _template(head, selector, spec, cr.spec.decode.pod_template),
+        }
+    }
+
+
+def _template(head: Object, identity: dict[str, str], spec: Object, patch: Object) -> Object:
+    pod_labels = head["metadata"]["labels"] | identity
+    template = patched({"metadata": {"labels": pod_labels}, "spec": spec}, patch)
+    # A patch may add labels, but never those that Services, routers and selectors go by.
+    labels = template["metadata"].get("labels") or {}
+    added = {key: value for key, value in labels.items() if not key.startswith(f"{contract.GROUP}/")}
+    template["metadata"]["labels"] = added | pod_labels
+    return template
+
+
+def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
+    return _MAKERS[cr.spec.engine.type](cr, role, spec, image)
+
+
+def _pod_spec(cr: EldrDeployment, spec: RoleSpec, engine: EnginePod) -> Object:
+    made: Object = {
+        "serviceAccountName": meta.child_name(cr, meta.ENGINE),
+        "automountServiceAccountToken": False,
+        "securityContext": engine.security,
+        "terminationGracePeriodSeconds": spec.drain_seconds + router.MARGIN_SECONDS,
+        "containers": [engine.container],
+        "volumes": [*engine.volumes],
+    }
+    if engine.init_containers:
+        made["initContainers"] = [*engine.init_containers]
+    return made

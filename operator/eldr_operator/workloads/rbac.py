@@ -1,0 +1,58 @@
+"""ServiceAccounts, Roles and RoleBindings: each program gets what it calls, and nothing else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.models import EldrDeployment
+
+Object = dict[str, Any]
+
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def accounts(cr: EldrDeployment) -> list[Object]:
+    """Return the ServiceAccounts of routers, engines and fits; engines have no permission and no token."""
+    return [
+        meta.manifest("v1", "ServiceAccount", cr, meta.child_name(cr, component), component)
+        | {"automountServiceAccountToken": component == meta.FIT}
+        for component in (meta.ROUTER, meta.ENGINE, meta.FIT)
+    ]
+
+
+def roles(cr: EldrDeployment, shards: Iterable[str]) -> list[Object]:
+    """Return the Roles of routers and fits, and their bindings.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    shards : iterable of str
+        ConfigMaps of the centroid sets that routers may be asked to load.
+    """
+    router = [
+        _rule(["pods"], ["get", "list", "watch"]),
+        _rule(["configmaps"], ["get", "watch"], [contract.routing_name(cr.name), *sorted(set(shards))]),
+    ]
+    fit = [_rule(["pods"], ["get", "list"]), _rule(["configmaps"], ["get", "create"])]
+    made = []
+    for component, rules in ((meta.ROUTER, router), (meta.FIT, fit)):
+        name = meta.child_name(cr, component)
+        role = meta.manifest(f"{_RBAC}/v1", "Role", cr, name, component)
+        binding = meta.manifest(f"{_RBAC}/v1", "RoleBinding", cr, name, component)
+        made += [
+            role | {"rules": rules},
+            binding
+            | {
+                "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": cr.namespace}],
+            },
+        ]
+    return made
+
+
+def _rule(kinds: list[str], verbs: list[str], names: list[str] | None = None) -> Object:
+    rule: Object = {"apiGroups": [""], "resources": kinds, "verbs": verbs}
+    return rule | {"resourceNames": names} if names else rule

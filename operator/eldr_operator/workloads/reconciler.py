@@ -1,0 +1,61 @@
+"""Brings everything that runs for an EldrDeployment to its desired state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.kube.cluster import Snapshot
+from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads import roles
+from eldr_operator.workloads.children import Children
+from eldr_operator.workloads.roles import Workloads
+
+_ACCESS = {"ServiceAccount", "Role", "RoleBinding"}
+
+
+async def reconcile(
+    cr: EldrDeployment,
+    children: Children,
+    live: Snapshot,
+    *,
+    broken: Collection[str],
+    shards: Collection[str],
+    ready_routers: int,
+) -> Workloads:
+    """Write the children, and tell how those that were there are doing.
+
+    Parameters
+    ----------
+    cr : EldrDeployment
+    children : Children
+        Writes them.
+    live : Snapshot
+    broken : collection of str
+        Roles whose workload stays as it is, because a field that it is made from cannot be used.
+    shards : collection of str
+        ConfigMaps that routers must be allowed to read.
+    ready_routers : int
+    """
+    secret_problem = await children.ensure_secret(cr, live)
+    unwritten = await children.apply(cr, shards, live, broken)
+    refused = [*unwritten.values(), *filter(None, [secret_problem])]
+
+    def role(type_: str, name: str, kind: str, desired: int) -> roles.Role:
+        workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
+        return roles.role(type_, workload, desired, roles.of_role(live.pods, name))
+
+    prefill = role("PrefillReady", contract.ROLE_PREFILL, "Deployment", cr.spec.prefill.replicas)
+    if cr.spec.router.placement == "Sidecar":
+        router = replace(prefill, type="RouterReady", ready=min(ready_routers, prefill.desired))
+    else:
+        router = role("RouterReady", contract.ROLE_ROUTER, "Deployment", cr.router_replicas)
+    return Workloads(
+        prefill=prefill,
+        decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
+        router=router,
+        refused=refused,
+        is_readable=not any(kind in _ACCESS for kind, _ in unwritten),
+    )

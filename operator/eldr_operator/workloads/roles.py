@@ -1,0 +1,129 @@
+"""Live children -> what they amount to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eldr import contract
+from eldr_operator.conditions import Condition
+
+Object = Mapping[str, Any]
+
+_WAITING = {
+    "ImagePullBackOff": "ImagePull",
+    "ErrImagePull": "ImagePull",
+    "InvalidImageName": "ImagePull",
+    "CrashLoopBackOff": "CrashLoop",
+    "CreateContainerConfigError": "ContainerConfig",
+    "CreateContainerError": "ContainerConfig",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Pods of one role.
+
+    Parameters
+    ----------
+    type : str
+        Of its condition, for example ``DecodeReady``.
+    desired, ready, existing : int
+    is_current : bool
+        Whether every pod wanted runs the newest template.
+    trouble : Condition or None
+        Why pods are not ready, as far as Kubernetes says.
+    """
+
+    type: str
+    desired: int
+    ready: int = 0
+    existing: int = 0
+    is_current: bool = False
+    trouble: Condition | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all pods wanted are ready with the newest template."""
+        return self.is_current and self.ready >= self.desired
+
+    @property
+    def condition(self) -> Condition:
+        """What it amounts to."""
+        text = f"{self.ready} of {self.desired} pods ready"
+        if self.is_ready:
+            return Condition(self.type, "True", "AllReady", text)
+        if self.trouble is not None:
+            return self.trouble._replace(type=self.type, message=f"{text}; {self.trouble.message}")
+        if self.ready >= self.desired:
+            return Condition(
+                self.type, "False", "RolloutInProgress", f"{text}, not all with the newest template"
+            )
+        return Condition(self.type, "False", "PodsNotReady", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """What runs, as far as it could be brought to its desired state.
+
+    Parameters
+    ----------
+    prefill, decode, router : Role
+    refused : sequence of str
+        Children that could not be written, and why.
+    is_readable : bool
+        Whether routers have the rights to read the centroid sets in use.
+    """
+
+    prefill: Role
+    decode: Role
+    router: Role
+    refused: Sequence[str] = ()
+    is_readable: bool = True
+
+
+def role(type_: str, workload: Object | None, desired: int, pods: Iterable[Object]) -> Role:
+    """Sum up a Deployment or StatefulSet and its pods."""
+    if workload is None:
+        return Role(type_, desired)
+    status = workload.get("status") or {}
+    seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
+    current = status.get("updatedReplicas", 0) >= desired and seen
+    return Role(
+        type=type_,
+        desired=desired,
+        ready=min(status.get("readyReplicas", 0), desired),
+        existing=status.get("replicas", 0),
+        is_current=current and status.get("replicas", 0) <= desired,
+        trouble=_refused(type_, status) or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
+    )
+
+
+def of_role(pods: Iterable[Object], name: str) -> list[Object]:
+    """Return the pods of a role, by name."""
+    found = [pod for pod in pods if pod["metadata"].get("labels", {}).get(contract.LABEL_ROLE) == name]
+    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _refused(type_: str, status: Object) -> Condition | None:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return Condition(type_, "False", "PodsRefused", condition.get("message", ""))
+    return None
+
+
+def _trouble(type_: str, pod: Object) -> Condition | None:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return Condition(
+                type_, "False", "InsufficientCapacity", f"pod {name}: {condition.get('message', '')}"
+            )
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if reason := _WAITING.get(waiting.get("reason", "")):
+            # The kubelet's message holds a growing delay; repeating it would rewrite the status for ever.
+            text = f"container {container['name']} of pod {name}: {waiting['reason']}; see kubectl describe pod {name}"
+            return Condition(type_, "False", reason, text)
+    return None

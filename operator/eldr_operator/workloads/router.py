@@ -1,0 +1,102 @@
+"""The router: a native sidecar of prefill pods, or a Deployment of its own. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads import pods
+
+Object = dict[str, Any]
+
+MARGIN_SECONDS = 15
+"""Between the end of draining and SIGKILL."""
+LOG_DIR = "/var/lib/eldr/siglog"
+_TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+_TOKEN_SECONDS = 3607
+
+
+def container(cr: EldrDeployment, image: str) -> Object:
+    """Return the router container."""
+    spec, log = cr.spec.router, cr.spec.signatures
+    return {
+        "name": contract.CONTAINER_ROUTER,
+        "image": spec.image or image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": ["eldr"],
+        "args": [
+            "router",
+            "--source=kubernetes",
+            f"--namespace=$({contract.ENV_POD_NAMESPACE})",
+            f"--deployment={cr.name}",
+            f"--host=$({contract.ENV_POD_IP})",
+            f"--port={contract.PORT_ROUTER}",
+            f"--admin-port={contract.PORT_ADMIN}",
+            f"--log-dir={LOG_DIR}",
+            f"--log-mebibytes={log.retention_mebibytes}",
+            f"--log-hours={log.retention_hours}",
+            f"--drain-seconds={spec.drain_seconds}",
+            *spec.args,
+        ],
+        "env": pods.environment(spec.env, [pods.admin_token(cr.name)]),
+        "ports": [
+            {"name": "http", "containerPort": contract.PORT_ROUTER, "protocol": "TCP"},
+            {"name": "admin", "containerPort": contract.PORT_ADMIN, "protocol": "TCP"},
+        ],
+        "resources": pods.resources(spec.resources),
+        "startupProbe": pods.probe(contract.PATH_HEALTH, contract.PORT_ROUTER, period=1, failures=60),
+        "livenessProbe": pods.probe(
+            contract.PATH_HEALTH, contract.PORT_ROUTER, period=10, failures=3, timeout=5
+        ),
+        "readinessProbe": pods.probe(contract.PATH_READY, contract.PORT_ROUTER, period=2, failures=2),
+        "securityContext": pods.UNPRIVILEGED,
+        "volumeMounts": [
+            {"name": "api-token", "mountPath": _TOKEN_DIR, "readOnly": True},
+            {"name": "siglog", "mountPath": LOG_DIR},
+            {"name": "router-tmp", "mountPath": "/tmp"},  # noqa: S108 - inside the container, an emptyDir
+        ],
+    }
+
+
+def volumes() -> list[Object]:
+    """Return the router's volumes; only its container mounts the API token."""
+    token = {"path": "token", "expirationSeconds": _TOKEN_SECONDS}
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources: list[Object] = [
+        {"serviceAccountToken": token},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    return [
+        {"name": "api-token", "projected": {"sources": sources}},
+        {"name": "siglog", "emptyDir": {}},
+        {"name": "router-tmp", "emptyDir": {}},
+    ]
+
+
+def deployment(cr: EldrDeployment, image: str) -> Object:
+    """Return the Deployment of routers, for placement Deployment."""
+    selector = meta.role_selector(cr, contract.ROLE_ROUTER)
+    head = meta.manifest(
+        "apps/v1", "Deployment", cr, meta.child_name(cr, contract.ROLE_ROUTER), contract.ROLE_ROUTER
+    )
+    pod_labels = head["metadata"]["labels"] | selector | {contract.LABEL_ROUTER: "true"}
+    return head | {
+        "spec": {
+            "replicas": cr.router_replicas,
+            "selector": {"matchLabels": selector},
+            "template": {
+                "metadata": {"labels": pod_labels},
+                "spec": {
+                    "serviceAccountName": meta.child_name(cr, meta.ROUTER),
+                    "automountServiceAccountToken": False,
+                    "securityContext": pods.POD_SECURITY,
+                    "terminationGracePeriodSeconds": cr.spec.router.drain_seconds + MARGIN_SECONDS,
+                    "containers": [container(cr, image)],
+                    "volumes": volumes(),
+                },
+            },
+        }
+    }

@@ -1,0 +1,154 @@
+"""The engine ``vLLM``: a stock image, into which an init container brings the plugin that counts experts. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from eldr import contract
+from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.workloads import pods
+from eldr_operator.workloads.pods import EnginePod
+
+Object = dict[str, Any]
+
+IMAGE: Final = "vllm/vllm-openai-rocm:v0.32.0"
+"""The version that the plugin was proved with."""
+STARTUP_SECONDS: Final = 3600
+"""Loading weights from a cold cache and compiling kernels may take so long."""
+
+PLUGIN: Final = "eldr"
+"""The name by which vLLM loads the plugin."""
+PLUGIN_DIR: Final = "/eldr/plugin"
+PLUGIN_CONTAINER: Final = "eldr-plugin"
+_CACHE_DIR: Final = "/eldr/cache"
+SIDE_CHANNEL_PORT: Final = 5600
+"""vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
+_SHARED_MEMORY: Final = "16Gi"
+_SEQUENCES: Final = 256
+"""Room of decode engines in any case, so that a lower limit of the routers needs no restart."""
+_STARTUP_PERIOD: Final = 10
+_QUIET_PATHS: Final = (
+    contract.PATH_HEALTH,
+    contract.PATH_METRICS,
+    "/v1/models",
+    contract.PATH_ACTIVATIONS,
+)
+
+
+def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
+    """Return what is vLLM's own in a pod of a role."""
+    engine = cr.spec.engine
+    container = pods.engine_container(
+        cr,
+        spec,
+        image=engine.image or IMAGE,
+        command=["vllm"],
+        args=_arguments(cr, role, spec),
+        env=_environment(cr),
+    )
+    container["ports"].append({"name": "nixl", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"})
+    health, port = contract.PATH_HEALTH, contract.PORT_ENGINE
+    container |= {
+        "startupProbe": pods.probe(
+            health, port, period=_STARTUP_PERIOD, failures=STARTUP_SECONDS // _STARTUP_PERIOD, timeout=5
+        ),
+        "livenessProbe": pods.probe(health, port, period=10, failures=6, timeout=5),
+        "readinessProbe": pods.probe(health, port, period=5, failures=3, timeout=5),
+        # Stock images run as root, which owns the devices, and compile kernels into their own file system.
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - inside the container
+            {"name": "cache", "mountPath": _CACHE_DIR},
+            {"name": "plugin", "mountPath": PLUGIN_DIR, "readOnly": True},
+        ],
+    }
+    return EnginePod(
+        container=container,
+        security={"seccompProfile": pods.POD_SECURITY["seccompProfile"]},
+        volumes=(
+            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}},
+            {"name": "cache", "emptyDir": {}},
+            {"name": "plugin", "emptyDir": {}},
+        ),
+        init_containers=(_plugin(image),),
+        startup_seconds=STARTUP_SECONDS,
+    )
+
+
+def _plugin(image: str) -> Object:
+    """Return the init container that copies our package, without dependencies, to where vLLM finds it."""
+    return {
+        "name": PLUGIN_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["eldr"],
+        "args": ["engine-plugin", PLUGIN_DIR],
+        "securityContext": pods.UNPRIVILEGED,
+        "volumeMounts": [{"name": "plugin", "mountPath": PLUGIN_DIR}],
+    }
+
+
+def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
+    parallel = [f"--tensor-parallel-size={spec.gpus}"] if spec.gpus > 1 else []
+    # as many as routers send, whatever vLLM's default on this hardware: those that wait may lose their KV
+    sequences = max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
+    batch = [f"--max-num-seqs={sequences}"] if role == contract.ROLE_DECODE else []
+    return [
+        "serve",
+        cr.spec.model.uri,
+        f"--served-model-name={cr.served_model}",
+        f"--host=$({contract.ENV_POD_IP})",
+        f"--port={contract.PORT_ENGINE}",
+        f"--kv-transfer-config={_kv_transfer(cr, role)}",
+        f"--shutdown-timeout={spec.drain_seconds}",
+        *parallel,
+        *batch,
+        "--no-async-scheduling",  # decode-time activations are proved for synchronous scheduling only
+        f"--disable-access-log-for-endpoints={','.join(_QUIET_PATHS)}",
+        *cr.spec.engine.args,
+        *spec.args,
+    ]
+
+
+def _kv_transfer(cr: EldrDeployment, role: str) -> str:
+    """Return the connectors: NIXL moves KV blocks, ours counts experts beside it and keeps the deadlines of pulls.
+
+    Never an ``engine_id``: a restarted engine with the id of the old one is refused by all that knew the old one.
+    """
+    is_prefill = role == contract.ROLE_PREFILL
+    kv_role = "kv_producer" if is_prefill else "kv_consumer"
+    transport: Object = {"kv_connector": "NixlConnector", "kv_role": kv_role}
+    if is_prefill:
+        transport["kv_connector_extra_config"] = {"kv_lease_duration": cr.spec.engine.lease_seconds}
+    counting = {"kv_connector": "EldrConnector", "kv_role": kv_role}
+    # On decode engines ours is asked first: of a pull that it refuses NIXL then frees the blocks at once.
+    connectors = [transport, counting] if is_prefill else [counting, transport]
+    config: Object = {
+        "kv_connector": "MultiConnector",
+        "kv_role": kv_role,
+        "kv_connector_extra_config": {"connectors": connectors},
+    }
+    if not is_prefill:
+        # Recomputing hides a lost prefill from the router, which knows better where to send the request next.
+        config["kv_load_failure_policy"] = "fail"
+    return json.dumps(config, separators=(",", ":"))
+
+
+def _environment(cr: EldrDeployment) -> list[Object]:
+    values = {
+        "VLLM_PLUGINS": PLUGIN,
+        "PYTHONPATH": PLUGIN_DIR,
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if cr.spec.engine.model_runner == "V2" else "0",
+        "HOME": _CACHE_DIR,
+        "XDG_CACHE_HOME": _CACHE_DIR,
+        "VLLM_CACHE_ROOT": f"{_CACHE_DIR}/vllm",
+        "TRITON_CACHE_DIR": f"{_CACHE_DIR}/triton",
+    }
+    if cr.spec.accelerator.resource_name.startswith("amd.com/"):
+        values |= {"VLLM_ROCM_USE_AITER": "1", "AITER_JIT_DIR": f"{_CACHE_DIR}/aiter"}
+    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return [
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address},
+        *({"name": name, "value": value} for name, value in values.items()),
+    ]

@@ -1,0 +1,68 @@
+"""How requests look to the centroid set in effect: counted, all of them, from its activation on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eldr.contract import SIMILARITY_BINS
+
+
+class Traffic:
+    """Counts since a set became active."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._digest = ""
+        self.requests = 0
+        self.outside_band = 0
+        self.logged = 0
+        self.similarity: list[int] = []
+        self.clusters: list[int] = []
+
+    def follow(self, epoch: int, digest: str, k: int) -> None:
+        """Count for a set; for another one than before, or for it once more, from zero."""
+        if (epoch, digest) == (self._epoch, self._digest):
+            return
+        self._epoch, self._digest = epoch, digest
+        self.requests = self.outside_band = self.logged = 0
+        self.similarity = [0] * SIMILARITY_BINS
+        self.clusters = [0] * k
+
+    def count(self, scores: list[float], slot: int, tau: float) -> None:
+        """Count a request; one that met another set than is followed is left out.
+
+        Parameters
+        ----------
+        scores : list of float
+            Its cosine to each centroid.
+        slot : int
+            Where it was placed; -1 or one without a centroid belongs to no band.
+        tau : float
+            Width of the band.
+        """
+        if len(scores) != len(self.clusters):
+            return
+        best = max(scores)
+        self.requests += 1
+        self.similarity[min(SIMILARITY_BINS - 1, max(0, int(best * SIMILARITY_BINS)))] += 1
+        self.clusters[scores.index(best)] += 1
+        if not (0 <= slot < len(scores) and scores[slot] >= best - tau):
+            self.outside_band += 1
+
+    def wrote(self, records: int) -> None:
+        """Take note of records in the signature log."""
+        self.logged += records
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the counts as ``traffic`` of the router's state; None without a set."""
+        if not self._digest:
+            return None
+        return {
+            "epoch": self._epoch,
+            "digest": self._digest,
+            "requests": self.requests,
+            "similarity": self.similarity,
+            "clusters": self.clusters,
+            "outside_band": self.outside_band,
+            "logged": self.logged,
+        }

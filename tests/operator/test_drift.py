@@ -1,0 +1,143 @@
+"""Traffic drifts, sets break their promise or harm: what the operator does about it on a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from eldr import contract
+from tests.operator.world import FIT, KIND
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+EVEN = ((0.95, 0, 30), (0.9, 0, 20), (0.95, 1, 30), (0.9, 1, 20))
+OTHER = ((0.6, 0, 80), (0.5, 1, 20))
+DRIFT = {"windowRequests": 200, "windowSeconds": 1, "consecutiveWindows": 2, "coolDownMinutes": 0}
+
+
+def baseline(kinds, saving=0.1, requests=4):
+    """What a fit stores of traffic of these kinds."""
+    found = {
+        "similarity": [0] * contract.SIMILARITY_BINS,
+        "clusters": [0, 0],
+        "requests": requests * sum(n for *_, n in kinds),
+        "saving": saving,
+        "saving_low": saving - 0.02,
+        "saving_high": saving + 0.02,
+    }
+    for similarity, slot, n in kinds:
+        found["similarity"][int(similarity * contract.SIMILARITY_BINS)] += requests * n
+        found["clusters"][slot] += requests * n
+    return found
+
+
+def router(world):
+    (only,) = world.routers.values()
+    return only
+
+
+def up(world, *, policy="MarginalUnion", drift=DRIFT):
+    """Serve a set that was fitted for even traffic, and let even traffic come."""
+    world.up(
+        refit={"minSamples": 10, "drift": drift}, router={"policy": policy}, signatures={"samplePercent": 100}
+    )
+    world.fit("first")
+    world.report("first", baseline=baseline(EVEN))
+    world.until_active("first")
+    router(world).samples = 5000
+    router(world).kinds = EVEN
+    world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, status="False", reason="Quiet")
+
+
+def detected(world, **wanted):
+    return world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, **wanted)
+
+
+def events(world):
+    return [event["reason"] for event in world.kube.list("Event")]
+
+
+def test_a_changed_mix_is_found_fitted_and_over(world):
+    up(world)
+    assert world.status["locality"]["predictedSavingPercent"] == "10.0"
+    before = world.kube.get(FIT, "first")["status"]["finishedAt"]
+    router(world).kinds = OTHER
+    detected(world, status="True", reason="Fitting")
+    fit = wait_for(lambda: world.kube.find(FIT, "x-drift-1"), "the fit", 60)
+    assert fit["spec"]["trigger"] == "Drift"
+    assert before < fit["spec"]["since"] <= fit["metadata"]["creationTimestamp"]
+    assert "changedSince" in world.status["locality"]
+    wait_for(lambda: world.kube.find("Job", "x-drift-1"), "its Job", 60)
+    args = world.kube.get("Job", "x-drift-1")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {f"--since={fit['spec']['since']}", "--min-samples=8"} <= set(args)
+    world.report("x-drift-1", baseline=baseline(OTHER))
+    world.until_active("x-drift-1")
+    detected(world, status="False", reason="Quiet")
+    assert {"DriftDetected", "DriftOver"} <= set(events(world))
+    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["first", "x-drift-1"]
+
+
+def test_who_observes_is_told_and_nothing_is_done(world):
+    up(world, drift=DRIFT | {"mode": "Observe"})
+    router(world).kinds = OTHER
+    detected(world, status="True", reason="Observing")
+    assert len(world.kube.list(FIT)) == 1
+
+
+def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
+    up(world)
+    world.fit("worse")
+    world.report("worse", baseline=baseline(EVEN, saving=0.15))
+    world.until_active("worse")
+    router(world).saving = {"share": 0.01, "error": 0.005, "steps": 5000, "batch": 8.0}
+    wait_for(lambda: world.active() == "first", "the set before", 240, lambda: world.status)
+    assert world.status["history"][-1]["reason"] == "RolledBack"
+    assert "RollBack" not in world.status["centroids"]
+    wait_for(lambda: len(world.status["history"]) == 3, "one roll-back", 30)
+
+
+def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffic(world):
+    up(world, policy="ELDR")
+    router(world).kinds = OTHER
+    detected(world, status="True")
+    world.report("x-drift-1", verdict="Rejected", reason="NotBetter", active_harms=True)
+    condition = world.kube.until_condition(
+        KIND, "x", "CentroidsActive", seconds=120, status="False", reason="Protective"
+    )
+    assert "JSQ is in effect" in condition["message"]
+    assert world.routing["policy"] == "JSQ"
+    assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
+    assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetHarms"] is True
+    router(world).kinds = EVEN
+    wait_for(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120, lambda: world.status)
+    world.condition("CentroidsActive", status="True", reason="Active")
+    assert {"Protective", "CentroidsServeAgain"} <= set(events(world))
+
+
+def test_a_killed_operator_goes_on_where_it_was(operator, world):
+    """At each step between detection and activation: the same end, no second fit, no half-active set."""
+    up(world)
+    router(world).kinds = OTHER
+
+    def after(what, condition):
+        wait_for(condition, what, 120, lambda: world.status)
+        operator.kill()
+        operator.start()
+
+    after("detection", lambda: world.kube.condition(KIND, "x", "DriftDetected").get("status") == "True")
+    after("the fit", lambda: world.kube.find(FIT, "x-drift-1"))
+    after("its Job", lambda: world.kube.find("Job", "x-drift-1"))
+    router(world).is_holding = True
+    world.report("x-drift-1", baseline=baseline(OTHER))
+    after("the report", lambda: world.kube.condition(FIT, "x-drift-1", "Succeeded").get("status") == "True")
+    after("staging", lambda: world.routing["staged"])
+    router(world).is_holding = False
+    after("activation", lambda: world.routing["epoch"] == 2)
+    world.until_active("x-drift-1")
+    detected(world, status="False", reason="Quiet")
+    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["first", "x-drift-1"]
+    assert [(entry["epoch"], entry["fit"]) for entry in world.status["history"]] == [
+        (1, "first"),
+        (2, "x-drift-1"),
+    ]
+    assert world.routing["staged"] is None

@@ -1,0 +1,122 @@
+"""`eldr status` and kubectl, on a real API server: traffic drifts twice, and who comes later can read what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from tests.operator.test_drift import EVEN, OTHER, baseline, detected, router, up
+from tests.operator.world import FIT
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+
+def run(world, *arguments, kubeconfig=None):
+    where = ["--kubeconfig", str(kubeconfig or world.kube.cluster.kubeconfig), "-n", world.kube.namespace]
+    return CliRunner().invoke(main, ["status", *where, *arguments])
+
+
+def shown(world, *arguments):
+    done = run(world, world.name, *arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def windows(world):
+    """Return how many calm windows the operator has seen since the activation."""
+    data = world.kube.get("ConfigMap", contract.routing_name("x"))["data"]
+    return json.loads(data["memory.json"])["drift"].get("known", {}).get("windows", 0)
+
+
+def follow(world, kinds, number):
+    """Let traffic change, and the fit that follows become active."""
+    router(world).kinds = kinds
+    detected(world, status="True", reason="Fitting")
+    name = f"x-drift-{number}"
+    wait_for(lambda: world.kube.find(FIT, name), "the fit", 60)
+    if number == 1:
+        assert "DriftDetected True" in shown(world), "a problem as long as it lasts"
+    world.report(name, baseline=baseline(kinds), reduction=0.08 + number / 100)
+    world.until_active(name)
+    detected(world, status="False", reason="Quiet")
+    wait_for(lambda: windows(world) >= 5, "windows with the new set, so that a change stands out", 60)
+
+
+def test_a_night_on_which_traffic_drifted_twice(world):
+    up(world)
+    follow(world, OTHER, 1)
+    follow(world, EVEN, 2)
+    day = world.status["locality"]["driftDay"]
+    scores = day["scores"].split()
+    assert 1 <= len(scores) <= 2, "a few minutes are one half hour, or two"
+    assert max(map(float, scores)) >= 1.0
+
+    text = shown(world)
+    kubectl = world.kube.cluster.kubectl
+    if folder := os.environ.get("ELDR_SHOWN"):
+        pages = [
+            ("get", "ef"),
+            ("get", "ef", "-o", "wide"),
+            ("get", "eldr"),
+            ("describe", "eldr", "x"),
+            ("describe", "ef"),
+        ]
+        Path(folder).write_text(
+            "\n".join([text, *(kubectl("-n", world.kube.namespace, *page) for page in pages)])
+        )
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0].startswith(f"x in namespace {world.kube.namespace}, ")
+    assert any(line.startswith("policy MarginalUnion, in effect") for line in lines)
+    assert any(line.startswith("centroids the set of x-drift-2, since ") for line in lines)
+    assert any(line.startswith("drift no since ") for line in lines)
+    assert any(line.startswith("1 +-") for line in lines)
+    assert sum(line.count("^") for line in lines) >= 2, (
+        "activations, in one column or several, and their legend"
+    )
+    fits = [
+        line.split()[0] for line in lines if " saves " in line and "records" in line and "Accepted" in line
+    ]
+    assert fits == ["x-drift-2", "x-drift-1", "first"]
+    assert any(line.startswith("served ") and line.endswith("; x-drift-2 followed") for line in lines)
+
+    told = json.loads(shown(world, "--json"))
+    assert [(fit["name"], fit["trigger"], fit["reduction_percent"]) for fit in told["fits"]] == [
+        ("x-drift-2", "Drift", 10.0),
+        ("x-drift-1", "Drift", 9.0),
+        ("first", "Manual", 9.1),
+    ]
+    assert told["fits"][0]["looks_back_to"] is not None
+    assert told["fits"][0]["served"][0]["until"] is None
+    assert [problem["type"] for problem in told["problems"]] == []
+
+    columns = kubectl("-n", world.kube.namespace, "get", "ef", "-o", "wide").splitlines()
+    (drift,) = [line for line in columns if line.startswith("x-drift-2")]
+    assert "SINCE" in columns[0]
+    assert "MESSAGE" in columns[0]
+    assert told["fits"][0]["looks_back_to"] in drift
+    assert "Better: saves" in drift
+
+
+def test_who_may_not_is_told_what_it_takes(world, tmp_path):
+    world.deploy()
+    world.kube.create("ServiceAccount", {"name": "nobody"})
+    config = json.loads(world.kube.cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": world.kube.account_token("nobody")}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    done = run(world, "x", kubeconfig=path)
+    assert done.exit_code == 1
+    said = " ".join(done.output.split())
+    assert "Forbidden: " in said
+    assert "takes get of eldrdeployments and list of eldrfits" in said
+    assert world.kube.namespace in said
+    missing = run(world, "nosuch")
+    assert missing.exit_code == 1
+    assert "NotFound: there is no EldrDeployment nosuch in namespace" in " ".join(missing.output.split())

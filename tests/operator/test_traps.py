@@ -1,0 +1,158 @@
+"""Situations in which the part that serves locality once stopped without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from eldr import contract
+from tests.operator.world import FIT, KIND, World
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+
+def router(world):
+    (only,) = world.routers.values()
+    return only
+
+
+def until_current(world) -> None:
+    """Wait until the status is of what the spec says now."""
+
+    def is_current() -> bool:
+        found = world.kube.get(KIND, world.name)
+        return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+    wait_for(is_current, "a current status", 60, lambda: world.kube.get(KIND, world.name))
+
+
+@pytest.mark.parametrize("refit", [{"schedule": ""}, {"suspend": "Enabled"}])
+def test_a_schedule_that_ends_before_any_fit_leaves_a_living_status(world, refit):
+    world.up(refit={"schedule": "0 3 * * *"})
+    wait_for(lambda: "nextScheduleTime" in world.status.get("refit", {}), "the schedule", 60)
+    world.patch(refit=refit)
+    until_current(world)
+    assert "refit" not in world.status
+
+
+def test_a_first_set_given_up_while_staged_leaves_a_living_status(world):
+    world.up()
+    router(world).is_holding = True
+    world.fit("one")
+    world.report("one")
+    wait_for(lambda: world.status["centroids"]["staged"]["fit"] == "one", "staged", 60)
+    world.patch(decode={"replicas": 3})
+    wait_for(lambda: "centroids" not in world.status, "nothing staged", 60, lambda: world.status)
+    until_current(world)
+
+
+def test_a_lost_routing_table_is_made_anew_and_goes_on_counting(world):
+    world.up()
+    world.fit("one")
+    world.report("one")
+    world.until_active("one")
+    world.kube.delete(FIT, "one")
+    world.kube.delete("ConfigMap", contract.routing_name("x"))
+    wait_for(lambda: world.kube.find("ConfigMap", contract.routing_name("x")), "the table again", 60)
+    wait_for(lambda: "centroids" not in world.status, "no set is known any more", 60, lambda: world.status)
+    world.fit("two")
+    world.report("two")
+    world.until_active("two")
+    assert world.routing["epoch"] == 2
+
+
+def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
+    world.up()
+    world.fit("one")
+    world.report("one")
+    world.until_active("one")
+    world.kube.delete(KIND, "x")
+    # The collector may take its time: meanwhile the fit looks as it did.
+    world.deploy(model={"uri": "org/other"})
+    world.make_ready()
+    wait_for(lambda: world.kube.find(FIT, "one") is None, "the earlier fit collected", 90)
+    assert world.active() is None
+    assert world.status.get("history", []) == []
+    world.fit("two")
+    world.report("two")
+    world.until_active("two")
+    assert world.kube.get(FIT, "two")["status"]["model"] == "org/other"
+
+
+def test_scaled_before_the_first_set_was_active(world):
+    world.up(refit={"minSamples": 10})
+    router(world).samples, router(world).is_holding = 10, True
+    world.report("x-bootstrap")
+    wait_for(lambda: world.status.get("centroids", {}).get("staged"), "staged", 60)
+    world.patch(decode={"replicas": 3})
+    router(world).is_holding = False
+    world.report("x-scale-k3", k=3)
+    world.until_active("x-scale-k3")
+
+
+def test_a_set_that_a_new_router_cannot_load_is_made_anew(world):
+    world.up(refit={"minSamples": 10})
+    router(world).samples = 10
+    digest = world.report("x-bootstrap")
+    world.until_active("x-bootstrap")
+    router(world).refuse[digest] = "ConfigMap x-bootstrap-0 is gone"
+    world.condition("CentroidsActive", status="False", reason="Refused")
+    world.report("x-repair")
+    world.until_active("x-repair")
+    assert world.kube.get(FIT, "x-repair")["spec"]["trigger"] == "Repair"
+    world.condition("CentroidsActive", status="True", reason="Active")
+
+
+def test_routers_out_of_reach_are_told_of(world):
+    world.up(centroids={"ackTimeoutSeconds": 1})
+    router(world).is_deaf = True
+    condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
+    assert "answers 503" in condition["message"]
+    assert "port 9100" in condition["message"]
+    events = lambda: [event["reason"] for event in world.kube.list("Event")]  # noqa: E731
+    wait_for(lambda: "CentroidsRoutersUnreachable" in events(), "an Event", 60, events)
+    router(world).is_deaf = False
+    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+
+
+@pytest.mark.timeout(240)
+def test_an_admin_secret_made_anew_is_told_of(world):
+    world.up(centroids={"ackTimeoutSeconds": 1})
+    world.kube.delete("Secret", contract.admin_secret_name("x"))
+    condition = world.kube.until_condition(
+        KIND, "x", "CentroidsActive", seconds=150, status="Unknown", reason="RoutersUnreachable"
+    )
+    assert "kubectl rollout restart deployment/x-prefill" in condition["message"]
+    router(world).restart()
+    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+
+
+def test_a_rejected_first_fit_is_told_of(world):
+    world.up(refit={"minSamples": 10})
+    router(world).samples = 10
+    world.report("x-bootstrap", verdict="Rejected", reason="NoGain")
+    wait_for(
+        lambda: "EldrFit x-bootstrap ended Rejected" in world.condition("CentroidsActive")["message"],
+        "why there is no set",
+        60,
+        lambda: world.status,
+    )
+
+
+def test_a_fit_of_another_deployment_with_our_name_is_gone_round(operator, world):
+    other = World(world.kube, "y")
+    world.fit("x-bootstrap")  # while x does not exist
+    world.kube.delete(FIT, "x-bootstrap")
+    other.fit("x-bootstrap")
+    try:
+        world.up(refit={"minSamples": 10})
+        router(world).samples = 10
+        world.kube.until_condition(FIT, "x-bootstrap-2", "Succeeded", reason="Running")
+        before = operator.passes()
+        wait_for(lambda: operator.passes() >= before + 3, "some passes", 60)
+        mark, passes = operator.audit_size(), operator.passes()
+        wait_for(lambda: operator.passes() >= passes + 3, "some more passes", 60)
+        written = [entry for entry in operator.requests(mark) if entry["verb"] in {"create", "patch"}]
+        assert [entry["requestURI"] for entry in written] == []
+    finally:
+        other.close()

@@ -1,0 +1,170 @@
+"""One EldrFit's run against an API server of a dictionary: which records it takes, and what it reports."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from eldr.fit import cli, job
+from eldr.fit.job import Job, run
+
+JOB = Job(
+    namespace="n",
+    deployment="d",
+    fit="f",
+    fit_uid="u",
+    k=4,
+    model="m",
+    lookback=None,
+    since=None,
+    min_samples=None,
+    seed=1,
+    token="t",
+)
+
+
+@pytest.fixture
+def world(monkeypatch, mixed):
+    """Run jobs on 300 records: half of them of today, half of yesterday."""
+    maps, records = {}, mixed(300, 0)
+    now = time.time()
+    times = [now - 86_400 + n if n < 150 else now - 400 + n for n in range(300)]
+
+    class Cluster:
+        def __init__(self, *_, **__):
+            pass
+
+        def router_urls(self, _):
+            return ["http://router"]
+
+        def config_map(self, name):
+            return maps.get(name)
+
+        def create(self, name, *, data=None, binary=None):
+            maps[name] = {"data": data, "binaryData": binary}
+
+    def read(_urls, _token, _unread):
+        return iter([replace_time(record, at) for record, at in zip(records, times, strict=True)])
+
+    monkeypatch.setattr(job, "Cluster", Cluster)
+    monkeypatch.setattr(job, "from_routers", read)
+    return maps
+
+
+def replace_time(record, at):
+    return type(record)(**{name: getattr(record, name) for name in record.__struct_fields__} | {"time": at})
+
+
+def silent(_):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [
+        ({}, 300),
+        ({"since": 3600}, 150),
+        ({"lookback": 3600.0}, 150),
+        ({"since": 3600, "lookback": 100_000.0}, 150),
+        ({"since": 200_000, "lookback": 3600.0}, 150),
+    ],
+)
+def test_records_are_taken_since_the_later_of_both(world, options, samples):
+    since = options.get("since")
+    chosen = options | {"since": None if since is None else time.time() - since}
+    report = run(replace(JOB, **chosen), silent)
+    assert report["samples"] == samples
+    assert report["skipped"] == ({} if samples == 300 else {"older than the look-back": 150})
+
+
+def test_too_few_records_fail_with_both_figures_and_what_to_do(world):
+    report = run(replace(JOB, since=time.time() - 3600, min_samples=151), silent)
+    assert (report["verdict"], report["reason"]) == ("Failed", "TooFewSamples")
+    assert report["message"].startswith(
+        "150 usable records, at least 151 are needed (150 older than the look-back)"
+    )
+    assert "send more traffic" in report["message"]
+    assert report["samples"] == 0
+    assert report["set"] is None
+    assert json.loads(world[contract.report_name("f")]["data"][contract.REPORT_KEY]) == report
+    assert list(world) == [contract.report_name("f")], "no shard is left behind"
+
+
+def test_enough_records_are_fitted(world):
+    assert run(replace(JOB, since=time.time() - 3600, min_samples=150), silent)["verdict"] != "Failed"
+
+
+def test_records_that_were_not_kept_count_as_well(world, monkeypatch):
+    monkeypatch.setattr(job, "MAX_SAMPLES", 100)
+    report = run(replace(JOB, min_samples=300), silent)
+    assert report["verdict"] != "Failed"
+    assert report["samples"] == 100
+    earlier = run(replace(JOB, min_samples=10_000), silent)
+    assert earlier == report, "an earlier attempt has reported"
+    world.clear()
+    assert run(replace(JOB, min_samples=301), silent)["reason"] == "TooFewSamples"
+
+
+REQUIRED = ("--namespace=n", "--deployment=d", "--fit=f", "--fit-uid=u", "--k=2", "--model=m")
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Return what the command hands to a run."""
+    found = []
+
+    def fake(one, progress):
+        del progress
+        found.append(one)
+        return {"verdict": "Failed", "message": "m"}
+
+    monkeypatch.setattr(job, "run", fake)
+    monkeypatch.setattr(cli, "one_thread", lambda: None)
+    monkeypatch.setenv(contract.ENV_ADMIN_TOKEN, "t")
+
+    def call(*options):
+        done = CliRunner().invoke(main, ["fit", "job", *REQUIRED, *options])
+        return done, found[-1] if found else None
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("text", "since"),
+    [
+        ("1700000000", 1_700_000_000.0),
+        ("1700000000.5", 1_700_000_000.5),
+        ("2023-11-14T22:13:20Z", 1_700_000_000.0),
+        ("2023-11-14T23:13:20+01:00", 1_700_000_000.0),
+        ("0", 0.0),
+    ],
+)
+def test_a_moment_is_seconds_or_an_iso_time(taken, text, since):
+    done, got = taken(f"--since={text}", "--min-samples=7")
+    assert done.exit_code == 0, done.output
+    assert (got.since, got.min_samples) == (since, 7)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--since=2023-11-14T22:13:20", "a zone"),
+        ("--since=yesterday", "expected Unix seconds or an ISO time"),
+        ("--since=", "expected Unix seconds or an ISO time"),
+        ("--since=nan", "expected Unix seconds or an ISO time"),
+        ("--since=1e999", "expected Unix seconds or an ISO time"),
+        ("--since=-5", "expected Unix seconds or an ISO time"),
+        ("--since=0001-01-01T00:00:00Z", "expected Unix seconds or an ISO time"),
+        ("--min-samples=0", "--min-samples"),
+        ("--min-samples=x", "--min-samples"),
+    ],
+)
+def test_moments_and_counts_that_nobody_means(taken, option, told):
+    done, got = taken(option)
+    assert done.exit_code == 2
+    assert told in done.output
+    assert got is None

@@ -1,0 +1,386 @@
+"""When a drift fit is ordered, from which records, and what it waits for."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from eldr.contract import POLICY_MARGINAL, SIMILARITY_BINS
+from eldr_operator.drift.counts import Baseline, Counts
+from eldr_operator.drift.decide import decide
+from eldr_operator.drift.evidence import LEARNS
+from eldr_operator.drift.judge import ON_TRIAL
+from eldr_operator.drift.observation import DriftFit
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import State
+from eldr_operator.drift.windows import Span, Window
+from tests.unit.operator.drifted import OTHER, POOR, SHARES, Life, counts
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def life(now):
+    return lambda **options: Life(now, **options)
+
+
+@pytest.fixture
+def drifted(life):
+    """Six quiet windows, then other traffic until a fit may start."""
+
+    def made(windows=30, **options):
+        one = life(**options)
+        one.window(times=6)
+        one.window(OTHER, windows)
+        return one
+
+    return made
+
+
+def test_traffic_as_expected_is_quiet(life):
+    one = life()
+    assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Gathering")
+    assert one.window(times=40).reason == "Quiet"
+    assert one.verdict.status == "False"
+    assert "drift score 0." in one.verdict.message
+    assert one.state.spread.similarity < 2
+    assert one.state.spread.clusters < 2
+    assert one.verdict.fit is None
+
+
+def test_drift_needs_consecutive_windows(life):
+    one = life()
+    one.window(times=6)
+    told = [one.window(OTHER).reason for _ in range(3)]
+    assert told[:2] == ["Suspected", "Suspected"]
+    assert (one.verdict.status, one.verdict.reason) == ("True", "WaitingForRecords")
+    assert one.state.drift.since == one.now
+    assert "traffic has changed since" in one.verdict.message
+
+
+def test_a_single_odd_window_or_two_raise_nothing(life):
+    one = life()
+    one.window(times=6)
+    for _ in range(6):
+        one.window(OTHER, 2)
+        assert one.window(SHARES, 3).reason == "Quiet"
+    assert one.state.drift.changed is None
+
+
+def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing(life):
+    one = life()
+    one.window(times=20)
+    one.window(OTHER, n=8000)
+    for _ in range(2):
+        one.window(SHARES)
+        assert one.state.shown.value > 1
+        assert one.verdict.status == "False"
+    assert one.window(SHARES, 3).reason == "Quiet"
+
+
+def test_the_fit_looks_back_to_the_first_window_that_is_all_new(drifted):
+    one = drifted(windows=1)
+    changed = one.now
+    one.window(OTHER, 29)
+    assert one.verdict.fit.since == changed
+    assert one.verdict.fit.number == 1
+    assert one.verdict.reason == "Fitting"
+
+
+def test_the_fit_waits_for_records_of_the_new_regime(drifted):
+    one = drifted(windows=20)
+    assert one.verdict.reason == "WaitingForRecords"
+    assert "about 950 of spec.refit.minSamples 1000" in one.verdict.message
+    assert one.window(OTHER).fit is not None
+    assert one.look(samples=999).reason == "WaitingForRecords"
+    assert one.look(samples=1000).fit is not None
+
+
+def test_while_the_mix_goes_on_changing_the_look_back_moves_along(life):
+    one = life()
+    one.window(times=6)
+    for step in range(36):
+        part = min(1.0, step / 30)
+        one.window(tuple((1 - part) * a + part * b for a, b in zip(SHARES, OTHER, strict=True)), n=3000)
+    assert one.state.drift.phase == "Detected"
+    assert one.now - one.state.drift.changed < 5 * 16 * MINUTE
+    assert one.window(OTHER, 12, n=3000).fit is not None
+
+
+def test_a_second_change_while_records_are_waited_for_moves_the_look_back(drifted):
+    one = drifted(windows=12)
+    first = one.state.drift.changed
+    one.window((0.1, 0.1, 0.1, 0.7), 4)
+    assert one.state.drift.changed > first + 11 * 5 * MINUTE
+    assert one.verdict.reason == "WaitingForRecords"
+
+
+def test_traffic_that_returns_clears_drift_later_than_it_was_raised(drifted):
+    one = drifted(windows=5)
+    for _ in range(3):
+        assert one.window(SHARES, 2).status == "True"
+        assert one.window(OTHER, 1).status == "True"
+    assert one.window(SHARES, 2).status == "True"
+    assert one.window(SHARES, 2).reason == "Quiet"
+    assert one.state.drift.changed is None
+
+
+def test_an_order_is_repeated_until_its_fit_is_seen_and_then_never(drifted, now):
+    one = drifted()
+    assert [one.look(1).fit.number for _ in range(3)] == [1, 1, 1]
+    fit = DriftFit(1, one.now)
+    running = one.look(1, fits=(fit,), busy="x-drift-1")
+    assert (running.fit, running.reason) == (None, "Fitting")
+    assert "x-drift-1" in running.message
+    # collected by the history limit: its number is not given again
+    later = one.look(200, fits=(), busy=None)
+    assert later.fit.number == 2
+    assert one.state.fits.number == 1
+
+
+def test_after_a_fit_there_is_a_pause_that_doubles_while_fits_bring_no_quiet(drifted):
+    one = drifted()
+    first = DriftFit(1, one.now, one.now + MINUTE)
+    assert one.look(1, fits=(first,)).reason == "CoolDown"
+    assert one.verdict.wake_at == first.finished + 60 * MINUTE
+    assert one.look(59).reason == "CoolDown"
+    assert one.look(1).fit.number == 2
+    second = DriftFit(2, one.now, one.now + MINUTE)
+    one.look(1, fits=(first, second))
+    assert one.verdict.wake_at == second.finished + 120 * MINUTE
+    assert "coolDownMinutes" in one.verdict.message
+
+
+def test_quiet_after_a_new_set_forgives_the_fits_before(drifted):
+    one = drifted()
+    one.look(1, fits=(DriftFit(1, one.now, one.now),))
+    one.activate("b")
+    assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Gathering")
+    assert one.state.fits.fruitless == 1
+    assert one.window(times=4).reason == "Quiet"
+    assert one.state.fits.fruitless == 0
+
+
+def test_a_new_set_that_does_not_fit_the_traffic_either_is_found(drifted):
+    one = drifted()
+    fits = (DriftFit(1, one.now, one.now),)
+    one.activate("b", fits=fits)
+    assert one.window(OTHER, 4).status == "True"
+    assert one.verdict.reason == "CoolDown"
+
+
+def test_the_daily_budget_is_of_the_last_day(drifted):
+    one = drifted(spec={"maxPerDay": 2, "coolDownMinutes": 0})
+    fits = tuple(DriftFit(n, one.now + n * MINUTE, one.now + n * MINUTE) for n in (1, 2))
+    assert one.look(10, fits=fits).reason == "BudgetSpent"
+    free = fits[0].created + timedelta(days=1)
+    assert one.verdict.wake_at == free
+    assert one.look(fits=()).reason == "BudgetSpent"
+    one.now = free
+    assert one.look().fit.number == 3
+
+
+def test_a_budget_of_none_orders_no_fit(drifted):
+    one = drifted(spec={"maxPerDay": 0})
+    assert (one.verdict.reason, one.verdict.fit, one.verdict.wake_at) == ("BudgetSpent", None, None)
+    assert "allows none" in one.verdict.message
+
+
+def test_fits_start_in_the_maintenance_window_only(drifted):
+    spec = {
+        "maintenanceWindow": {"schedule": "0 3 * * *", "durationMinutes": 90, "timeZone": "Europe/Berlin"}
+    }
+    one = drifted(spec=spec)
+    assert one.verdict.reason == "OutsideMaintenanceWindow"
+    assert one.verdict.wake_at.isoformat() == "2026-11-22T02:00:00+00:00"
+    one.now = one.verdict.wake_at - MINUTE
+    assert one.look().fit is None
+    assert one.look(1).fit is not None
+    assert one.look(89).fit is not None
+    assert one.look(1).reason == "OutsideMaintenanceWindow"
+
+
+def test_suspended_fits_are_said_to_be(drifted):
+    one = drifted(suspended=True)
+    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Suspended", None)
+    assert one.look(suspended=False).fit is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schedule": "0 99 * * *"},
+        {"schedule": "0 3 * *"},
+        {"schedule": "0 0 30 2 *"},
+        {"timeZone": "Mars/Base"},
+    ],
+)
+def test_a_maintenance_window_that_cannot_be_read_stays_closed(drifted, wrong):
+    one = drifted(spec={"maintenanceWindow": {"schedule": "* * * * *"} | wrong})
+    assert (one.verdict.reason, one.verdict.fit) == ("InvalidMaintenanceWindow", None)
+    assert repr(next(iter(wrong.values()))) in one.verdict.message
+
+
+def test_observing_says_what_it_sees_and_orders_nothing(drifted):
+    one = drifted(spec={"mode": "Observe"})
+    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Observing", None)
+
+
+def test_disabled_judges_nothing(drifted):
+    one = drifted(spec={"mode": "Disabled"})
+    assert (one.verdict.status, one.verdict.reason) == ("Unknown", "Disabled")
+    assert one.state.drift == State().drift
+
+
+def test_a_pinned_set_is_never_refitted(drifted):
+    one = drifted(pinned=True)
+    assert (one.verdict.status, one.verdict.reason, one.verdict.fit) == ("True", "Pinned", None)
+    assert one.look(pinned=False).fit is not None
+
+
+def test_without_a_set_or_a_baseline_nothing_is_known(life):
+    assert life(digest=None).verdict.reason == "NoSet"
+    one = life()
+    assert one.window(OTHER, 5, baseline=None).reason == "NoBaseline"
+    assert one.verdict.status == "Unknown"
+
+
+def test_a_baseline_of_another_number_of_clusters_is_said_so(life):
+    one = life()
+    assert one.window((0.5, 0.5), 4).reason == "BaselineUnusable"
+
+
+def test_a_saving_that_is_lost_later_on_is_drift(life):
+    one = life(policy=POLICY_MARGINAL)
+    one.window(times=ON_TRIAL)
+    started = one.now
+    assert one.window(times=2, saving=POOR).status == "False"
+    assert one.window(saving=POOR).status == "True"
+    assert one.state.drift.cause == "SavingLost"
+    assert one.verdict.roll_back is None
+    assert one.state.drift.changed == started + 5 * MINUTE
+    assert "saves 0.5% (+- 0.4%) of active experts, 10.0% were predicted" in one.verdict.message
+    assert one.window(times=20, saving=POOR).fit.since == started + 5 * MINUTE
+
+
+def test_a_lost_saving_that_recovers_is_no_drift(life, now):
+    one = life(policy=POLICY_MARGINAL)
+    one.window(times=ON_TRIAL)
+    one.window(times=3, saving=POOR)
+    one.window(times=2, saving=one.seen.saving)
+    fine = type(POOR)(0.09, 0.004, 5000)
+    assert one.window(times=2, saving=fine).status == "True"
+    assert one.window(saving=fine).reason == "Quiet"
+
+
+def test_windows_of_the_set_before_are_not_judged(drifted):
+    one = drifted(windows=2)
+    stale = one.seen.window
+    one.activate("b")
+    assert one.look(window=stale).reason == "Gathering"
+    assert one.state.shown is None
+
+
+def test_the_state_is_small_and_what_was_written_by_another_version_is_read(drifted):
+    one = drifted()
+    text = one.state.model_dump_json()
+    assert len(text) < 2000
+    known = one.state.to_json() | {"laterField": 1}
+    assert State.model_validate(known) == one.state
+    assert State.model_validate({}) == State()
+
+
+def test_requests_that_are_as_expected_join_the_baseline_for_some_windows(life):
+    one = life()
+    one.window(times=LEARNS + 10)
+    known = one.state.known
+    assert known.windows == LEARNS
+    assert sum(known.similarity) == sum(known.clusters) == LEARNS * 500
+    one.activate("b")
+    assert one.state.known.windows == 0
+
+
+def test_the_beginning_of_a_change_does_not_join_the_baseline(life):
+    one = life()
+    one.window(times=10)
+    before = one.state.known
+    one.window(OTHER, 10)
+    assert one.state.known.windows <= before.windows + 1
+    assert max(one.state.known.clusters) / sum(one.state.known.clusters) < 0.3
+
+
+def test_every_state_on_the_way_survives_a_kill(life, now):
+    """The same life with an operator that is killed after each look ends in the same state."""
+    steady, killed = life(), life()
+    for shares, times in ((SHARES, 8), (OTHER, 25), (SHARES, 6)):
+        for _ in range(times):
+            steady.window(shares)
+            killed.window(shares)
+            killed.state = State.model_validate_json(killed.state.model_dump_json(by_alias=True))
+    assert killed.state == steady.state
+    assert killed.verdict == steady.verdict
+
+
+def test_an_operator_that_lost_the_window_goes_on(drifted):
+    one = drifted(windows=5)
+    verdict = one.look(window=None)
+    assert (verdict.status, verdict.reason) == ("True", "WaitingForRecords")
+
+
+@pytest.mark.parametrize("mode", ["Enabled", "Observe", "Disabled"])
+def test_a_deployment_that_was_never_seen_is_decided_on(mode, now):
+    from eldr_operator.drift.observation import Observation
+
+    state, verdict = decide(State(), DriftSpec(mode=mode), Observation(digest=None), now)
+    assert verdict.status == "Unknown"
+    assert State.model_validate(state.to_json()) == state
+
+
+def test_counts_are_of_the_shares_asked_for():
+    import random
+
+    found = counts(4000, OTHER, random.Random(2))
+    assert found.clusters[0] / 4000 == pytest.approx(0.7, abs=0.03)
+
+
+@pytest.mark.parametrize("calm", range(6))
+@pytest.mark.parametrize("to", [OTHER, (0.4, 0.4, 0.1, 0.1)])
+def test_a_change_right_after_an_activation_is_found_too(life, calm, to):
+    """What has not been seen to be as expected must not become what is expected."""
+    one = life()
+    one.window(times=calm)
+    number = next((n for n in range(1, 31) if one.window(shares=to).status == "True"), None)
+    assert number is not None, one.verdict
+    assert number <= 16
+
+
+def of_kinds(kinds, times):
+    """Requests of kinds in these very proportions: (best similarity, slot, how many)."""
+    similarity, clusters = [0] * SIMILARITY_BINS, [0, 0]
+    for at, slot, n in kinds:
+        similarity[int(at * SIMILARITY_BINS)] += n * times
+        clusters[slot] += n * times
+    return Counts(tuple(similarity), tuple(clusters), sum(clusters))
+
+
+ONE_KIND = ((0.6, 0, 80), (0.5, 1, 20))
+EVEN_KINDS = ((0.95, 0, 30), (0.9, 0, 20), (0.95, 1, 30), (0.9, 1, 20))
+
+
+@pytest.mark.parametrize("calm", range(6))
+@pytest.mark.parametrize(("fitted", "then"), [(ONE_KIND, EVEN_KINDS), (EVEN_KINDS, ONE_KIND)])
+def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(now, calm, fitted, then):
+    one = Life(now, spec={"consecutiveWindows": 2, "windowSeconds": 1})
+    one.seen = replace(one.seen, baseline=Baseline(of_kinds(fitted, 4), 0.1, 0.08, 0.12))
+
+    def window(kinds):
+        since = one.now
+        one.now += timedelta(seconds=5)
+        one.spans.append(Span(since, one.now, of_kinds(kinds, 2)))
+        return one.look(window=Window("a", tuple(one.spans)))
+
+    for _ in range(calm):
+        window(fitted)
+    number = next((n for n in range(1, 31) if window(then).status == "True"), None)
+    assert number is not None, one.verdict
+    assert number <= 16

@@ -1,0 +1,85 @@
+"""What one pass leaves to the next, through the ConfigMap and back."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from eldr import contract
+from eldr_operator.drift.state import State
+from eldr_operator.locality import memory
+from eldr_operator.locality.drift_day import HalfHour
+from eldr_operator.locality.memory import HISTORY, KEY, Memory
+from eldr_operator.locality.routing import Table
+
+
+@pytest.fixture
+def full(make_set, now):
+    table = Table(
+        epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=now,
+        staged_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned",
+    )  # fmt: skip
+    drift = State(digest="sha256:b", barred=("sha256:z",))
+    day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
+    more = {"drift": drift, "day": day, "baselines": {"sha256:b": {"requests": 5}}, "protective": True}
+    return Memory(refit={"lastFit": "b"}, **more).with_table(table)
+
+
+def test_it_survives_the_way_through_the_cluster(make_cr, full):
+    assert memory.read(memory.config_map(make_cr(), full), {}) == full
+    assert memory.read(memory.config_map(make_cr(), Memory()), {}) == Memory()
+
+
+@pytest.mark.parametrize("live", [None, {}, {"data": {}}, {"data": {contract.ROUTING_KEY: "{"}}])
+def test_a_lost_one_goes_on_from_what_the_status_shows(live):
+    assert memory.read(live, {}) == Memory()
+    entry = {"time": "2026-11-21T12:00:00Z", "fit": "f", "epoch": 7, "reason": "Accepted"}
+    day = {"since": "2026-11-21T11:30:00Z", "scores": "0.25"}
+    shown = {"history": [entry], "refit": {"lastFit": "f"}, "locality": {"driftDay": day}}
+    found = memory.read(live, shown)
+    assert found.table == Table(epoch=7), "an epoch names one table for ever"
+    assert (found.history, found.refit) == ((entry,), {"lastFit": "f"})
+    assert [one.score for one in found.day] == [0.25]
+
+
+def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
+    live = memory.config_map(make_cr(), full)
+    told = json.loads(live["data"][KEY])
+    del told["driftDay"]
+    live["data"][KEY] = json.dumps(told)
+    assert memory.read(live, {}) == replace(full, day=())
+
+
+@pytest.mark.parametrize("damage", [None, "{", "[]", "{}"])
+def test_what_routers_use_is_known_even_if_the_rest_is_damaged(make_cr, full, damage):
+    live = memory.config_map(make_cr(), full)
+    if damage is None:
+        del live["data"][KEY]
+    else:
+        live["data"][KEY] = damage
+    found = memory.read(live, {})
+    assert (found.table.epoch, found.table.active, found.table.staged) == (
+        *(3, full.table.active),
+        full.table.staged,
+    )
+    assert found.table.activated_at is None
+
+
+def test_history_grows_with_the_epoch_and_is_bounded(make_set, now):
+    found = Memory()
+    for epoch in range(1, HISTORY + 3):
+        table = Table(epoch=epoch, active=make_set(f"f{epoch}"), activated_at=now, reason="Accepted")
+        found = found.with_table(table).with_table(table)
+    assert [entry["epoch"] for entry in found.history] == list(range(3, HISTORY + 3))
+    assert found.history[-1] == {
+        "time": "2026-11-21T12:00:00Z",
+        "fit": f"f{HISTORY + 2}",
+        "epoch": HISTORY + 2,
+        "reason": "Accepted",
+    }
+
+
+def test_history_tells_that_no_set_serves(now):
+    table = Table(epoch=4, activated_at=now, reason="RolledBack")
+    assert Memory().with_table(table).history[-1]["fit"] == "none"

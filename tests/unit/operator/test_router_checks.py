@@ -1,0 +1,68 @@
+"""Options and variables of routers that are refused, and those that are not."""
+
+import pytest
+
+from eldr_operator.validation.spec import blocked_roles, problems
+from eldr_router.cli import command
+
+OPTIONS = sorted(name for parameter in command.params for name in parameter.opts)
+USERS = {
+    *("--prefill-timeout-seconds", "--decode-idle-timeout-seconds", "--connect-timeout-seconds"),
+    *("--max-body-mebibytes", "--max-bodies-mebibytes", "--access-log", "--log-level"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_is_the_users_or_refused_in_both_spellings(make_cr, option):
+    def is_refused(**router):
+        return bool(problems(make_cr(router=router)))
+
+    wanted = option not in USERS
+    assert is_refused(args=["--access-log", f"{option}=1"]) is wanted
+    assert is_refused(args=[option, "1"]) is wanted
+    variable = "ELDR_ROUTER_" + option.removeprefix("--").upper().replace("-", "_")
+    assert is_refused(env=[{"name": variable, "value": "1"}]) is wanted
+
+
+@pytest.mark.parametrize(
+    ("router", "message"),
+    [
+        (
+            {"args": ["--log-level=debug", "--port=1"]},
+            "spec.router.args[1]: '--port=1': remove it: the operator",
+        ),
+        (
+            {"args": ["--drain-seconds", "5"]},
+            "spec.router.args[0]: '--drain-seconds': remove it: spec.router.drain",
+        ),
+        (
+            {"env": [{"name": "ELDR_ADMIN_TOKEN", "value": "x"}]},
+            "spec.router.env[0]: 'ELDR_ADMIN_TOKEN': remove",
+        ),
+        (
+            {"env": [{"name": "A"}, {"name": "ELDR_ROUTER_ADMIN_HOST", "value": "::1"}]},
+            "spec.router.env[1]: 'ELDR_ROUTER_ADMIN_HOST': remove it: the operator sets it",
+        ),
+        (
+            {"env": [{"name": "POD_IP", "value": "::1"}]},
+            "spec.router.env[0]: 'POD_IP': remove it: it is the pod's",
+        ),
+    ],
+)
+def test_refused_and_only_the_routers_workload_stays_as_it_is(make_cr, router, message):
+    for placement, role in (("Sidecar", "prefill"), ("Deployment", "router")):
+        cr = make_cr(router={"placement": placement} | router)
+        (found,) = problems(cr)
+        assert str(found).startswith(message)
+        assert blocked_roles(cr, [found]) == {role}
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        {"args": ["--access-log", "--log-level", "debug", "--max-body-mebibytes=8"]},
+        {"env": [{"name": "ELDR_ROUTER_LOG_LEVEL", "value": "debug"}, {"name": "PORT", "value": "1"}]},
+    ],
+)
+def test_let_pass(make_cr, router):
+    assert problems(make_cr(router=router)) == []

@@ -1,0 +1,149 @@
+"""What routers measure of placement: telemetry read, traffic counted."""
+
+import numpy as np
+import pytest
+
+from eldr.contract import BATCH_BUCKETS, METRIC_BATCH_SIZE, SIMILARITY_BINS
+from eldr.sim.telemetry import EngineMetrics
+from eldr.wire import ExpertCounts
+from eldr_router.plan.exposition import Steps, read_steps, read_sums
+from eldr_router.state.saving import Savings
+from eldr_router.state.traffic import Traffic
+
+
+def exposition(*batches, active=10.0):
+    """The metrics page of an engine whose steps had these sizes."""
+    metrics = EngineMetrics("m", 16)
+    for size in batches:
+        metrics.batch_size.observe(size)
+        metrics.active_experts.observe(active)
+        metrics.step_seconds.observe(0.01)
+    return metrics.render()
+
+
+def test_steps_are_read_by_size():
+    page = exposition(1, 3, 3, 9, 600)
+    steps = read_steps(page, read_sums(page))
+    assert steps.active == 50.0
+    found = {bound: count for bound, count in zip(BATCH_BUCKETS, steps.sizes, strict=True) if count}
+    assert found == {1: 1, 3: 2, 10: 1, 512: 1}, "what is beyond the last bucket counts in it"
+
+
+def test_ranks_are_summed_and_odd_pages_are_not_read():
+    page = exposition(2, 4) + exposition(4).replace(b'engine="0"', b'engine="1"')
+    steps = read_steps(page, read_sums(page))
+    assert sum(steps.sizes) == 3
+    sums = read_sums(page)
+    assert read_steps(b"", sums) is None
+    lines = page.splitlines(keepends=True)
+    assert read_steps(b"".join(line for line in lines if b'le="8.0"' not in line), sums) is None
+    name = METRIC_BATCH_SIZE.encode()
+    assert read_steps(page + name + b'_bucket{le="1.0"} NaN\n', sums) is None
+
+
+def counts(tokens, chosen, shape=(2, 8)):
+    one = np.zeros(shape, dtype=np.uint16)
+    one[:, chosen] = tokens
+    return ExpertCounts(one, len(chosen), tokens, True)
+
+
+def steps(n, active, size=4):
+    sizes = [0.0] * len(BATCH_BUCKETS)
+    sizes[BATCH_BUCKETS.index(size)] = float(n)
+    return Steps(active * n, tuple(sizes))
+
+
+def savings(kinds=((0, 1), (2, 3)), tokens=1000):
+    made = Savings()
+    for number in range(8):
+        made.finished(counts(tokens, list(kinds[number % len(kinds)])), 0.0)
+    return made
+
+
+def update(made, now=0.0):
+    made.latest = made.prepare(now)()
+    return made.latest
+
+
+def test_what_two_kinds_apart_save():
+    made = savings()
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+        made.heard("d1", steps(50 * turn, 2.0), 0.0)
+    # half of all tokens use each pair: random batches of four use all but (1/2)^4 of both
+    expected = 2 * 2 * (1 - 0.5**4)
+    latest = update(made)
+    assert latest.share == pytest.approx(1 - 2.0 / expected)
+    assert (latest.steps, latest.batch, latest.error) == (1050, 4.0, pytest.approx(0.0, abs=1e-9))
+
+
+def test_an_engine_that_begins_anew_and_one_that_is_gone_count_no_steps_twice():
+    made = savings()
+    for total in (0, 100, 200, 30, 90, 150, 210, 300, 360):
+        made.heard("d0", steps(total, 2.0), 0.0)
+    assert update(made).steps == 200 + 330
+    made.retain(["d1"])
+    made.heard("d0", steps(9999, 2.0), 0.0)
+    assert update(made).steps == 200 + 330
+
+
+def test_old_windows_and_requests_are_forgotten_and_too_little_is_not_told():
+    made = savings()
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+    assert update(made, 300.0) is not None
+    assert update(made, 301.0) is None
+    few = savings(tokens=10)
+    for turn in range(8):
+        few.heard("d0", steps(100 * turn, 2.0), 0.0)
+    assert update(few) is None
+
+
+def test_what_another_placement_saved_is_not_told_of_this_one():
+    made = savings()
+    made.follow("JSQ", 1)
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+    assert update(made) is not None
+    made.follow("JSQ", 1)
+    assert made.latest is not None
+    made.follow("MarginalUnion", 1)
+    assert made.latest is None
+    assert update(made) is None
+    for turn in range(8, 16):
+        made.heard("d0", steps(100 * turn, 1.0), 0.0)
+    assert update(made).steps == 700, "from the first look after the change"
+
+
+def test_another_model_begins_anew():
+    made = savings()
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), 0.0)
+    made.finished(counts(1000, [0, 1], shape=(4, 8)), 1.0)
+    assert update(made, 1.0) is None
+
+
+def test_traffic_is_counted_for_one_set():
+    traffic = Traffic()
+    assert traffic.state() is None
+    traffic.follow(3, "sha256:a", 2)
+    for scores, slot in (
+        ([0.5, 0.95], 1),
+        ([0.5, 0.95], 0),
+        ([0.9, 0.85], 1),
+        ([1.0, 0.2], -1),
+        ([-0.1, -0.2], 0),
+    ):
+        traffic.count(scores, slot, 0.1)
+    traffic.count([0.5], 0, 0.1)  # met another set
+    state = traffic.state()
+    assert (state["epoch"], state["digest"], state["requests"]) == (3, "sha256:a", 5)
+    assert {n: count for n, count in enumerate(state["similarity"]) if count} == {0: 1, 90: 1, 95: 2, 99: 1}
+    assert len(state["similarity"]) == SIMILARITY_BINS
+    assert (state["clusters"], state["outside_band"]) == ([3, 2], 2)
+    traffic.follow(3, "sha256:a", 2)
+    assert traffic.requests == 5
+    traffic.follow(4, "sha256:a", 2)
+    assert traffic.state()["requests"] == 0
+    traffic.follow(5, "", 0)
+    assert traffic.state() is None

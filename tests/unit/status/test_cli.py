@@ -1,0 +1,156 @@
+"""`eldr status` against a server that plays the API: what is shown, and what is said where nothing can be."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from eldr.status.cli import command
+from eldr.status.story import document
+from eldr.status.tell import tell
+from tests.unit.status import night
+
+PREFIX = f"/apis/{contract.API_VERSION}/namespaces/team"
+DEPLOYMENT, FITS = f"{PREFIX}/eldrdeployments/chat", f"{PREFIX}/eldrfits"
+REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "status.md").read_text()
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """What the server answers, by path: status and body."""
+    found = {
+        DEPLOYMENT: (200, json.dumps(night.deployment())),
+        FITS: (200, json.dumps({"items": night.fits()})),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            missing = (404, '{"kind": "Status", "message": "not found"}')
+            status, body = found.get(self.path.partition("?")[0], missing)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "u", "user": {"token": "mine"}}],
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+            {"name": "elsewhere", "context": {"cluster": "c", "user": "u"}},
+        ],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["status", *arguments])
+
+
+def fails(*arguments):
+    done = run(*arguments)
+    assert done.exit_code == 1, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.usefixtures("answers")
+def test_it_is_shown_without_colours_where_nobody_looks():
+    for arguments in (["chat"], ["chat", "--context", "elsewhere", "-n", "team"]):
+        done = run(*arguments)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("chat in namespace team, ")
+        assert "  chat-drift-3  " in done.stdout
+        assert "\x1b" not in done.stdout
+
+
+@pytest.mark.usefixtures("answers")
+def test_json_has_the_documented_shape():
+    done = run("chat", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["name"] == "chat"
+    assert len(told["fits"]) == 5
+
+
+def test_every_field_and_option_is_documented():
+    told = document(tell(night.deployment(), night.fits(), night.NOW))
+
+    def names(found):
+        match found:
+            case dict():
+                # roles are values
+                yield from (name for name in found if name not in told["pods"])
+                for one in found.values():
+                    yield from names(one)
+            case list():
+                for one in found:
+                    yield from names(one)
+
+    missing = [name for name in sorted(set(names(told))) if f"`{name}`" not in REFERENCE]
+    assert missing == []
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("-")]
+    assert [option for option in options if f"`{option}`" not in REFERENCE] == []
+
+
+def test_the_screen_in_the_reference_is_what_is_shown():
+    shown = (Path(__file__).parent / "night.txt").read_text()
+    assert "".join(f"    {line}".rstrip() + "\n" for line in shown.splitlines()) in REFERENCE
+
+
+def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
+    answers[FITS] = (403, '{"message": "you may not list eldrfits"}')
+    done = run("chat")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "note fits are known from status.history only: Forbidden: you may not list eldrfits" in said
+    assert "EldrFit deleted" not in said, "nobody knows whether they were"
+    assert "epoch 3; it did not keep its promise: rolled back to chat-drift-1" in said
+
+
+def test_what_is_missing_is_said(answers, tmp_path):
+    assert "NotFound: there is no EldrDeployment none in namespace team" in fails("none")
+    assert "NotFound: there is no EldrDeployment chat in namespace default" in fails(
+        "chat", "--context", "elsewhere"
+    )
+    answers[DEPLOYMENT] = (404, "404 page not found\n")
+    assert (
+        "NotInstalled: EldrDeployment chat: this cluster does not know the resource; install ELDR"
+        in fails("chat")
+    )
+    answers[DEPLOYMENT] = (401, '{"message": "Unauthorized"}')
+    assert "Unauthorized: EldrDeployment chat: Unauthorized; log in" in fails("chat")
+    answers[DEPLOYMENT] = (403, '{"message": "you may not"}')
+    said = fails("chat")
+    assert "Forbidden: you may not; the status of a deployment takes get of eldrdeployments" in said
+    assert "in namespace team" in said
+    for body in ("<html>", "[]", "{}", '{"metadata": {"name": 3}, "spec": {}}', "[" * 100_000):
+        answers[DEPLOYMENT] = (200, body)
+        assert "ClusterUnreachable: EldrDeployment chat" in fails("chat")
+    assert "NoKubeconfig" in fails("chat", "--context", "nosuch")
+    (tmp_path / "nonsense").write_text("{[")
+    assert "NoKubeconfig" in fails("chat", "--kubeconfig", str(tmp_path / "nonsense"))
+    config = yaml.safe_load((tmp_path / "config").read_text())
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    (tmp_path / "closed").write_text(yaml.safe_dump(config))
+    assert "ClusterUnreachable: http://127.0.0.1:9 cannot be reached" in fails(
+        "chat", "--kubeconfig", str(tmp_path / "closed")
+    )
+    assert run("chat", "--kubeconfig", str(tmp_path / "nosuch")).exit_code == 2

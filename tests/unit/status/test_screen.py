@@ -1,0 +1,211 @@
+"""The screen of `eldr status`. The golden file is rewritten by ``ELDR_GOLDEN=write pytest tests/unit/status``."""
+
+import copy
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from eldr.status.story import document
+from eldr.status.tell import tell
+from eldr.status.text import FITS, lines
+from tests.unit.status import night
+from tests.unit.status.night import NOW, condition
+
+GOLDEN = Path(__file__).parent / "night.txt"
+
+
+def screen(deployment=None, fits=None, *, width=120, plain=False, notes=()):
+    found = deployment or night.deployment()
+    story = tell(found, night.fits() if fits is None else fits, NOW, notes)
+    return [line.text for line in lines(story, width, plain=plain)]
+
+
+def entry(shown, label):
+    """Return what stands behind a label, on one line."""
+    start = next(at for at, line in enumerate(shown) if line.startswith(label))
+    rest = []
+    for line in shown[start + 1 :]:
+        if not line.startswith(" "):
+            break
+        rest.append(line.strip())
+    return " ".join([shown[start][len(label) :].strip(), *rest])
+
+
+def test_a_night_with_two_drifts():
+    text = "\n".join(screen()) + "\n"
+    if os.environ.get("ELDR_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_one_screen():
+    assert len(screen()) <= 48
+    assert max(map(len, screen(width=80))) <= 100
+    assert all(line.isascii() for line in screen(plain=True))
+
+
+def test_a_set_that_harms_is_out_of_service():
+    found = night.deployment()
+    found["status"]["router"]["policyInEffect"] = "JSQ"
+    since = "2026-11-22T06:50:00Z"
+    harms = condition(
+        "CentroidsActive", "False", "Protective", "The active set saves less; JSQ is in effect", since
+    )
+    changed = condition(
+        "DriftDetected", "True", "CoolDown", "traffic has changed. The next drift fit waits", since
+    )
+    found["status"]["conditions"][3:4] = [harms]
+    found["status"]["conditions"][-1] = changed
+    shown = screen(found)
+    assert (
+        entry(shown, "policy")
+        == "ELDR; in effect: JSQ, Protective: The active set saves less; JSQ is in effect"
+    )
+    assert entry(shown, "drift ").startswith("yes since 06:50 (20 min), CoolDown: traffic has changed")
+    problems = shown[next(at for at, line in enumerate(shown) if line.startswith("problems")) :]
+    assert "  CentroidsActive False since 06:50 (20 min), Protective: see above" in problems
+    assert "  DriftDetected True since 06:50 (20 min), CoolDown: see above" in problems
+
+
+def test_before_the_first_fit():
+    found = night.deployment(centroids={}, history=[], locality={}, refit={})
+    why = "no centroid set yet: requests go to the engine with the fewest in flight"
+    found["status"]["conditions"] = [
+        condition("CentroidsActive", "False", "Bootstrapping", why, "2026-11-22T07:00:00Z"),
+        condition("DriftDetected", "Unknown", "NoSet", "no centroid set is active", "2026-11-22T07:00:00Z"),
+    ]
+    found["status"]["router"] = {"policyInEffect": "JSQ", "desired": 1, "ready": 1}
+    shown = screen(found, [])
+    assert entry(shown, "policy") == f"ELDR; in effect: JSQ, Bootstrapping: {why}"
+    assert entry(shown, "centroids") == "no set serves"
+    assert entry(shown, "saving") == "not known yet"
+    assert "drift score: none in the last day" in shown
+    assert "fits: none yet" in shown
+    assert not any(line.startswith(("experts", "next fit", "  ")) for line in shown), "this is no problem"
+
+
+def test_marginal_union_without_a_set_is_in_effect_and_says_what_it_lacks():
+    found = night.deployment()
+    found["spec"]["router"]["policy"] = found["status"]["router"]["policyInEffect"] = "MarginalUnion"
+    found["status"]["conditions"] = [
+        condition("CentroidsActive", "False", "Bootstrapping", "no centroid set yet", "2026-11-22T07:00:00Z")
+    ]
+    assert entry(screen(found), "policy") == "MarginalUnion, in effect, Bootstrapping: no centroid set yet"
+
+
+def test_the_set_of_a_fit_that_no_set_followed():
+    out = {"time": "2026-11-22T07:00:00Z", "fit": "none", "epoch": 6, "reason": "RolledBack"}
+    found = night.deployment(centroids={})
+    found["status"]["history"].append(out)
+    (said,) = [line.strip() for line in screen(found) if "epoch 5" in line and "served" in line]
+    assert said == (
+        "served 06:02 to 07:00 (58 min), epoch 5; no set served from then on: it did not keep its promise"
+    )
+
+
+def test_more_fits_than_a_screen_holds():
+    many = [
+        night.fit(f"chat-{n:02}", "Manual", f"2026-11-21T{n:02}:00:00Z", "Rejected", "no", status="False")
+        for n in range(20)
+    ]
+    found = night.deployment(history=[])
+    shown = screen(found, many)
+    assert f"last fits, the newest first, {FITS} of 20" in shown
+    assert len(tell(found, many, NOW).fits) == 20
+
+
+def test_what_the_operator_has_not_done_is_said():
+    silent = {"metadata": {"name": "chat", "namespace": "team", "generation": 1}, "spec": {}}
+    shown = screen(silent, [])
+    assert entry(shown, "note").startswith("the operator has written no status yet: is it running")
+    assert entry(shown, "ready") == "not known yet"
+    assert "problems: not known yet" in shown
+    late = night.deployment(observedGeneration=3)
+    assert "the operator has not seen the last change of the spec yet" in entry(screen(late), "note")
+    assert entry(screen(notes=["fits are forbidden"]), "note") == "fits are forbidden"
+
+
+def test_what_is_overdue_is_due():
+    overdue = {"nextScheduleTime": "2026-11-22T07:09:00Z", "schedule": 3}
+    assert entry(screen(night.deployment(refit=overdue)), "next fit") == "07:09 (due)"
+
+
+def test_nothing_moves_the_cursor():
+    found = night.deployment()
+    found["status"]["conditions"][-1]["message"] = "a\x1b[2Jb\x07 \x9b1m c\nd"
+    shown = screen(found)
+    assert "a?[2Jb? ?1m c d" in entry(shown, "drift ")
+    assert all(line.isprintable() for line in shown)
+
+
+FOREIGN = [
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    None,
+    3,
+    "no",
+    [],
+    [3],
+    {},
+    {"x": 1},
+    True,
+    -1e400,
+    "nan",
+    "9" * 5000,
+    10**400,
+]
+
+
+def paths(found, at=()):
+    """Yield where each value of an object is."""
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield (*at, key)
+            yield from paths(value, (*at, key))
+
+
+def put(found, path, value):
+    made = copy.deepcopy(found)
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+@pytest.mark.parametrize("value", FOREIGN, ids=lambda value: str(value)[:12])
+def test_whatever_stands_somewhere_the_rest_is_shown(value):
+    deployment, fits = night.deployment(), night.fits()[:2]
+    for path in paths(deployment):
+        story = tell(put(deployment, path, value), fits, NOW)
+        assert lines(story, 100)
+        json.loads(json.dumps(document(story), allow_nan=False))
+    for path in paths(fits):
+        story = tell(deployment, [one for one in put(fits, path, value) if isinstance(one, dict)], NOW)
+        assert any("2 prefill, 4 decode" in line.text for line in lines(story, 100))
+
+
+def test_json_tells_the_same():
+    told = document(tell(night.deployment(), night.fits(), NOW))
+    assert told["version"] == 1
+    assert told["at"] == "2026-11-22T07:10:30Z"
+    assert told["saving"]["now_percent"] == pytest.approx(9.4)
+    assert told["policy"] == {"wanted": "ELDR", "in_effect": ["ELDR"], "reason": None, "message": None}
+    assert [fit["name"] for fit in told["fits"]] == [
+        *("chat-drift-3", "chat-drift-2", "chat-drift-1", "chat-noon", "chat-bootstrap")
+    ]
+    assert told["fits"][1]["served"] == [
+        {
+            "epoch": 3,
+            "since": "2026-11-22T05:20:00Z",
+            "until": "2026-11-22T05:31:00Z",
+            "began": "Accepted",
+            "ended": "it did not keep its promise: rolled back to chat-drift-1",
+        }
+    ]
+    assert [found["type"] for found in told["problems"]] == ["SignaturesReported"]
+    assert len(told["drift"]["day"]) == 36
+    assert tell(night.deployment(), [], NOW + timedelta(days=9)).drift.day, "whatever the clock here says"
