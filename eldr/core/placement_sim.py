@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.policy import Policy, Situation
+from eldr.core.saving import unions_by_size
 from eldr.core.signature import Floats
 
 LOOKS = 4
@@ -100,20 +101,13 @@ def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, shape (most + 1,)
-        ``E - sum_e q_e ** size``, mean over the layers, where ``q_e`` is the mean chance that a request does not use
-        an expert: batches are drawn with replacement.
+        See :func:`eldr.core.saving.unions_by_size`.
     """
     n, layers, experts = survival.shape
     total = np.zeros((layers, experts))
     for row in survival:  # doubles of one request at a time, not of all
         total += np.exp(row)
-    unused = total / n
-    power = np.ones_like(unused)
-    unions = np.empty(most + 1)
-    for size in range(most + 1):
-        unions[size] = experts - power.sum() / layers
-        power *= unused
-    return unions
+    return unions_by_size(total / n, most)
 
 
 def log_survival(inclusion: Floats) -> Floats:

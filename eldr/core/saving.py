@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ LEAST_STEPS = 100
 
 
 class Batches(NamedTuple):
-    """Decode steps of one engine in a span of time.
+    """Decode steps of an engine: in a span of time, or since its start.
 
     Attributes
     ----------
@@ -51,11 +52,31 @@ class Saving(NamedTuple):
     batch: float
 
 
-def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
-    """Return the distinct experts that random batches use, by bucket of batch size.
+def unions_by_size(unused: Doubles, most: int) -> Doubles:
+    """Return the distinct experts that random batches use, by batch size.
 
-    Where a share p of all tokens chooses an expert, 1 - (1 - p)^B of random batches of B use it. Within a bucket every size
-    counts alike.
+    Parameters
+    ----------
+    unused : ndarray of float64, shape (n_layers, n_experts)
+        Chance q that a sequence of the traffic does not use an expert in a step.
+    most : int
+
+    Returns
+    -------
+    ndarray of float64, shape (most + 1,)
+        ``E - sum_e q_e ** size``, mean over the layers: batches are drawn with replacement.
+    """
+    layers, experts = unused.shape
+    power = np.ones_like(unused)
+    unions = np.empty(most + 1)
+    for size in range(most + 1):
+        unions[size] = experts - power.sum() / layers
+        power *= unused
+    return unions
+
+
+def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
+    """Return the distinct experts that random batches use, by bucket of batch size; within one every size counts alike.
 
     Parameters
     ----------
@@ -69,18 +90,8 @@ def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
     ndarray of float64, shape (n_buckets,)
         Mean over the layers.
     """
-    layers, experts = shares.shape
-    unused = 1.0 - np.clip(shares, 0.0, 1.0)
-    left = np.ones_like(unused)
-    found, low = [], 0
-    for high in bounds:
-        total = 0.0
-        for _ in range(low, high):
-            left *= unused
-            total += experts - float(left.sum()) / layers
-        found.append(total / (high - low))
-        low = high
-    return np.array(found)
+    unions = unions_by_size(1.0 - np.clip(shares, 0.0, 1.0), bounds[-1])
+    return np.array([unions[low + 1 : high + 1].mean() for low, high in pairwise((0, *bounds))])
 
 
 def saving(windows: Sequence[Batches], unions: Doubles, bounds: Sequence[int]) -> Saving | None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
+from eldr.core.saving import random_unions
 from eldr.wire import decode_counts
 
 Floats = npt.NDArray[np.float64]
@@ -84,15 +85,7 @@ class Totals:
         steps = self.batches.sum()
         if not self.tokens or not steps:
             return float("nan")
-        # A share p of all tokens chooses an expert, so 1 - (1 - p) ** batch of random batches use it.
-        unused = 1.0 - np.minimum(self.chosen / self.tokens, 1.0)
-        expected = 0.0
-        for low, high, n in zip(
-            (0, *contract.BATCH_BUCKETS), contract.BATCH_BUCKETS, self.batches, strict=False
-        ):
-            if n:
-                sizes = np.arange(low + 1, high + 1)
-                expected += n * float((1.0 - unused[..., None] ** sizes).sum(1).mean())
+        expected = float(self.batches @ random_unions(self.chosen / self.tokens, contract.BATCH_BUCKETS))
         return float(self.experts / self.steps / (expected / steps) - 1.0)
 
 

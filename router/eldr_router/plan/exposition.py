@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from eldr.contract import BATCH_BUCKETS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.core.saving import Batches
 from eldr.core.step_law import Window
 
 _WANTED = {
@@ -40,23 +41,11 @@ class Sums(NamedTuple):
     batch: float = 0.0
 
 
-class Steps(NamedTuple):
-    """An engine's steps since its start, over all its ranks.
+def read_steps(text: bytes, sums: Sums) -> Batches | None:
+    """Return the steps since the engine's start, over all its ranks, by batch size; None if the exposition does not tell them.
 
-    Attributes
-    ----------
-    active : float
-        Distinct experts of a step, mean over the layers, summed over the steps.
-    sizes : tuple of float
-        Steps by batch size, in the buckets of the contract; larger batches count in the last.
+    Batches larger than the contract's buckets count in the last.
     """
-
-    active: float
-    sizes: tuple[float, ...]
-
-
-def read_steps(text: bytes, sums: Sums) -> Steps | None:
-    """Return the steps by batch size in a text exposition whose totals are known, or None if it does not tell them."""
     below: dict[float, float] = {}
     for bound, value in _BUCKET.findall(text):
         try:
@@ -69,7 +58,7 @@ def read_steps(text: bytes, sums: Sums) -> Steps | None:
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
     sizes = [high - low for low, high in pairwise(cumulative)]
     sizes[-1] += max(0.0, sums.steps - cumulative[-1])
-    return Steps(sums.active, tuple(sizes))
+    return Batches(sums.active, tuple(sizes))
 
 
 def read_sums(text: bytes) -> Sums | None:

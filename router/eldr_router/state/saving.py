@@ -10,7 +10,6 @@ import numpy as np
 from eldr.contract import BATCH_BUCKETS
 from eldr.core.saving import Batches, Saving, random_unions, saving
 from eldr.wire import ExpertCounts
-from eldr_router.plan.exposition import Steps
 
 _KEPT_SECONDS = 300.0
 _MOST_REQUESTS = 256
@@ -33,7 +32,7 @@ class Savings:
     def __init__(self) -> None:
         self.latest: Saving | None = None
         self._finished: deque[tuple[float, ExpertCounts]] = deque(maxlen=_MOST_REQUESTS)
-        self._totals: dict[str, Steps] = {}
+        self._totals: dict[str, Batches] = {}
         self._windows: deque[tuple[float, Batches]] = deque(maxlen=_MOST_WINDOWS)
         self.placement: tuple[str, int] = ("", 0)
 
@@ -53,7 +52,7 @@ class Savings:
         if counts.tokens:
             self._finished.append((now, counts))
 
-    def heard(self, engine: str, steps: Steps, now: float) -> None:
+    def heard(self, engine: str, steps: Batches, now: float) -> None:
         """Take an engine's totals."""
         before = self._totals.get(engine)
         self._totals[engine] = steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eldr.contract import SIMILARITY_BINS
+from eldr.core.similarity_bins import similarity_bin
 
 
 class Traffic:
@@ -44,7 +45,7 @@ class Traffic:
             return
         best = max(scores)
         self.requests += 1
-        self.similarity[min(SIMILARITY_BINS - 1, max(0, int(best * SIMILARITY_BINS)))] += 1
+        self.similarity[similarity_bin(best)] += 1
         self.clusters[scores.index(best)] += 1
         if not (0 <= slot < len(scores) and scores[slot] >= best - tau):
             self.outside_band += 1

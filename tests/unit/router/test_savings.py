@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from eldr.contract import BATCH_BUCKETS, METRIC_BATCH_SIZE, SIMILARITY_BINS
+from eldr.core.saving import Batches
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts
-from eldr_router.plan.exposition import Steps, read_steps, read_sums
+from eldr_router.plan.exposition import read_steps, read_sums
 from eldr_router.state.saving import Savings
 from eldr_router.state.traffic import Traffic
 
@@ -50,7 +51,7 @@ def counts(tokens, chosen, shape=(2, 8)):
 def steps(n, active, size=4):
     sizes = [0.0] * len(BATCH_BUCKETS)
     sizes[BATCH_BUCKETS.index(size)] = float(n)
-    return Steps(active * n, tuple(sizes))
+    return Batches(active * n, tuple(sizes))
 
 
 def savings(kinds=((0, 1), (2, 3)), tokens=1000):
