@@ -1,4 +1,4 @@
-"""Which form of the counting kernels a device runs."""
+"""Which form of the kernels a device runs."""
 
 from __future__ import annotations
 
@@ -16,3 +16,15 @@ def kernels_for(device: torch.device) -> Any:
     from eldr.engine import kernels
 
     return kernels
+
+
+def chooser_for(device: torch.device, ranks: int) -> Any:
+    """Return ``choose`` for a device and a number of ranks: Triton on GPUs for up to as many as it takes, torch elsewhere."""
+    if device.type == "cuda":
+        from eldr.engine import balance_triton
+
+        if ranks <= balance_triton.MOST_RANKS:
+            return balance_triton.choose
+    from eldr.engine import balance_torch
+
+    return balance_torch.choose

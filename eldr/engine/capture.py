@@ -27,6 +27,7 @@ from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroE
 
 from eldr.engine.kernels import NO_EXPERT
 from eldr.engine.recompute import recompute
+from eldr.engine.union import GroupUnion
 
 logger = init_logger("vllm.eldr")
 
@@ -66,6 +67,8 @@ class RoutingCapture:
     Parameters
     ----------
     config : vllm.config.VllmConfig
+    over : GroupCoordinator, optional
+        Ranks with tokens of their own in the same steps, for :meth:`union`.
 
     Raises
     ------
@@ -73,10 +76,23 @@ class RoutingCapture:
         If a layer's routing can neither be captured nor recomputed, or vLLM cannot make its buffer.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, over: Any = None) -> None:
+        self._union: GroupUnion | None = None
         try:
             modules = moe_modules(config.compilation_config)
-            self._capturer = RoutedExpertsCapturer(config.scheduler_config.max_num_batched_tokens, config)
+            tokens = config.scheduler_config.max_num_batched_tokens
+            if over is None:
+                self._capturer = RoutedExpertsCapturer(tokens, config)
+            else:
+                numbers = [module.layer_id for module in modules]
+                self._capturer = _SharingCapturer(tokens, config)
+                self._union = GroupUnion(
+                    numbers,
+                    config.model_config.get_num_experts(),
+                    over.all_reduce,
+                    self._capturer.device_buffer.device,
+                )
+                self._capturer.union = self._union
             for module in modules:
                 _bind(module, self._capturer)
         except (ValueError, RuntimeError) as error:
@@ -89,16 +105,36 @@ class RoutingCapture:
         self._all = layers == list(range(self._buffer.shape[1]))
         self._layers = torch.tensor(layers, device=self.device)
 
-    def begin(self) -> None:
-        """Forget the ids of the step before: a layer that captures nothing must count nothing."""
+    def begin(self, requests: int = 0) -> None:
+        """Begin a step with some requests; forget the ids of the one before: a layer that captures nothing must count nothing."""
         self._buffer[: self._written].fill_(NO_EXPERT)
         self._written = 0
+        if self._union is not None:
+            self._union.begin(requests)
 
     def expert_ids(self, n_tokens: int) -> torch.Tensor:
         """Return the ids of the step's first tokens, int32 of shape (n_tokens, n_layers, top_k)."""
         self._written = n_tokens
         ids = self._buffer[:n_tokens]
         return ids if self._all else ids.index_select(1, self._layers)
+
+    def end(self) -> None:
+        """End the step."""
+        if self._union is not None:
+            self._union.end()
+
+    @property
+    def union(self) -> GroupUnion | None:
+        """The step over all ranks; None if this rank has all its tokens itself."""
+        return self._union
+
+
+class _SharingCapturer(RoutedExpertsCapturer):
+    union: GroupUnion
+
+    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+        super().capture(layer_id, topk_ids)
+        self.union.take(layer_id, topk_ids)
 
 
 def moe_modules(compilation: Any) -> list[Any]:

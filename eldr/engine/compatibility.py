@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from eldr.engine import balance_setting
+from eldr.engine.balance_setting import VLLM_CHOOSES, BalanceSetting
+
 SUPPORTED_VLLM = ("0.32.",)
 """Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
 
@@ -13,11 +16,21 @@ MAX_BLOCK_SIZE = 2**15 - 1
 
 
 class UnsupportedEngineError(ValueError):
-    """The configuration of an engine would give wrong counts."""
+    """The configuration of an engine would give wrong counts, or cannot do what its environment asks for."""
+
+
+class RanksDisagreeError(RuntimeError):
+    """Ranks of one engine would compute different things; it must end."""
 
 
 def problems(
-    config: Any, block_size: int, version: str, *, prefill: bool, group_sizes: Collection[int] = ()
+    config: Any,
+    block_size: int,
+    version: str,
+    *,
+    prefill: bool,
+    group_sizes: Collection[int] = (),
+    balance: BalanceSetting = VLLM_CHOOSES,
 ) -> list[str]:
     """Return what is wrong with an engine's configuration, empty if nothing is.
 
@@ -32,6 +45,8 @@ def problems(
         Whether the engine produces KV.
     group_sizes : collection of int
         Tokens per KV block of every group.
+    balance : BalanceSetting
+        Whether the engine is to balance activated experts.
     """
     found = []
     if not version.startswith(SUPPORTED_VLLM):
@@ -50,9 +65,7 @@ def problems(
         if size > 1:
             found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
     if (size := parallel.data_parallel_size) > 1:
-        found.append(
-            f"data_parallel_size={size}: ranks batch together, but each counts for itself; run one engine per replica"
-        )
+        found += [f"data_parallel_size={size}: {why}" for why in _spread(parallel)]
     if parallel.use_ubatching:
         found.append(
             f"enable_dbo={parallel.enable_dbo}, ubatch_size={parallel.ubatch_size}: micro-batches hide which token goes "
@@ -74,11 +87,35 @@ def problems(
             f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "
             "hybrid model's full-attention blocks can be a multiple of it)"
         )
+    if balance.activations:
+        found += balance_setting.problems(config, prefill=prefill)
+    return found
+
+
+def _spread(parallel: Any) -> list[str]:
+    """Return what keeps ranks with different requests from being one engine to whoever asks it."""
+    found = []
+    if not parallel.enable_expert_parallel:
+        found.append(
+            "each rank is an engine by itself; set --enable-expert-parallel, or run one engine per replica"
+        )
+    if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
+        found.append("some ranks are served elsewhere; run all of them behind one API server")
+    if (servers := parallel._api_process_count) > 1:  # noqa: SLF001 - the only place where the number stands
+        found.append(
+            f"{servers} API servers would each number the activations anew; set --api-server-count 1"
+        )
     return found
 
 
 def check(
-    config: Any, block_size: int, version: str, *, prefill: bool, group_sizes: Collection[int] = ()
+    config: Any,
+    block_size: int,
+    version: str,
+    *,
+    prefill: bool,
+    group_sizes: Collection[int] = (),
+    balance: BalanceSetting = VLLM_CHOOSES,
 ) -> None:
     """Raise if :func:`problems` finds any.
 
@@ -87,5 +124,7 @@ def check(
     UnsupportedEngineError
         With every problem, so that one restart mends them all.
     """
-    if found := problems(config, block_size, version, prefill=prefill, group_sizes=group_sizes):
+    if found := problems(
+        config, block_size, version, prefill=prefill, group_sizes=group_sizes, balance=balance
+    ):
         raise UnsupportedEngineError("ELDR cannot count on this engine: " + "; ".join(found))

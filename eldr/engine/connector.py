@@ -12,13 +12,14 @@ References
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.parallel_state import get_tp_group
 
-from eldr.engine import compatibility, metrics
+from eldr.engine import balance_setting, compatibility, expert_parallel, metrics, refusal
 from eldr.engine.cache import block_sizes, full_attention_group
 from eldr.engine.decode import DecodeScheduler, DecodeWorker, kept_records
 from eldr.engine.prefill import PrefillScheduler, PrefillWorker
@@ -37,10 +38,10 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Raises
     ------
     UnsupportedEngineError
-        If the engine's configuration would give wrong counts.
+        If the engine's configuration would give wrong counts, or is to balance activations and cannot.
     ValueError
-        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, or
-        ``activation_records`` is no positive integer.
+        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention,
+        ``activation_records`` is no positive integer, or ``ELDR_BALANCE`` means nothing.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -53,13 +54,16 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._prefill = kv_role == "kv_producer"
         self._group = full_attention_group(kv_cache_config)
-        compatibility.check(
-            vllm_config,
-            self._group.block_size,
-            vllm.__version__,
-            prefill=self._prefill,
-            group_sizes=block_sizes(kv_cache_config),
-        )
+        self._setting = balance_setting.read(os.environ)
+        with refusal.told():
+            compatibility.check(
+                vllm_config,
+                self._group.block_size,
+                vllm.__version__,
+                prefill=self._prefill,
+                group_sizes=block_sizes(kv_cache_config),
+                balance=self._setting,
+            )
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -86,9 +90,14 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Make the tables; called once, after the weights are loaded and before graphs are captured."""
         del kv_caches
-        half = PrefillWorker if self._prefill else DecodeWorker
+        with refusal.told():
+            balance = expert_parallel.start(self._vllm_config, self._setting)
         reports = bool(get_tp_group().is_first_rank)
-        self._worker = half(self._vllm_config, self._group, self._kv_cache_config.num_blocks, reports=reports)
+        config, blocks = self._vllm_config, self._kv_cache_config.num_blocks
+        if self._prefill:
+            self._worker = PrefillWorker(config, self._group, blocks, reports=reports)
+        else:
+            self._worker = DecodeWorker(config, self._group, blocks, reports=reports, balance=balance)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
@@ -155,7 +164,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(self._scheduler, DecodeScheduler):
             self._scheduler.pulls.arrived(connector_output.finished_recving)
         if self._scheduler is not None:
-            self._scheduler.update(connector_output.kv_connector_worker_meta)
+            with refusal.told():
+                self._scheduler.update(connector_output.kv_connector_worker_meta)
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Return what a finished request adds to ``kv_transfer_params``; blocks are never held."""

@@ -15,17 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
 
 from eldr.engine import metrics
 from eldr.engine.backend import kernels_for
+from eldr.engine.balance import Balance, disagreement
 from eldr.engine.cache import CacheGroup
 from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.compatibility import RanksDisagreeError
 from eldr.engine.deadline import PullDeadlines, PullWatch
 from eldr.engine.kernels import RequestRows
-from eldr.engine.messages import DecodeOrders, StepReport
+from eldr.engine.messages import BalanceReport, DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
-from eldr.engine.ring import RingWriter, path_of
+from eldr.engine.ring import RingWriter, rings_of
 from eldr.engine.tracking import Ended, Plan, Tracker
 from eldr.wire import ExpertCounts, encode_counts
 
@@ -52,6 +55,11 @@ def kept_records(extra: Mapping[str, Any]) -> int:
     return value
 
 
+def union_group(config: Any) -> Any:
+    """Return the group whose ranks share a step without sharing its tokens, None if they do share them."""
+    return get_ep_group() if config.parallel_config.data_parallel_size > 1 else None
+
+
 def n_rows(config: Any) -> int:
     """Return how many requests can be counted at once: running ones, and preempted ones that keep their row."""
     return 2 * int(config.scheduler_config.max_num_seqs)
@@ -68,13 +76,18 @@ class DecodeWorker:
         KV blocks of the engine.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+    balance : Balance, optional
+        Who chooses replicas, where vLLM does not.
 
     Attributes
     ----------
     pulls : PullWatch
     """
 
-    def __init__(self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool) -> None:
+    def __init__(
+        self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool, balance: Balance | None = None
+    ) -> None:
+        self._balance = balance
         self._stats = metrics.EngineStats()
         self._reports = reports
         self.pulls = PullWatch(self._stats.add_late_pull)
@@ -84,7 +97,7 @@ class DecodeWorker:
         self._hidden = ""
         self._rows: RequestRows | None = None
         try:
-            self._capture = RoutingCapture(config)
+            self._capture = RoutingCapture(config, over=union_group(config))
             if reports:
                 experts = config.model_config.get_num_experts()
                 self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
@@ -98,8 +111,10 @@ class DecodeWorker:
         self._step = orders.step
         self.pulls.begin(orders.pulls)
         self._slots.bind()
+        if self._balance is not None:
+            self._balance.begin()
         if self._rows is not None:
-            self._capture.begin()
+            self._capture.begin(orders.requests)
             if orders.plan:
                 self._released |= _apply(orders.plan, self._rows)
 
@@ -113,17 +128,26 @@ class DecodeWorker:
         if slots is None and step is not None and not self._hidden:
             self._hidden = NO_SLOTS
             logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
+        chosen = self._balance_report() if self._reports and step is not None else None
         if self._hidden:
-            return StepReport({}, hidden=self._hidden)
+            return StepReport({}, step, hidden=self._hidden, balance=chosen)
         if self._rows is None:
             return None
-        union = None
+        self._capture.end()
+        union = requests = None
         if slots is not None and step is not None:
             union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
-        if union is None and not self._released:
+            if (of_all := self._capture.union) is not None:
+                union, requests = of_all.counts.clone(), of_all.requests.clone()
+        if union is None and chosen is None and not self._released:
             return None
         released, self._released = self._released, {}
-        return StepReport(released, step, union)
+        return StepReport(released, step, union, balance=chosen, requests=requests)
+
+    def _balance_report(self) -> BalanceReport | None:
+        if (balance := self._balance) is None:
+            return None
+        return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""
@@ -192,7 +216,11 @@ class DecodeScheduler:
         self.pulls = PullDeadlines(self._stats.add_late_pull)
         cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
-        self._ring = RingWriter(path_of(config.instance_id), records, base64_of_uint16 + 1024)
+        parallel = config.parallel_config
+        rings = rings_of(config.instance_id, parallel.data_parallel_size)
+        # an engine of one rank may have been told another number
+        own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
+        self._ring = RingWriter(own, records, base64_of_uint16 + 1024)
 
     def add(self, request: Any) -> None:
         """Follow a request."""
@@ -215,7 +243,7 @@ class DecodeScheduler:
             return DecodeOrders(plan, pulls=pulls)
         self._steps += 1
         self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
-        return DecodeOrders(plan, self._steps, pulls)
+        return DecodeOrders(plan, self._steps, pulls, len(output.num_scheduled_tokens))
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
@@ -231,9 +259,19 @@ class DecodeScheduler:
             self._ended[request.request_id] = ended
 
     def update(self, report: Any) -> None:
-        """Take the worker's report of a step."""
+        """Take the worker's report of a step.
+
+        Raises
+        ------
+        RanksDisagreeError
+            If the ranks chose replicas differently: vLLM ends an engine whose scheduler raises.
+        """
         if not isinstance(report, StepReport):
             return
+        if (chosen := report.balance()) is not None:
+            if chosen.trouble:  # before this step's tokens leave the engine
+                raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
+            self._stats.add_balance(chosen.figures, chosen.decision_seconds)
         if report.hidden:
             for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
@@ -252,9 +290,9 @@ class DecodeScheduler:
             if (ended := self._ended.pop(request, None)) is not None:
                 self._publish(request, value, ended)
         if union is not None and report.step is not None:
-            self._measure(report.step, union)
+            self._measure(report.step, union, report.requests())
 
-    def _measure(self, step: int, union: np.ndarray) -> None:
+    def _measure(self, step: int, union: np.ndarray, of_all: int | None) -> None:
         now = time.perf_counter()
         while self._begun and self._begun[0][0] < step:
             self._begun.popleft()
@@ -262,7 +300,9 @@ class DecodeScheduler:
             return
         _, begun, requests = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
-        self._stats.add_step(union, requests, now - max(begun, self._last_update))
+        self._stats.add_step(
+            union, requests if of_all is None else of_all, now - max(begun, self._last_update)
+        )
         self._last_update = now
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:

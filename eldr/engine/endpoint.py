@@ -9,7 +9,8 @@ from fastapi.responses import JSONResponse, Response
 
 from eldr import contract
 from eldr.engine.records import page
-from eldr.engine.ring import RingReader, path_of
+from eldr.engine.ring import RingReader, rings_of
+from eldr.engine.rings import MergedRings
 
 _STATE = "eldr_activations"
 
@@ -27,15 +28,20 @@ class ActivationsEndpoint:
         app.include_router(router)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        """Open the ring of this server's engine; a prefill engine has none."""
+        """Open the rings of this server's engine; a prefill engine has none."""
         del args
-        ring = None
+        found: RingReader | MergedRings | None = None
         if engine_client is not None:
+            config = engine_client.vllm_config
             try:
-                ring = RingReader(path_of(engine_client.vllm_config.instance_id))
+                rings = [
+                    RingReader(path)
+                    for path in rings_of(config.instance_id, config.parallel_config.data_parallel_size)
+                ]
+                found = rings[0] if len(rings) == 1 else MergedRings(rings)
             except FileNotFoundError:
-                ring = None
-        setattr(state, _STATE, ring)
+                found = None
+        setattr(state, _STATE, found)
 
 
 def activations(
@@ -48,7 +54,7 @@ def activations(
     rate: Annotated[float, Query(ge=0, le=1)] = 1.0,
 ) -> Response:
     """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
-    ring: RingReader | None = getattr(request.app.state, _STATE, None)
+    ring: RingReader | MergedRings | None = getattr(request.app.state, _STATE, None)
     if ring is None:
         message = "this engine keeps no activations: it is not a decode engine with ELDR's connector"
         error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,33 @@ class DecodeOrders(KVConnectorMetadata):
     step : int or None
     pulls : dict
         Request id to the deadline of its pull, of the pulls in flight that have one.
+    requests : int
+        Requests of the step.
     """
 
     plan: Plan = field(default_factory=Plan)
     step: int | None = None
     pulls: dict[str, float] = field(default_factory=dict)
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceReport:
+    """What the choice of replicas brought in a step.
+
+    Attributes
+    ----------
+    figures : Tensor of int32, shape (L, N_FIGURES)
+        See :mod:`eldr.engine.balance`.
+    trouble : Tensor of bool, shape ()
+        Whether ranks were seen to disagree.
+    decision_seconds : float
+        How long a decision took when the engine started.
+    """
+
+    figures: Any
+    trouble: Any
+    decision_seconds: float
 
 
 class StepReport(KVConnectorWorkerMetadata):
@@ -58,6 +80,10 @@ class StepReport(KVConnectorWorkerMetadata):
         Active experts per layer, shape (L,).
     hidden : str
         Why this worker cannot see the routing; empty if it can.
+    balance : BalanceReport, optional
+        What the choice of replicas brought; None where vLLM chooses.
+    requests : Tensor, optional
+        Requests of the step on all ranks, shape (); None if this engine's scheduler knows them all.
     """
 
     def __init__(
@@ -65,14 +91,20 @@ class StepReport(KVConnectorWorkerMetadata):
         counts: dict[str, Any],
         step: int | None = None,
         union: Any = None,
+        *,
         hidden: str = "",
+        balance: BalanceReport | None = None,
+        requests: Any = None,
     ) -> None:
         self.counts = counts
         self.step = step
         self.union = union
         self.hidden = hidden
+        self._balance = balance
+        self._requests = requests
         self._copied: Any = None
         tensors = [*counts.values(), *([] if union is None else [union])]
+        tensors += [] if balance is None else [balance.figures]
         if any(tensor.device.type == "cuda" for tensor in tensors):
             self._copy_to_host()
 
@@ -81,20 +113,44 @@ class StepReport(KVConnectorWorkerMetadata):
         self.counts = {key: value.to("cpu", non_blocking=True) for key, value in self.counts.items()}
         if self.union is not None:
             self.union = self.union.to("cpu", non_blocking=True)
+        if self._requests is not None:
+            self._requests = self._requests.to("cpu", non_blocking=True)
+        if (balance := self._balance) is not None:
+            self._balance = replace(
+                balance,
+                figures=balance.figures.to("cpu", non_blocking=True),
+                trouble=balance.trouble.to("cpu", non_blocking=True),
+            )
         self._copied = torch.cuda.Event()
         self._copied.record()
 
     def arrived(self) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return counts and union as arrays, after their copies."""
-        if self._copied is not None:
-            self._copied.synchronize()
-            self._copied = None
+        self._wait()
         union = None if self.union is None else np.asarray(self.union)
         return {key: np.asarray(value) for key, value in self.counts.items()}, union
 
+    def balance(self) -> BalanceReport | None:
+        """Return what the choice of replicas brought, as arrays, after their copies."""
+        self._wait()
+        if (found := self._balance) is None:
+            return None
+        return replace(found, figures=np.asarray(found.figures), trouble=bool(found.trouble))
+
+    def requests(self) -> int | None:
+        """Return the requests of the step on all ranks, after their copy; None if this engine's scheduler knows them all."""
+        self._wait()
+        return None if self._requests is None else int(self._requests)
+
+    def _wait(self) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+            self._copied = None
+
     def __getstate__(self) -> dict[str, Any]:
         counts, union = self.arrived()
-        return {"counts": counts, "step": self.step, "union": union, "hidden": self.hidden, "_copied": None}
+        sent = {"counts": counts, "step": self.step, "union": union, "hidden": self.hidden}
+        return sent | {"_balance": self.balance(), "_requests": self.requests(), "_copied": None}
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         """Return this one: only the first rank of a tensor-parallel group reports."""

@@ -12,6 +12,7 @@ import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 from eldr import contract
+from eldr.engine.balance import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 RESULTS = ("exact", "inexact", "unavailable")
@@ -30,13 +31,28 @@ class EngineStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.data = {"active": [], "batch": [], "seconds": [], "records": {}, "late": {}}
+        self.data = {
+            "active": [],
+            "batch": [],
+            "seconds": [],
+            "records": {},
+            "late": {},
+            "balance": [],
+            "decision": [],
+        }
 
     def add_step(self, union: np.ndarray, requests: int, seconds: float) -> None:
         """Add a step: active experts per layer, its requests, its duration."""
         self.data["active"].append([int(n) for n in union])
         self.data["batch"].append(requests)
         self.data["seconds"].append(seconds)
+
+    def add_balance(self, figures: np.ndarray, decision_seconds: float) -> None:
+        """Add what the choice of replicas brought in a step, of shape (L, N_FIGURES); nothing where vLLM's was kept."""
+        decided = figures[figures[:, ALL] > 0]
+        if len(decided):
+            self.data["balance"].append([float(value) for value in decided.mean(0)])
+            self.data["decision"] = [decision_seconds]
 
     def add_record(self, result: str) -> None:
         """Count a request by whether its counts are exact, inexact or unavailable."""
@@ -56,12 +72,13 @@ class EngineStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether there is anything to report."""
-        return not any(self.data[key] for key in ("seconds", "records", "late"))
+        return not any(self.data[key] for key in ("seconds", "records", "late", "balance"))
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
-        for key in ("active", "batch", "seconds"):
+        for key in ("active", "batch", "seconds", "balance"):
             self.data[key] += other.data[key]
+        self.data["decision"] = other.data["decision"] or self.data["decision"]
         for key in ("records", "late"):
             for value, count in other.data[key].items():
                 self.data[key][value] = self.data[key].get(value, 0) + count
@@ -78,6 +95,12 @@ class EngineStats(KVConnectorStats):
                 "ELDR steps": len(self.data["seconds"]),
                 "ELDR mean active experts": round(float(np.mean(self.data["active"])), 2),
                 "ELDR mean batch": round(float(np.mean(self.data["batch"])), 2),
+            }
+        if self.data["balance"]:
+            mean = np.mean(self.data["balance"], axis=0)
+            summary |= {
+                "ELDR mean experts of the fullest rank": round(float(mean[FULLEST]), 2),
+                "ELDR vLLM would have": round(float(mean[FULLEST_VLLM]), 2),
             }
         return summary
 
@@ -125,6 +148,21 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             documentation="Requests whose deadline passed before their KV was there.",
             labelnames=[*label_names, "outcome"],
         )
+        parallel = config.parallel_config
+        ranks = parallel.tensor_parallel_size * parallel.data_parallel_size
+        self._fullest = self._of_choices(
+            contract.METRIC_FULLEST_RANK,
+            "Experts of the rank with most of them in a step, mean over the layers.",
+            [bound / ranks for bound in share],
+        )
+        self._ranks = self._of_choices(
+            contract.METRIC_RANKS, "Experts of all ranks in a step, mean over the layers.", share
+        )
+        self._decision = self._gauge_cls(
+            name=contract.METRIC_DECISION_SECONDS,
+            documentation="Duration of one layer's choice of replicas, median of some when the engine started.",
+            labelnames=label_names,
+        )
         for values in label_values.values():
             for result in RESULTS:
                 self._records.labels(*values, result)
@@ -137,6 +175,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
         return {index: metric.labels(*values) for index, values in self.per_engine_labelvalues.items()}
 
+    def _of_choices(self, name: str, text: str, buckets: list[float]) -> Any:
+        return self._histogram_cls(
+            name=name, documentation=text, buckets=buckets, labelnames=[*self._labelnames, "choice"]
+        )
+
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Observe one report."""
         data, values = transfer_stats_data, self.per_engine_labelvalues[engine_idx]
@@ -147,6 +190,15 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         if data["active"]:
             for layer, total in enumerate(np.sum(data["active"], axis=0)):
                 self._layers.labels(*values, str(layer)).inc(int(total))
+        for figures in data["balance"]:
+            for metric, balanced, vllm in (
+                (self._fullest, FULLEST, FULLEST_VLLM),
+                (self._ranks, ALL, ALL_VLLM),
+            ):
+                metric.labels(*values, contract.CHOICE_BALANCED).observe(figures[balanced])
+                metric.labels(*values, contract.CHOICE_VLLM).observe(figures[vllm])
+        for seconds in data["decision"]:
+            self._decision.labels(*values).set(seconds)
         for result, count in data["records"].items():
             self._records.labels(*values, result).inc(count)
         for outcome, count in data["late"].items():

@@ -7,16 +7,23 @@ from typing import Any
 
 from eldr import contract
 from eldr.engine.ring import RingReader
+from eldr.engine.rings import MergedRings
 
 
 def page(
-    ring: RingReader, *, after: int, limit: int, prefix: str = "", boot: str = "", rate: float = 1.0
+    ring: RingReader | MergedRings,
+    *,
+    after: int,
+    limit: int,
+    prefix: str = "",
+    boot: str = "",
+    rate: float = 1.0,
 ) -> dict[str, Any]:
     """Return one page.
 
     Parameters
     ----------
-    ring : RingReader
+    ring : RingReader or MergedRings
     after : int
         Cursor.
     limit : int

@@ -37,6 +37,13 @@ def path_of(instance: str, folder: Path = Path("/dev/shm")) -> Path:  # noqa: S1
     return folder / f"{_PREFIX}{instance}"
 
 
+def rings_of(instance: str, ranks: int) -> list[Path]:
+    """Return where the data-parallel ranks of an engine keep their rings; each has requests of its own."""
+    if ranks == 1:
+        return [path_of(instance)]
+    return [path_of(f"{instance}-dp{rank}") for rank in range(ranks)]
+
+
 class RingWriter:
     """The scheduler's end.
 
@@ -120,6 +127,11 @@ class RingReader:
             raise ValueError(f"{path}: not an ELDR ring")
         self.boot = uuid.UUID(bytes=boot).hex
         self._slots, self._stride = int(slots), int(stride)
+
+    @property
+    def slots(self) -> int:
+        """Records that it holds."""
+        return self._slots
 
     @property
     def written(self) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,12 +67,16 @@ class Capture:
 
     n_layers: ClassVar[int] = LAYERS
     device: ClassVar[torch.device] = torch.device("cpu")
+    union: ClassVar[None] = None
     ids: ClassVar[torch.Tensor]
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, over: object = None) -> None:
         pass
 
-    def begin(self) -> None:
+    def begin(self, requests: int = 0) -> None:
+        """Leave everything as it is."""
+
+    def end(self) -> None:
         """Leave everything as it is."""
 
     def expert_ids(self, n_tokens: int) -> torch.Tensor:
@@ -91,3 +98,30 @@ class Slots:
     def take(self) -> torch.Tensor | None:
         """Return the slots."""
         return self.slots
+
+
+class Ranks:
+    """A group whose ranks are threads; each adds with the others, as a collective does."""
+
+    def __init__(self, n: int) -> None:
+        self._barrier = threading.Barrier(n, timeout=20)
+        self._said: list[Any] = [None] * n
+
+    def add(self, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the sum as a rank calls it."""
+
+        def run(tensor: torch.Tensor) -> torch.Tensor:
+            self._said[rank] = tensor.clone()
+            self._barrier.wait()
+            total = torch.stack(self._said).sum(0, dtype=tensor.dtype)
+            self._barrier.wait()
+            return total
+
+        return run
+
+
+def on_all(found: Sequence[Any], ask: Callable[[int, Any], Any]) -> list[Any]:
+    """Call on all ranks at once; return what each says, or raises."""
+    with ThreadPoolExecutor(len(found)) as pool:
+        asked = [pool.submit(ask, rank, balance) for rank, balance in enumerate(found)]
+        return [one.exception() or one.result() for one in asked]

@@ -168,6 +168,22 @@ def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_befor
     assert step.expert_ids(8)[:, 1].tolist() == [[0, 1], *[[-1, -1]] * 7]
 
 
+def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
+    layers = Layer(2), Layer(0)
+    used = torch.zeros(2, EXPERTS + 1, dtype=torch.int32)
+    used[0, 5] = used[1, [1, 3]] = 1  # by layer number
+    other = torch.cat((used.view(-1), torch.tensor([7])))  # and its requests
+    step = capture.RoutingCapture(engine(*layers), over=SimpleNamespace(all_reduce=lambda said: said + other))
+    step.begin(2)
+    route(layers[1], [[5, 0], [0, -1]])
+    route(layers[0], [[1, 2], [3, 4]])
+    assert (step.union.counts.tolist(), int(step.union.requests)) == ([2, 4], 9)
+    assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
+    step.begin(2)
+    assert step.union.counts.tolist() == [0, 0]
+    assert capture.RoutingCapture(engine(Layer(0))).union is None
+
+
 def bias_router(**changes):
     return FusedTopKBiasRouter(TOP_K, EXPERTS, e_score_correction_bias=torch.zeros(EXPERTS), **changes)
 

@@ -108,7 +108,7 @@ def clock(monkeypatch):
 def build(tmp_path, monkeypatch, clock):
     """Return a function that makes engines."""
     plugin.register()
-    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     made = []
 
@@ -276,7 +276,8 @@ def test_prometheus_sees_what_both_processes_counted():
     registry = CollectorRegistry()
     types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
     model = SimpleNamespace(get_num_experts=lambda: 6)
-    config = SimpleNamespace(model_config=model, kv_transfer_config=None)
+    parallel = SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1)
+    config = SimpleNamespace(model_config=model, kv_transfer_config=None, parallel_config=parallel)
     prometheus = metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
 
     def seen(outcome):
@@ -302,7 +303,10 @@ def worker(monkeypatch):
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler = KVConnectorRole.WORKER, None
     model = SimpleNamespace(get_num_experts=lambda: 6)
-    config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2))
+    parallel = SimpleNamespace(data_parallel_size=1)
+    config = SimpleNamespace(
+        model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2), parallel_config=parallel
+    )
 
     def make(*, reports):
         group = decode.CacheGroup(0, "layer", BLOCK)

@@ -29,7 +29,10 @@ def config(instance="test"):
         get_total_num_hidden_layers=lambda: LAYERS,
     )
     return SimpleNamespace(
-        model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=2), instance_id=instance
+        model_config=model,
+        scheduler_config=SimpleNamespace(max_num_seqs=2),
+        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
+        instance_id=instance,
     )
 
 
@@ -215,7 +218,7 @@ def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
 def test_decode_publishes_what_generated_tokens_activated_and_measures_every_step(
     engine, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     half = decode.DecodeScheduler(config("d"), GROUP, records=4)
     worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     name = "cmpl-eldr-0a1b2c3d-7-1-0-0123abcd"
@@ -246,7 +249,7 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
 @pytest.fixture
 def decoding(engine, monkeypatch, tmp_path):
     """Return both halves of a decode engine, and a way to read its records."""
-    monkeypatch.setattr(decode, "path_of", lambda instance: path_of(instance, tmp_path))
+    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     half = decode.DecodeScheduler(config("d"), GROUP, records=4)
     worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     reader = RingReader(path_of("d", tmp_path))

@@ -65,6 +65,8 @@ class Setup:
         What the engine hands out as the host of its side channel.
     gate : bool
         Load the connector that can hold the engine after a pull.
+    saboteur : bool
+        Load the connector that can make ranks differ.
     plugin : Path or None
         Folder with the ``eldr`` package whose connector runs beside the transport; None for the transport alone.
     arguments, env : more of both
@@ -76,6 +78,7 @@ class Setup:
     max_len: int = 2048
     side_host: str = "127.0.0.1"
     gate: bool = False
+    saboteur: bool = False
     plugin: Path | None = None
     model: Path = MODEL
     arguments: tuple[str, ...] = ()
@@ -95,6 +98,9 @@ class Setup:
         if self.gate:
             gate = {"kv_connector": "Gate", "kv_connector_module_path": "eldr_test_gate", "kv_role": role}
             children.append(gate)
+        if self.saboteur:
+            module = {"kv_connector_module_path": "eldr_test_saboteur"}
+            children.append({"kv_connector": "Saboteur", "kv_role": role, **module})
         config: dict[str, Any] = {
             "kv_connector": "MultiConnector",
             "kv_role": role,
@@ -143,7 +149,7 @@ class Engine:
         """Start it; :meth:`ready` tells when it serves."""
         assert self._process is None
         self._starts += 1
-        paths = [str(Path(__file__).parent / "engine_side")] if self.setup.gate else []
+        paths = [str(Path(__file__).parent / "engine_side")] if self.setup.gate or self.setup.saboteur else []
         paths += [str(self.setup.plugin)] if self.setup.plugin else []
         env = {
             key: value
@@ -229,6 +235,11 @@ class Engine:
         """End all of it at once, as a node that fails does."""
         self._signal(signal.SIGKILL)
         self._reap()
+
+    def kill_part(self, only: str) -> None:
+        """End the processes whose command lines hold a word, as a kernel short of memory does."""
+        assert any(only in command for command in self.members().values()), self.members()
+        self._signal(signal.SIGKILL, only)
 
     def exited(self) -> bool:
         """Tell whether nothing of it is left."""

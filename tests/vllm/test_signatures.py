@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from eldr.wire import ExpertCounts
 from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
 from tests.support.processes import wait_for
+from tests.vllm.comparison import check
 from tests.vllm.engines import NAME, Engine, Setup
-from tests.vllm.pair import Exchange, Pair
+from tests.vllm.pair import Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
 FAMILIES = {
@@ -25,7 +25,6 @@ FAMILIES = {
 }
 ARGUMENTS = {"gemma4-split": ("--disable-hybrid-kv-cache-manager",)}
 """Without it, vLLM's blocks of this model have two sizes, and NIXL hands them over wrongly; the plug-in refuses that."""
-NEAR_TIE = 1e-4
 LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
 VOCABULARY = 4000
 BLOCK = 32
@@ -82,52 +81,6 @@ def lab(request, environment, plugin, tmp_path_factory, near_ties):
 
 def tokens(seed: int, n: int) -> list[int]:
     return np.random.default_rng(seed).integers(300, VOCABULARY, n).tolist()
-
-
-def check(lab: Lab, exchanges: list[Exchange]) -> None:
-    """Compare tokens and counts of these requests with the reference."""
-    done = {e.base for e in exchanges}
-    wait_for(lambda: done <= lab.pair.activations().keys(), "activations of every request", 60)
-    activations = lab.pair.activations()
-    for exchange in exchanges:
-        n, g = len(exchange.prompt), len(exchange.generated)
-        expected = lab.reference.ask(exchange.prompt, exchange.generated, list(range(n - 1, n + g - 1)))
-        # wrong tokens first: they say that the engine computed something else, whatever was counted
-        for position, (said, ranked) in enumerate(zip(exchange.generated, expected.next, strict=True)):
-            if said != ranked.best:
-                where = f"{exchange.base} at {position}: {ranked}"
-                assert said == ranked.second, where
-                assert ranked.gap < NEAR_TIE, where
-                lab.near_ties.append(where)
-        if exchange.signature is not None:
-            same(
-                lab, f"{exchange.base} prompt", exchange.signature, expected.prefill, expected.router_gaps[:n]
-            )
-        same(
-            lab,
-            f"{exchange.base} answer",
-            activations[exchange.base],
-            expected.decode,
-            expected.router_gaps[n:],
-        )
-
-
-def same(
-    lab: Lab, what: str, found: ExpertCounts, expected: list[list[int]], gaps: list[list[float]]
-) -> None:
-    """Compare counts of tokens whose routers left these distances between the last chosen and the first rejected expert.
-
-    ``gaps`` are by token and layer. A layer may count another expert for a token only where its own choice was a near tie.
-    """
-    assert found.exact, what
-    assert found.tokens == len(gaps), what
-    distance = np.abs(found.counts.astype(int) - np.array(expected or 0)).sum(axis=1)
-    if distance.any():
-        by_layer = np.array(gaps).reshape(-1, len(distance)).T
-        ties = [sorted(layer[layer < NEAR_TIE].tolist()) for layer in by_layer]
-        where = f"{what}: L1 by layer {distance.tolist()} of {len(gaps)} tokens, router near ties {ties}"
-        assert (distance <= [2 * len(layer) for layer in ties]).all(), where
-        lab.near_ties.append(where)
 
 
 def test_cold_then_from_the_prefix_cache(lab):

@@ -1,4 +1,6 @@
-"""Tensor parallelism: two ranks compute a prompt, one of them counts."""
+"""Tensor and expert parallelism: two ranks compute a prompt, one of them counts logical experts, wherever EPLB has put them."""
+
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +10,13 @@ from tests.vllm.engines import NAME, Engine, Setup, wait_for
 from tests.vllm.pair import Pair
 
 LEASE = 5
+EPLB = {
+    "num_redundant_experts": 32,
+    "use_async": False,
+    "communicator": "torch_nccl",
+    "window_size": 4,
+    "step_interval": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +25,11 @@ def engine(environment, plugin, tmp_path_factory):
         role="prefill",
         lease=LEASE,
         plugin=plugin,
-        arguments=("--tensor-parallel-size", "2", "--max-num-batched-tokens", "64"),
+        arguments=(
+            *("--tensor-parallel-size", "2", "--max-num-batched-tokens", "64"),
+            *("--enable-expert-parallel", "--enable-eplb", "--eplb-config", json.dumps(EPLB)),
+        ),
+        env={"ELDR_LAB_EXPERT_PARALLEL": "1"},
     )
     found = Engine("prefill", setup, environment, tmp_path_factory.mktemp("ranks"))
     found.start()
@@ -38,4 +51,5 @@ def test_signatures_of_two_ranks_cold_and_after_a_hit(engine, environment):
         assert engine.metric("vllm:prefix_cache_hits_total") - before == hits
         assert counts.exact
         assert np.array_equal(counts.counts, expected)
+    assert "Rearranged experts" in engine.log.read_text()
     pair.close()

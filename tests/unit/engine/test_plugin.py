@@ -62,12 +62,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "name a folder that can be written" in result.output
 
 
-def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, **parallel):
+def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=None, **parallel):
     sizes = {
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
         "prefill_context_parallel_size": 1,
         "data_parallel_size": 1,
+        "data_parallel_external_lb": False,
+        "data_parallel_hybrid_lb": False,
+        "_api_process_count": 1,
+        "enable_expert_parallel": False,
+        "enable_eplb": False,
+        "eplb_config": SimpleNamespace(num_redundant_experts=0),
+        "enable_elastic_ep": False,
+        "enable_fault_tolerance": False,
+        "all2all_backend": "allgather_reducescatter",
         "use_ubatching": False,
         "enable_dbo": False,
         "ubatch_size": 0,
@@ -76,9 +85,18 @@ def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, **para
         model_config=SimpleNamespace(model="m", get_num_experts=lambda: experts),
         parallel_config=SimpleNamespace(**sizes | parallel),
         speculative_config=speculative_config,
+        lora_config=lora,
         device_config=SimpleNamespace(device_type=device),
         compilation_config=SimpleNamespace(mode=mode),
     )
+
+
+DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
+
+
+def test_ranks_with_requests_of_their_own_behind_one_server_are_accepted():
+    for prefill in (True, False):
+        assert compatibility.problems(engine(**DP), 128, "0.32.0", prefill=prefill) == []
 
 
 def test_a_plain_engine_is_accepted():
@@ -110,7 +128,15 @@ def test_blocks_of_several_sizes_are_refused_on_both_sides():
         ({"pipeline_parallel_size": 2}, 16, "0.32.0", "pipeline_parallel_size=2"),
         ({"decode_context_parallel_size": 2}, 16, "0.32.0", "decode_context_parallel_size=2"),
         ({"prefill_context_parallel_size": 2}, 16, "0.32.0", "prefill_context_parallel_size=2"),
-        ({"data_parallel_size": 2}, 16, "0.32.0", "data_parallel_size=2"),
+        ({"data_parallel_size": 2}, 16, "0.32.0", "data_parallel_size=2: each rank is an engine by itself"),
+        (
+            DP | {"data_parallel_external_lb": True},
+            16,
+            "0.32.0",
+            "data_parallel_size=2: some ranks are served",
+        ),
+        (DP | {"data_parallel_hybrid_lb": True}, 16, "0.32.0", "behind one API server"),
+        (DP | {"_api_process_count": 2}, 16, "0.32.0", "set --api-server-count 1"),
         ({"use_ubatching": True, "enable_dbo": True}, 16, "0.32.0", "enable_dbo=True"),
         ({"use_ubatching": True, "ubatch_size": 2}, 16, "0.32.0", "ubatch_size=2"),
         ({"device": "cpu", "mode": 3}, 16, "0.32.0", "set --enforce-eager"),

@@ -18,13 +18,24 @@ import sys
 import time
 from typing import Any
 
+from eldr_vllm_lab.replace import replace
+
 ENV = "ELDR_LAB_SHARED_CORES"
+ENV_EXPERT_PARALLEL = "ELDR_LAB_EXPERT_PARALLEL"
 _NIXL_DELAY = 1000  # microseconds
 _YIELD_SECONDS = 1e-4
 
 
 def register() -> None:
-    """Make an engine a good neighbour if ``ELDR_LAB_SHARED_CORES`` is set; called by vLLM in each of its processes."""
+    """Do what the environment asks for; called by vLLM in each of an engine's processes.
+
+    ``ELDR_LAB_SHARED_CORES`` makes an engine a good neighbour, ``ELDR_LAB_EXPERT_PARALLEL`` supplies what
+    :mod:`eldr_vllm_lab.expert_parallel` says.
+    """
+    if os.environ.get(ENV_EXPERT_PARALLEL):
+        from eldr_vllm_lab import expert_parallel
+
+        expert_parallel.install()
     if not os.environ.get(ENV):
         return
     _sleep_instead_of_yielding()
@@ -37,14 +48,14 @@ def register() -> None:
 def _sleep_instead_of_yielding() -> None:
     from vllm.distributed.device_communicators import shm_broadcast
 
-    _replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _YIELD_SECONDS))
+    replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _YIELD_SECONDS))
 
 
 def _bind_no_worker() -> None:
     from vllm.platforms.cpu import CpuPlatform
 
     # only the NIXL connector asks, for the cores that it binds its thread to: the one that computes
-    _replace(CpuPlatform, "discover_numa_topology", classmethod(lambda _: []))
+    replace(CpuPlatform, "discover_numa_topology", classmethod(lambda _: []))
 
 
 def _fork() -> None:
@@ -53,7 +64,7 @@ def _fork() -> None:
 
     # the platform insists on "spawn" in the environment; on CPUs nothing is initialised that a fork would break
     for module in (utils, multiproc_executor):
-        _replace(module, "get_mp_context", functools.partial(multiprocessing.get_context, "fork"))
+        replace(module, "get_mp_context", functools.partial(multiprocessing.get_context, "fork"))
 
 
 def _sleep_between_rounds() -> None:
@@ -61,13 +72,7 @@ def _sleep_between_rounds() -> None:
 
     halves = ("nixl_cu13._api", "nixl_cu12._api", "nixl_rocm._api", "nixl._api")
     api = next(module for name in halves if (module := sys.modules.get(name)) is not None)
-    _replace(api, "nixlBind", _Binding(api.nixlBind))
-
-
-def _replace(owner: Any, name: str, by: Any) -> None:
-    if not hasattr(owner, name):  # setting it would change nothing, and nobody would notice
-        raise AttributeError(f"{owner.__name__} has no {name} in this release: mend {__name__}")
-    setattr(owner, name, by)
+    replace(api, "nixlBind", _Binding(api.nixlBind))
 
 
 class _Binding:

@@ -1,0 +1,50 @@
+"""Whether the ranks of an expert-parallel group have the same in hand, asked along with a sum that they form anyway.
+
+Ranks that choose replicas by different maps, settings or versions compute an expert twice or not at all, and nothing
+tells: the answers are just wrong. So every decision carries a digest. A group that adds up each word of it and the
+word's square sees on *every* rank whether all are equal: n * sum(word^2) = sum(word)^2 holds exactly then, by Cauchy and Schwarz.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+N_WORDS = 6
+"""Words of a digest that are compared."""
+WORD_BITS = 8
+"""Small enough for the squares of 30,000 ranks to add up in an int32."""
+_DROPPED = 64 - N_WORDS * WORD_BITS  # low bits of a product say little
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_ODD = 0xBF58476D1CE4E5B9 - 2**64
+
+
+def digest_of(*parts: str) -> int:
+    """Return a digest of texts, a signed 64-bit integer."""
+    text = "\0".join(parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+
+
+def table_digest(table: torch.Tensor) -> torch.Tensor:
+    """Return a digest of a table of integers, int64 of shape (): the same on every device, and without waiting for it.
+
+    Sums of integers that wrap around do not depend on the order in which a device adds them.
+    """
+    cells = table.reshape(-1).to(torch.int64)
+    weights = torch.arange(1, cells.numel() + 1, device=cells.device) * _GOLDEN
+    weights = (weights ^ (weights >> 29)) * _ODD
+    return ((cells + 2) * (weights | 1)).sum()
+
+
+def words(digest: torch.Tensor) -> torch.Tensor:
+    """Return what a rank adds to the group's sum: its words and their squares, int32 of shape (2 * N_WORDS,)."""
+    shift = torch.arange(N_WORDS, device=digest.device) * WORD_BITS + _DROPPED
+    word = (digest >> shift) & (2**WORD_BITS - 1)
+    return torch.cat((word, word * word)).to(torch.int32)
+
+
+def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Tell from the sum of all ranks' words whether any differ: bool of shape ()."""
+    total = said.to(torch.int64)
+    return (ranks * total[N_WORDS:] != total[:N_WORDS] ** 2).any()

@@ -1,0 +1,126 @@
+"""Whether an engine balances its ranks by activated experts, and what keeps it from doing so. Plain Python.
+
+vLLM spreads the tokens of an expert over all its replicas, and so wakes more of them than are needed. With
+``ELDR_BALANCE=Activations`` every step uses one replica of each expert, chosen so that the rank with most of them has as
+few as possible (METRO [1]_).
+
+References
+----------
+.. [1] METRO, arXiv 2512.09277.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eldr.contract import BALANCE_ACTIVATIONS, BALANCE_TOKENS, ENV_BALANCE, ENV_BALANCE_CHECK
+
+TOKENS_PER_EXPERT = 100
+"""From so many tokens per expert on computing takes longer than loading the expert's weights, and vLLM's choice stays.
+
+A product of T rows with a matrix of 16-bit weights does T operations per byte of it; an MI300X does about 250 in the time it
+loads one, in practice about 100.
+"""
+
+BACKENDS = (
+    "allgather_reducescatter",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+    "deepep_v2",
+    "mori_high_throughput",
+    "mori_low_latency",
+    "nixl_ep",
+    "flashinfer_all2allv",
+    "flashinfer_nvlink_two_sided",
+    "flashinfer_nvlink_one_sided",
+)
+"""Values of ``--all2all-backend`` that send tokens where their physical expert ids say."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSetting:
+    """What the environment asks for.
+
+    Attributes
+    ----------
+    activations : bool
+        Replicas are chosen by activated experts; else by vLLM.
+    checked : bool
+        Every choice is compared over the ranks, at the price of another collective per layer.
+    """
+
+    activations: bool = False
+    checked: bool = False
+
+
+VLLM_CHOOSES = BalanceSetting()
+
+
+def read(environ: Mapping[str, str]) -> BalanceSetting:
+    """Return the setting of an environment.
+
+    Raises
+    ------
+    ValueError
+        If a variable has a value that means nothing.
+    """
+    balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
+    if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
+        raise ValueError(
+            f"{ENV_BALANCE}: expected {BALANCE_TOKENS} (vLLM's choice of replicas) or {BALANCE_ACTIVATIONS}, got {balance!r}"
+        )
+    check = environ.get(ENV_BALANCE_CHECK, "0")
+    if check not in ("0", "1"):
+        raise ValueError(f"{ENV_BALANCE_CHECK}: expected 0 or 1, got {check!r}")
+    return BalanceSetting(activations=balance == BALANCE_ACTIVATIONS, checked=check == "1")
+
+
+def problems(config: Any, *, prefill: bool) -> list[str]:
+    """Return why an engine cannot balance activations, or would gain nothing by it; empty if nothing speaks against it.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    prefill : bool
+        Whether the engine produces KV.
+    """
+    parallel, found = config.parallel_config, []
+    # read without defaults, as eldr.engine.compatibility does
+    redundant = parallel.eplb_config.num_redundant_experts
+    if prefill:
+        found.append("kv_role=kv_producer: prefill steps are bound by computing, where vLLM's choice stays")
+    if not parallel.enable_eplb:
+        found.append(
+            "no expert has a second replica to choose: it needs --enable-eplb with num_redundant_experts"
+        )
+    elif not redundant:
+        found.append("num_redundant_experts=0: no expert has a second replica to choose")
+    if parallel.enable_elastic_ep:
+        found.append("enable_elastic_ep: ranks come and go, and with them the experts' places; leave it off")
+    if parallel.enable_fault_tolerance:
+        found.append("enable_fault_tolerance: a group that lost a rank would go on; leave it off")
+    if (backend := parallel.all2all_backend) not in BACKENDS:
+        found.append(
+            f"all2all_backend={backend}: it may send tokens elsewhere than their expert ids say; take {BACKENDS[0]}"
+        )
+    if config.lora_config is not None:
+        found.append("LoRA: it wraps the layers that choose replicas; leave it off")
+    return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in found]
+
+
+def bound_by_compute(tokens: int, top_k: int, experts: int) -> bool:
+    """Tell whether a step has so many tokens per expert that vLLM's choice of replicas stays.
+
+    Parameters
+    ----------
+    tokens : int
+        Tokens of the step over the whole expert-parallel group. All ranks know it, so that all decide alike, and it is fixed for
+        each captured graph.
+    top_k : int
+        Experts per token.
+    experts : int
+        Logical experts. When not all of them are active, those that are have more tokens: the rule errs towards balancing.
+    """
+    return tokens * top_k >= TOKENS_PER_EXPERT * experts

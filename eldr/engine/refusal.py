@@ -1,0 +1,43 @@
+"""Last words of an engine that the plug-in ends: Kubernetes shows them in the status of its pod.
+
+References
+----------
+.. [1] Kubernetes, "Determine the Reason for Pod Failure": the file that becomes a container's termination message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from eldr import contract
+from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+
+TERMINATION_LOG = Path("/dev/termination-log")
+_MOST = 4096  # bytes that Kubernetes takes
+
+
+def leave(reason: str, path: Path = TERMINATION_LOG) -> None:
+    """Write why the engine ends to where Kubernetes looks; nothing, where no Kubernetes has put that file.
+
+    Parameters
+    ----------
+    reason : str
+        With the remedy. Processes of an engine that refuse together leave one of their texts.
+    path : Path
+        The container's ``terminationMessagePath``.
+    """
+    with contextlib.suppress(OSError):  # the log has it, too
+        if path.is_file():
+            path.write_bytes(f"{contract.REFUSAL}{reason}".encode()[:_MOST])
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Leave the reason of whatever ends the engine in this context."""
+    try:
+        yield
+    except (UnsupportedEngineError, RanksDisagreeError) as error:
+        leave(str(error))
+        raise

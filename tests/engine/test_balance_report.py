@@ -1,0 +1,140 @@
+"""What the choice of replicas brought, from the worker through the scheduler to Prometheus; and that trouble ends the engine."""
+
+import functools
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from eldr import contract
+from eldr.engine import decode, metrics
+from eldr.engine.cache import CacheGroup
+from eldr.engine.compatibility import RanksDisagreeError
+from eldr.engine.messages import DecodeOrders, StepReport
+from tests.engine.fakes import LAYERS, Capture, Slots
+
+FIGURES = torch.tensor([[3, 5, 6, 8], [4, 7, 5, 10]], dtype=torch.int32)
+SECONDS = 25e-6
+
+
+class Chosen:
+    """In place of ``Balance``: a test says what a step brought."""
+
+    decision_seconds = SECONDS
+
+    def __init__(self):
+        self.figures = torch.zeros_like(FIGURES)
+        self.trouble = torch.zeros((), dtype=torch.bool)
+
+    def begin(self):
+        self.figures.zero_()
+
+
+@pytest.fixture
+def chosen():
+    return Chosen()
+
+
+@pytest.fixture
+def worker(monkeypatch, chosen):
+    monkeypatch.setattr(decode, "RoutingCapture", Capture)
+    monkeypatch.setattr(decode, "StepSlots", Slots)
+    Capture.ids = torch.zeros(1, LAYERS, 2, dtype=torch.int32)
+    Slots.slots = torch.tensor([-1])
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(get_num_experts=lambda: 16),
+        scheduler_config=SimpleNamespace(max_num_seqs=2),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
+    )
+    group = CacheGroup(0, "layer", 4)
+    return lambda **given: decode.DecodeWorker(
+        config, group, n_blocks=4, **{"reports": True, "balance": chosen, **given}
+    )
+
+
+@pytest.fixture
+def scheduler():
+    half = decode.DecodeScheduler.__new__(decode.DecodeScheduler)
+    half._stats, half._begun, half._ended, half._empty, half._experts = metrics.EngineStats(), [], {}, [], 16
+    return half
+
+
+def step(worker, chosen, figures=FIGURES, *, trouble=False):
+    worker.begin(DecodeOrders(step=1))
+    assert not chosen.figures.any(), "of the step before"
+    chosen.figures.copy_(figures)
+    chosen.trouble.fill_(trouble)
+    report = worker.finish()
+    chosen.figures.fill_(99)  # the next step's; a report has its own
+    return report and pickle.loads(pickle.dumps(report))
+
+
+def test_figures_of_a_step_reach_prometheus(worker, chosen, scheduler):
+    scheduler.update(step(worker(), chosen))
+    scheduler.update(step(worker(), chosen, torch.tensor([[0] * 4, [2, 4, 6, 8]])))
+    scheduler.update(step(worker(), chosen, torch.zeros_like(FIGURES)))  # vLLM's choice was kept
+    stats = scheduler.stats()
+    assert stats.data["balance"] == [[3.5, 6.0, 5.5, 9.0], [2.0, 4.0, 6.0, 8.0]]
+    assert stats.reduce()["ELDR mean experts of the fullest rank"] == 2.75
+    assert stats.reduce()["ELDR vLLM would have"] == 5.75
+    registry = CollectorRegistry()
+    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(get_num_experts=lambda: 16),
+        kv_transfer_config=None,
+        parallel_config=SimpleNamespace(tensor_parallel_size=2, data_parallel_size=1),
+    )
+    prometheus = metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
+    prometheus.observe(stats.to_dict())
+
+    def seen(name, choice):
+        labels = {"engine": "0", "choice": choice}
+        return [registry.get_sample_value(f"{name}_{kind}", labels) for kind in ("sum", "count")]
+
+    assert seen(contract.METRIC_FULLEST_RANK, "balanced") == [5.5, 2]
+    assert seen(contract.METRIC_FULLEST_RANK, "vllm") == [11.5, 2]
+    assert seen(contract.METRIC_RANKS, "balanced") == [10.0, 2]
+    assert seen(contract.METRIC_RANKS, "vllm") == [17.0, 2]
+    assert registry.get_sample_value(contract.METRIC_DECISION_SECONDS, {"engine": "0"}) == SECONDS
+
+
+def test_a_rank_that_does_not_report_says_nothing_of_it(worker, chosen):
+    assert step(worker(reports=False), chosen) is None
+
+
+def test_without_a_choice_nothing_is_said(worker, chosen, scheduler):
+    scheduler.update(step(worker(balance=None), chosen))
+    assert scheduler.stats() is None
+
+
+def test_a_step_in_which_ranks_disagreed_ends_the_engine_before_its_tokens_leave(worker, chosen, scheduler):
+    report = step(worker(), chosen, trouble=True)
+    with pytest.raises(RanksDisagreeError, match="the engine ends"):
+        scheduler.update(report)
+
+
+def test_a_worker_that_cannot_see_the_routing_still_tells_of_trouble(worker, chosen, scheduler, monkeypatch):
+    blind = worker()
+    blind._hidden = "hidden"
+    with pytest.raises(RanksDisagreeError):
+        scheduler.update(step(blind, chosen, trouble=True))
+
+
+def test_two_reports_add_up_and_the_newest_duration_counts():
+    ours, theirs = metrics.EngineStats(), metrics.EngineStats()
+    ours.add_balance(FIGURES.numpy(), 1.0)
+    theirs.add_balance(FIGURES.numpy(), 2.0)
+    together = ours.take().aggregate(theirs.take())
+    assert len(together.data["balance"]) == 2
+    assert together.data["decision"] == [2.0]
+    assert ours.take() is None
+
+
+def test_a_report_on_its_way_holds_arrays_and_no_tensors(worker, chosen):
+    report = step(worker(), chosen)
+    assert isinstance(report, StepReport)
+    found = report.balance()
+    assert found.figures.tolist() == FIGURES.tolist()
+    assert (found.trouble, found.decision_seconds) == (False, SECONDS)

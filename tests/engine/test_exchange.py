@@ -1,0 +1,220 @@
+"""The choice of replicas over a group of ranks: what it changes, what it must not, and that ranks which differ end."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from eldr.engine import balance_torch
+from eldr.engine.agreement import N_WORDS, disagree, table_digest, words
+from eldr.engine.balance import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM, Balance, Group, Rules
+from eldr.engine.compatibility import RanksDisagreeError
+from tests.engine.fakes import Ranks, on_all
+
+EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
+PHYSICAL = EXPERTS + REDUNDANT
+
+
+def maps_of(physical_to_logical, columns=1024):
+    table, count = torch.full((EXPERTS, columns), -1), torch.zeros(EXPERTS, dtype=torch.int64)
+    for place, expert in enumerate(physical_to_logical):
+        table[expert, count[expert]] = place
+        count[expert] += 1
+    return SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
+
+
+def arranged(seed):
+    """Return an arrangement of all experts and some replicas, other than the first one."""
+    generator = torch.Generator().manual_seed(seed)
+    extra = torch.randint(0, EXPERTS, (REDUNDANT,), generator=generator)
+    order = torch.randperm(PHYSICAL, generator=generator)
+    return torch.cat((torch.arange(EXPERTS), extra))[order].tolist()
+
+
+FIRST = [*range(EXPERTS), *range(REDUNDANT)]
+
+
+def balances(
+    maps, *, n=RANKS, identity=lambda rank: "same", choose=lambda rank: balance_torch.choose, **rules
+):
+    group = Ranks(n)
+    return [
+        Balance(
+            [("layer.0", maps[rank])],
+            Group(n, PHYSICAL // n, group.add(rank)),
+            Rules(choose(rank), TOP_K, identity(rank), **rules),
+        )
+        for rank in range(n)
+    ]
+
+
+def routed(seed, tokens):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(tokens, EXPERTS, generator=generator).topk(TOP_K).indices
+
+
+def as_vllm_maps(maps, ids):
+    """Return the replicas that vLLM's hash of the token index takes."""
+    choice = ((torch.arange(len(ids)) * 2654435769) & 0xFFFFFFFF)[:, None] % maps.logical_replica_count[ids]
+    return maps.logical_to_physical_map[ids, choice].to(torch.int32)
+
+
+def logical_of(arrangement, ids):
+    table = torch.tensor([*arrangement, -1])
+    return table[ids.long()]
+
+
+def fullest_and_all(ids, n=RANKS):
+    places = {int(place) for place in ids.reshape(-1) if place >= 0}
+    loads = [sum(place // (PHYSICAL // n) == rank for place in places) for rank in range(n)]
+    return max(loads), sum(loads)
+
+
+def optimum(arrangement, active, n=RANKS):
+    holders = [{p // (PHYSICAL // n) for p, e in enumerate(arrangement) if e == expert} for expert in active]
+    return min(max(choice.count(rank) for rank in range(n)) for choice in itertools.product(*holders))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tokens_keep_their_experts_and_the_fullest_rank_has_as_few_as_can_be(seed):
+    arrangement = arranged(seed)
+    maps = maps_of(arrangement)
+    mine = [routed(2 * seed + rank, 1 + seed % 3) for rank in range(RANKS)]
+    stock = [as_vllm_maps(maps, ids) for ids in mine]
+    found = balances([maps] * RANKS, checked=True)
+    chosen = on_all(found, lambda rank, balance: balance.layers[0].exchange(stock[rank], 8))
+    for rank in range(RANKS):
+        assert chosen[rank].dtype == stock[rank].dtype
+        assert torch.equal(logical_of(arrangement, chosen[rank]), mine[rank])
+    both, active = torch.cat(chosen), set(torch.cat(mine).reshape(-1).tolist())
+    fullest, everywhere = fullest_and_all(both)
+    assert everywhere == len(active), "one replica of every expert"
+    assert fullest == optimum(arrangement, sorted(active))
+    for balance in found:
+        figures = balance.figures[0].tolist()
+        assert (figures[FULLEST], figures[ALL]) == (fullest, everywhere)
+        assert (figures[FULLEST_VLLM], figures[ALL_VLLM]) == fullest_and_all(torch.cat(stock))
+
+
+def test_padding_stays_and_counts_nowhere():
+    maps = maps_of(FIRST)
+    ids = torch.full((3, TOP_K), -1, dtype=torch.int64)
+    ids[0] = torch.tensor([0, 1, 2, 16])  # expert 0 in both of its places
+    chosen = on_all(balances([maps] * RANKS), lambda rank, balance: balance.layers[0].exchange(ids, 3))[0]
+    assert chosen[1:].eq(-1).all()
+    assert logical_of(FIRST, chosen[0]).tolist() == [0, 1, 2, 0]
+    assert chosen[0, 0] == chosen[0, 3]
+
+
+def test_a_token_that_one_rank_routes_otherwise_changes_nothing_for_others():
+    """Ranks hold the same tokens, and one breaks a tie differently: both still choose alike."""
+    maps = maps_of(arranged(3))
+    ids = routed(5, 4)
+    other = ids.clone()
+    other[0, 0] = next(e for e in range(EXPERTS) if e not in ids[0].tolist())
+    stock = [as_vllm_maps(maps, ids), as_vllm_maps(maps, other)]
+    chosen = on_all(
+        balances([maps] * RANKS), lambda rank, balance: balance.layers[0].exchange(stock[rank], 4)
+    )
+    assert torch.equal(chosen[0][1:], chosen[1][1:])
+
+
+def test_rearrangements_are_followed():
+    maps = [maps_of(FIRST) for _ in range(RANKS)]
+    found = balances(maps, checked=True)
+    for seed in range(4):
+        arrangement = arranged(seed)
+        for one in maps:  # as vLLM does: into the same tensors
+            one.logical_to_physical_map.copy_(maps_of(arrangement).logical_to_physical_map)
+            one.logical_replica_count.copy_(maps_of(arrangement).logical_replica_count)
+        ids = routed(seed, 3)
+        stock = as_vllm_maps(maps[0], ids)
+        chosen = on_all(found, lambda _, balance, stock=stock: balance.layers[0].exchange(stock, 3))
+        assert torch.equal(logical_of(arrangement, chosen[0]), ids)
+        assert torch.equal(chosen[0], chosen[1])
+
+
+def test_many_tokens_per_expert_leave_vllms_choice_without_a_collective():
+    maps = maps_of(FIRST)
+    alone = Balance([("layer.0", maps)], Group(2, PHYSICAL // 2, lambda _: 1 / 0), Rules(None, TOP_K, ""))
+    ids = as_vllm_maps(maps, routed(1, 2))
+    assert alone.layers[0].exchange(ids, 100 * EXPERTS // TOP_K) is ids
+    assert not alone.figures.any()
+    with pytest.raises(ZeroDivisionError):
+        alone.layers[0].exchange(ids, 100 * EXPERTS // TOP_K - 1)
+
+
+def swapped(arrangement):
+    other = list(arrangement)
+    other[0], other[-1] = other[-1], other[0]
+    return other
+
+
+def other_choice(*arguments):
+    """Choose as the real one does, but the highest replica of expert 0."""
+    table = balance_torch.choose(*arguments)
+    table[0] = arguments[1][0].max()
+    return table
+
+
+DISAGREEMENTS = {
+    "maps": {"maps": lambda: [maps_of(FIRST), maps_of(swapped(FIRST))]},
+    "counts": {"maps": lambda: [maps_of(FIRST), maps_of([*FIRST[:-1], 15])]},
+    "version or setting": {"identity": lambda rank: f"eldr 0.{rank}"},
+    "choices": {"choose": lambda rank: other_choice if rank else balance_torch.choose, "checked": True},
+}
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_ranks_that_disagree_all_end(what):
+    fields = dict(DISAGREEMENTS[what])
+    maps = fields.pop("maps", lambda: [maps_of(FIRST), maps_of(FIRST)])()
+    found = balances(maps, **fields)
+    for raised in on_all(found, lambda _, balance: balance.try_out(1)):
+        assert isinstance(raised, RanksDisagreeError), raised
+        assert "layer.0" in str(raised)
+        assert "the engine ends" in str(raised)
+
+
+def test_one_rank_that_misses_a_rearrangement_ends_all():
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps)
+    stock = as_vllm_maps(maps[0], routed(0, 3))
+    for one in on_all(found, lambda _, balance: balance.layers[0].exchange(stock, 3)):
+        assert isinstance(one, torch.Tensor)
+    maps[0].logical_to_physical_map.copy_(maps_of(arranged(2)).logical_to_physical_map)
+    maps[0].logical_replica_count.copy_(maps_of(arranged(2)).logical_replica_count)
+    for one in on_all(found, lambda _, balance: balance.layers[0].exchange(stock, 3)):
+        assert isinstance(one, RanksDisagreeError)
+    assert all(bool(balance.trouble) for balance in found)
+
+
+def test_an_arrangement_with_an_empty_place_is_refused():
+    maps = maps_of(FIRST)
+    maps.logical_replica_count[3] = 0
+    found = balances([maps] * RANKS)
+    for raised in on_all(found, lambda _, balance: balance.try_out(1)):
+        assert "unset ELDR_BALANCE" in str(raised)
+
+
+@pytest.mark.parametrize("n", [2, 3, 64, 1000])
+def test_digests_that_differ_anywhere_are_seen_by_everybody(n):
+    same = words(table_digest(torch.arange(50).view(5, 10)))
+    assert not disagree(same * n, n)
+    for cell in range(50):
+        table = torch.arange(50)
+        table[cell] += 1
+        other = words(table_digest(table.view(5, 10)))
+        assert disagree(same * (n - 1) + other, n)
+    assert int(same[:N_WORDS].max()) ** 2 * 30_000 < 2**31
+    exchanged = torch.arange(50)
+    exchanged[[3, 4]] = exchanged[[4, 3]]
+    assert table_digest(exchanged) != table_digest(torch.arange(50))
+
+
+def test_deciding_is_measured_and_leaves_no_figures():
+    found = balances([maps_of(FIRST)] * RANKS)
+    on_all(found, lambda _, balance: balance.try_out(3))
+    assert all(0 < balance.decision_seconds < 5 for balance in found)
+    assert not found[0].figures.any()

@@ -1,0 +1,257 @@
+"""Where vLLM lets replicas be chosen: our class is built in place of its own, does nothing until it is told to, and says why it cannot."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from vllm.config import KVTransferConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed.eplb.policy import EPLB_POLICIES, DefaultEplbPolicy
+from vllm.forward_context import DPMetadata, set_forward_context
+from vllm.model_executor import custom_op
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
+
+from eldr.engine import expert_parallel, placement, plugin, replicas
+from eldr.engine.balance_setting import BalanceSetting
+from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+
+EXPERTS, REDUNDANT, LAYERS = 8, 4, 2
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    found = {}
+    monkeypatch.setattr(custom_op, "op_registry_oot", found)
+    monkeypatch.setattr(replicas, "op_registry_oot", found)
+    monkeypatch.setitem(EPLB_POLICIES, "default", DefaultEplbPolicy)
+    return found
+
+
+def test_the_class_is_registered_only_if_the_environment_asks_for_it(registry, monkeypatch):
+    monkeypatch.delenv("ELDR_BALANCE", raising=False)
+    plugin.register()
+    assert registry == {}
+    monkeypatch.setenv("ELDR_BALANCE", "Activations")
+    for _ in range(2):
+        plugin.register()
+    assert registry == {"RoutedExperts": replicas.BalancedExperts}
+
+
+def test_a_class_of_another_plugin_is_named(registry):
+    registry["RoutedExperts"] = type("TheirExperts", (RoutedExperts,), {"__module__": "their.plugin"})
+    with pytest.raises(UnsupportedEngineError, match=r"their\.plugin\.TheirExperts has replaced"):
+        replicas.claim()
+
+
+def engine_with(*connectors):
+    config = VllmConfig()
+    if connectors:
+        children = [{"kv_connector": name, "kv_role": "kv_consumer"} for name in connectors]
+        config.kv_transfer_config = KVTransferConfig(
+            kv_connector="MultiConnector",
+            kv_role="kv_consumer",
+            kv_connector_extra_config={"connectors": children},
+        )
+    return config
+
+
+@pytest.mark.parametrize("connectors", [(), ("NixlConnector",)])
+def test_without_the_connector_that_compares_ranks_no_layer_is_made(connectors, monkeypatch):
+    monkeypatch.setattr(RoutedExperts, "__init__", lambda *_: pytest.fail("made"))
+    replicas.claim()
+    with (
+        set_current_vllm_config(engine_with(*connectors)),
+        pytest.raises(UnsupportedEngineError, match="needs EldrConnector"),
+    ):
+        RoutedExperts("layer")
+
+
+@pytest.fixture
+def layer(monkeypatch):
+    """A layer as vLLM builds it, without weights; it returns the physical experts that it is to run."""
+    monkeypatch.setattr(RoutedExperts, "__init__", lambda self, *_: torch.nn.Module.__init__(self))
+    monkeypatch.setattr(RoutedExperts, "forward_modular", lambda _, x, weights, ids, *more, **named: ids)
+    replicas.claim()
+    with set_current_vllm_config(engine_with("NixlConnector", "EldrConnector")):
+        return RoutedExperts("layer")
+
+
+def test_vllm_builds_our_class_and_it_leaves_everything_until_an_exchange_is_attached(layer):
+    assert type(layer) is replicas.BalancedExperts
+    assert issubclass(EPLB_POLICIES["default"], placement.ActivationPolicy)
+    ids = torch.tensor([[1, 2], [3, 4]])
+    assert layer.forward_modular(None, None, ids) is ids
+    asked = []
+    attached = replicas.ReplicaLayer("layer", None, layer)
+    replicas.attach(attached, lambda ids, tokens: asked.append(tokens) or ids + 1)
+    with set_forward_context(None, VllmConfig(), num_tokens=2):
+        assert layer.forward_modular(None, None, ids).tolist() == [[2, 3], [4, 5]]
+    replicas.attach(attached, None)
+    assert layer.forward_modular(None, None, ids) is ids
+    assert asked == [2]
+
+
+def test_ranks_with_tokens_of_their_own_decide_by_the_number_of_all(layer, monkeypatch):
+    asked = []
+    replicas.attach(
+        replicas.ReplicaLayer("layer", None, layer), lambda ids, tokens: asked.append(tokens) or ids
+    )
+    metadata = object.__new__(DPMetadata)
+    metadata.num_tokens_across_dp_cpu = torch.tensor([2, 40])
+    monkeypatch.setattr(replicas, "get_forward_context", lambda: SimpleNamespace(dp_metadata=metadata))
+    layer.forward_modular(None, None, torch.tensor([[1, 2], [3, 4]]))
+    assert asked == [42]
+
+
+class Runner(MoERunner):
+    layer_id = layer_name = _quant_method = None
+
+    def __init__(self, number, experts, *, maps=True, monolithic=False, router=None):
+        torch.nn.Module.__init__(self)
+        self.layer_id, self.layer_name = number, f"layer.{number}"
+        self.router = router or FusedTopKRouter(2, EXPERTS, eplb_state=state() if maps else None)
+        self.routed_experts = experts
+        experts.quant_method = SimpleNamespace(is_monolithic=monolithic)
+        experts.local_num_experts = EXPERTS + REDUNDANT
+
+
+def state():
+    table, count = torch.full((EXPERTS, 1024), -1), torch.ones(EXPERTS, dtype=torch.int64)
+    table[:, 0] = torch.arange(EXPERTS)
+    table[:REDUNDANT, 1] = EXPERTS + torch.arange(REDUNDANT)
+    count[:REDUNDANT] = 2
+    return SimpleNamespace(
+        logical_to_physical_map=table,
+        logical_replica_count=count,
+        expert_load_view=torch.zeros(EXPERTS + REDUNDANT, dtype=torch.int32),
+    )
+
+
+def compilation(*runners):
+    context = {runner.layer_name: runner for runner in runners}
+    return SimpleNamespace(static_forward_context=context, static_all_moe_layers=list(context))
+
+
+@pytest.fixture
+def ours(layer):
+    """Return a new layer of our class."""
+    return lambda: _copy(layer)
+
+
+def _copy(layer):
+    other = object.__new__(type(layer))
+    torch.nn.Module.__init__(other)
+    other.exchange = None
+    return other
+
+
+def test_layers_come_by_their_number(ours):
+    found = replicas.layers(compilation(Runner(3, ours()), Runner(1, ours())))
+    assert [one.name for one in found] == ["layer.1", "layer.3"]
+    assert [one.n_physical for one in found] == [EXPERTS + REDUNDANT] * 2
+
+
+class Own(torch.nn.Module):
+    """An expert layer of a model's own."""
+
+
+class Router(torch.nn.Module):
+    eplb_state = None
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"experts": Own}, "an expert layer of its own, Own"),
+        ({"monolithic": True}, "its kernel routes inside itself"),
+        ({"maps": False}, "keeps no replicas of this model's experts"),
+        ({"router": Router()}, "router Router does not map to replicas"),
+    ],
+)
+def test_one_layer_that_cannot_be_balanced_is_enough_to_refuse(ours, changes, named):
+    experts = changes.pop("experts", ours)()
+    with pytest.raises(UnsupportedEngineError, match=f"layer 2: .*{named}; unset it"):
+        replicas.layers(compilation(Runner(1, ours()), Runner(2, experts, **changes)))
+
+
+def test_a_model_without_such_layers_is_refused():
+    with pytest.raises(UnsupportedEngineError, match="no mixture-of-experts layer found"):
+        replicas.layers(compilation())
+
+
+# --- the start of a worker, in a group of one rank
+
+
+def config_of(*runners, eplb=True):
+    model = SimpleNamespace(get_num_experts=lambda: EXPERTS, get_num_experts_per_tok=lambda: 2)
+    parallel = SimpleNamespace(enable_eplb=eplb)
+    return SimpleNamespace(
+        compilation_config=compilation(*runners), model_config=model, parallel_config=parallel
+    )
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """Give the worker a group whose other ranks say what a test puts there."""
+    others = []
+    alone = SimpleNamespace(world_size=1, all_reduce=lambda tensor: tensor, cpu_group=None)
+    monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: alone)
+    monkeypatch.setattr(expert_parallel, "_gather", lambda said, _: [said, *(said | one for one in others)])
+    return others
+
+
+ON = BalanceSetting(activations=True)
+
+
+def test_every_layer_gets_its_exchange_after_the_ranks_were_compared(ours, group):
+    runners = [Runner(number, ours()) for number in range(LAYERS)]
+    balance = expert_parallel.start(config_of(*runners), ON)
+    assert balance.decision_seconds > 0
+    assert all(runner.routed_experts.exchange is not None for runner in runners)
+    ids = runners[1].routed_experts.exchange(torch.tensor([[0, 8], [5, -1]]), 2)
+    assert ids[0, 0] == ids[0, 1], "experts 0 and 8 are one"
+    assert balance.figures.tolist() == [[0] * 4, [2, 2, 3, 3]]
+
+
+def test_off_means_that_nothing_is_attached(ours, group):
+    runner = Runner(0, ours())
+    assert expert_parallel.start(config_of(runner), BalanceSetting()) is None
+    assert expert_parallel.start(config_of(runner, eplb=False), BalanceSetting()) is None
+    assert runner.routed_experts.exchange is None
+
+
+@pytest.mark.parametrize(
+    ("other", "setting"),
+    [
+        ({"ELDR_BALANCE": "False"}, ON),
+        ({"ELDR_BALANCE": "True"}, BalanceSetting()),
+        ({"eldr": "0.0.0"}, ON),
+        ({"eldr": "0.0.0"}, BalanceSetting()),
+        ({"maps": "abc"}, ON),
+        ({"refused": "no"}, ON),
+    ],
+)
+def test_a_rank_that_differs_ends_the_engine_at_its_start(ours, group, other, setting):
+    group.append(other)
+    runner = Runner(0, ours())
+    ((name, value),) = other.items()
+    with pytest.raises(RanksDisagreeError, match=f"{name}: rank 0 has .*, rank 1 has '{value}'"):
+        expert_parallel.start(config_of(runner), setting)
+    assert runner.routed_experts.exchange is None
+
+
+def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refused(ours, monkeypatch):
+    said = []
+    monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: SimpleNamespace(world_size=1))
+    monkeypatch.setattr(expert_parallel, "_gather", lambda one, _: said.append(one) or [one])
+    with pytest.raises(UnsupportedEngineError, match="keeps no replicas"):
+        expert_parallel.start(config_of(Runner(0, ours(), maps=False)), ON)
+    assert "keeps no replicas" in said[0]["refused"]
+
+
+def test_a_group_that_does_not_fit_the_maps_is_refused(ours, group):
+    runner = Runner(0, ours())
+    runner.routed_experts.local_num_experts = 5
+    with pytest.raises(UnsupportedEngineError, match="12 physical experts, but 1 ranks of 5"):
+        expert_parallel.start(config_of(runner), ON)

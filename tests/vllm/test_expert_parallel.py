@@ -1,0 +1,251 @@
+"""Expert-parallel engines of two ranks that balance activated experts: the answers and counts of one process, fewer experts, no wrong token.
+
+Two layouts: both ranks compute the same tokens (tensor parallel), or each has requests of its own (data parallel). Of 96
+physical experts 32 are replicas, and EPLB moves them every 16 steps. What the CPU build lacks comes from the laboratory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import eldr
+from eldr import contract
+from eldr_tiny_moe.client import MODEL, ReferenceClient
+from tests.vllm.comparison import check
+from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.pair import Exchange, Pair
+
+LAYERS, REQUESTS, TOKENS = 4, 16, 48
+LEASE = 300
+PROMPTS = [[(7 * i + 13 * j + i * j) % 4000 + 5 for j in range(20 + i)] for i in range(REQUESTS)]
+EPLB = {
+    "num_redundant_experts": 32,
+    "use_async": False,
+    "communicator": "torch_nccl",
+    "window_size": 16,
+    "step_interval": 16,
+}
+SPLIT = {
+    "tensor": ("--tensor-parallel-size", "2"),
+    "data": ("--data-parallel-size", "2", "--api-server-count", "1"),
+}
+BALANCED, VLLM = {"choice": contract.CHOICE_BALANCED}, {"choice": contract.CHOICE_VLLM}
+
+
+def setup_of(layout: str, plugin: Path, log: Path) -> Setup:
+    return Setup(
+        role="decode",
+        lease=LEASE,
+        saboteur=True,
+        plugin=plugin,
+        max_len=512,
+        arguments=(
+            *SPLIT[layout],
+            "--enable-expert-parallel",
+            "--enable-eplb",
+            "--eplb-config",
+            json.dumps(EPLB),
+        ),
+        env={
+            contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
+            contract.ENV_BALANCE_CHECK: "1",
+            "ELDR_LAB_EXPERT_PARALLEL": "1",
+            "ELDR_LAB_EXPERTS_LOG": str(log),
+        },
+    )
+
+
+@dataclass
+class Served:
+    """An engine of two ranks that has served all prompts at once."""
+
+    engine: Engine
+    pair: Pair
+    exchanges: list[Exchange]
+    log: Path
+    reference: ReferenceClient
+    near_ties: list[str]
+
+    def calls(self) -> list[tuple[int, int, int]]:
+        """Return tokens, and activated experts of either rank, for every call of the kernel."""
+        ranks = [[line.split() for line in Path(f"{self.log}.{r}").read_text().splitlines()] for r in (0, 1)]
+        return [(int(a[0]), int(a[1]), int(b[1])) for a, b in zip(*ranks, strict=True)]
+
+
+def serve(pair: Pair) -> list[Exchange]:
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(lambda prompt: pair.ask_decode_only(prompt, TOKENS), PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def prefill(environment, plugin, tmp_path_factory) -> Iterator[Engine]:
+    """An engine of one process, from which the others pull KV."""
+    setup = Setup(role="prefill", lease=LEASE, plugin=plugin, max_len=512)
+    engine = Engine("one", setup, environment, tmp_path_factory.mktemp("one"))
+    engine.start()
+    try:
+        wait_for(engine.ready, "the engine of one process", 300, engine.tail)
+        yield engine
+    finally:
+        engine.stop()
+
+
+@pytest.fixture(scope="module")
+def one_process(prefill) -> list[list[int]]:
+    """The token ids of one process that serves everything itself."""
+    pair = Pair(prefill.url, prefill.url, NAME)
+    found = [exchange.generated for exchange in serve(pair)]
+    pair.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(environment) -> Iterator[ReferenceClient]:
+    with ReferenceClient(environment, MODEL) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=SPLIT)
+def served(
+    request, prefill, one_process, reference, environment, plugin, tmp_path_factory, near_ties
+) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp(request.param)
+    setup = setup_of(request.param, plugin, folder / "experts")
+    engine = Engine(f"ranks-{request.param}", setup, environment, folder)
+    engine.start()
+    try:
+        wait_for(engine.ready, "the engine of two ranks", 300, engine.tail)
+        pair = Pair(prefill.url, engine.url, NAME)
+        yield Served(engine, pair, serve(pair), folder / "experts", reference, near_ties)
+        pair.close()
+    finally:
+        engine.stop()
+
+
+def test_the_tokens_are_those_of_one_process_through_rearrangements(served, one_process):
+    assert [exchange.generated for exchange in served.exchanges] == one_process
+    assert served.engine.log.read_text().count("Rearranged experts") >= 3
+
+
+def test_the_activations_of_every_request_are_logical_and_exact(served):
+    check(served, served.exchanges)
+
+
+def test_the_fullest_rank_loads_at_least_15_percent_less_than_by_vllms_choice(served):
+    metric = served.engine.metric
+    chosen, stock = (metric(f"{contract.METRIC_FULLEST_RANK}_sum", **by) for by in (BALANCED, VLLM))
+    assert chosen <= 0.85 * stock, (chosen, stock)
+    assert metric(f"{contract.METRIC_RANKS}_sum", **BALANCED) < metric(f"{contract.METRIC_RANKS}_sum", **VLLM)
+    assert metric(contract.METRIC_DECISION_SECONDS) > 0
+
+
+def test_what_the_metrics_say_is_what_the_kernels_loaded(served):
+    """The kernels' own word, written down in the laboratory: nothing of ours counts there."""
+    steps = served.engine.metric(f"{contract.METRIC_FULLEST_RANK}_count", engine="0", **BALANCED)
+    fullest, every = (
+        served.engine.metric(f"{name}_sum", engine="0", **BALANCED)
+        for name in (contract.METRIC_FULLEST_RANK, contract.METRIC_RANKS)
+    )
+    calls = served.calls()
+    # ranks with requests of their own step together a little longer than each of them has any
+    ours = calls[: int(steps) * LAYERS]
+    assert len(ours) == int(steps) * LAYERS
+    assert sum(max(one, other) for _, one, other in ours) == pytest.approx(fullest * LAYERS, rel=0.02)
+    assert sum(one + other for _, one, other in ours) == pytest.approx(every * LAYERS, rel=0.02)
+    if len(calls) == len(ours):
+        assert sum(max(one, other) for _, one, other in calls) == pytest.approx(fullest * LAYERS)
+
+
+def test_a_step_is_that_of_all_ranks(served):
+    metric = served.engine.metric
+    requests = max(metric(f"{contract.METRIC_BATCH_SIZE}_sum", engine=rank) for rank in ("0", "1"))
+    # a rank leaves out the steps in which it has no request
+    assert 0.9 * REQUESTS * TOKENS <= requests <= REQUESTS * TOKENS
+    for rank in ("0", "1"):
+        union = metric(f"{contract.METRIC_ACTIVE_EXPERTS}_sum", engine=rank)
+        assert union == pytest.approx(metric(f"{contract.METRIC_RANKS}_sum", engine=rank, **BALANCED))
+
+
+def test_kv_that_was_pulled_gives_the_same_tokens_and_counts(served, one_process):
+    source = "vllm:prompt_tokens_by_source_total"
+    pulled = served.engine.metric(source, source="external_kv_transfer")
+    with ThreadPoolExecutor(8) as pool:
+        exchanges = list(pool.map(lambda prompt: served.pair.ask(prompt, 24), PROMPTS))
+    assert [exchange.generated for exchange in exchanges] == [ids[:24] for ids in one_process]
+    assert served.engine.metric(source, source="external_kv_transfer") > pulled
+    check(served, exchanges)
+
+
+def test_a_rank_that_misses_a_rearrangement_or_dies_ends_the_engine_and_no_token_is_served(
+    served, background
+):
+    """Last of a layout: afterwards the engine is gone."""
+    if "tensor" in served.engine.name:
+        (served.engine.gate / "maps").touch()
+        with pytest.raises(AssertionError, match="EngineCore encountered an issue"):
+            served.pair.ask_decode_only(PROMPTS[0], 8)
+        why = "versions, settings or maps of experts differ. Answers would be wrong"
+    else:
+        asked = background.submit(served.pair.ask_decode_only, PROMPTS[1], 400)
+        wait_for(served.engine.requests, "a request to run", 60)
+        served.engine.kill_part("_EP1")
+        with pytest.raises(Exception, match=r"500|EngineCore|disconnected"):
+            asked.result(60)
+        why = "died"
+    wait_for(lambda: not served.engine.running(), "the engine to end", 60, served.engine.tail)
+    assert why in served.engine.log.read_text()
+
+
+def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
+    setup = setup_of("tensor", plugin, tmp_path / "experts")
+    engine = Engine("versions", setup, environment, tmp_path)
+    (engine.gate / "version").touch()
+    engine.start()
+    try:
+        wait_for(lambda: not engine.running(), "the engine to end", 120, engine.tail)
+        assert f"eldr: rank 0 has '{eldr.__version__}', rank 1 has '0.0.0'" in engine.log.read_text()
+    finally:
+        engine.stop()
+
+
+def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
+    one_process, reference, environment, plugin, tmp_path, near_ties
+):
+    """The layout of a decode pool by default: nothing to choose, every expert in one place; and prefill engines of the same kind."""
+    arguments = (*SPLIT["data"], "--enable-expert-parallel")
+    setup = Setup(
+        role="prefill",
+        lease=LEASE,
+        plugin=plugin,
+        max_len=512,
+        arguments=arguments,
+        env={"ELDR_LAB_EXPERT_PARALLEL": "1"},
+    )
+    prefill = Engine("prefill-data", setup, environment, tmp_path)
+    decode = Engine("decode-data", replace(setup, role="decode"), environment, tmp_path)
+    try:
+        for engine in (prefill, decode):
+            engine.start()
+        for engine in (prefill, decode):
+            wait_for(engine.ready, f"{engine.name} to serve", 300, engine.tail)
+        pair = Pair(prefill.url, decode.url, NAME)
+        with ThreadPoolExecutor(8) as pool:
+            exchanges = list(pool.map(lambda prompt: pair.ask(prompt, 24), PROMPTS))
+        assert [exchange.generated for exchange in exchanges] == [ids[:24] for ids in one_process]
+        check(Served(decode, pair, exchanges, tmp_path, reference, near_ties), exchanges)
+        for engine in (prefill, decode):
+            counted = [engine.metric(f"{contract.METRIC_RECORDS}_total", engine=rank) for rank in ("0", "1")]
+            assert all(counted), f"{engine.name}: a rank had no request: {counted}"
+            assert (
+                sum(counted) == engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
+            )
+        pair.close()
+    finally:
+        for engine in (prefill, decode):
+            engine.stop()
