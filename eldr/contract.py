@@ -106,6 +106,18 @@ LATE_PREFILLED: Final = "prefilled"
 LATE_DISCARDED: Final = "discarded"
 """Outcome: the pull had begun in time; what it brought was not used, and the request failed."""
 
+METRIC_FULLEST_RANK: Final = "eldr_engine_fullest_rank_experts"
+"""Histogram per decode step on expert-parallel engines that balance activations: experts of the rank that has most of them, mean
+over the layers, by ``choice``: CHOICE_BALANCED or CHOICE_VLLM."""
+METRIC_RANKS: Final = "eldr_engine_ranks_experts"
+"""The same of all ranks together."""
+METRIC_DECISION_SECONDS: Final = "eldr_engine_balance_decision_seconds"
+"""Gauge on the same engines: duration of one layer's choice with its collective, median of some when the engine starts."""
+CHOICE_BALANCED: Final = "balanced"
+"""What the step really used."""
+CHOICE_VLLM: Final = "vllm"
+"""What vLLM's own choice of replicas would have used."""
+
 HEADER_REQUEST_ID: Final = "x-request-id"
 HEADER_LOG: Final = "x-eldr-log"
 """Request header: ``off`` keeps this request out of the signature log, whatever the sample rate."""
@@ -256,7 +268,9 @@ BASELINE is what live traffic is compared with while the set is active, of the h
    "requests": n,                         how many altogether
    "saving": float | null,                predicted share of active experts that steps save against random batches of the same
    "saving_low": float | null, "saving_high": float | null,       sizes, with the band; its interval,
-   "batch": float | null}``                                       and the sequences in a step that it assumes
+   "batch": float | null,                                         and the sequences in a step that it assumes
+   "before": {"similarity": [n, ...], "clusters": [n, ...], "requests": n} | null}``
+                                          the same counts of older records than the fit was for: traffic that may return
 
 A run that made no set has neither intervals nor a baseline.
 
@@ -314,9 +328,18 @@ def signature_counter(quality: str) -> str:
 ENV_ADMIN_TOKEN: Final = "ELDR_ADMIN_TOKEN"  # noqa: S105 - the name of the variable
 """Bearer token of the admin port, from the Secret ``<deployment>-admin`` under ``token``."""
 SECRET_TOKEN_KEY: Final = "token"  # noqa: S105 - the key in the Secret
+ENV_BALANCE: Final = "ELDR_BALANCE"
+"""On decode engines: who chooses among an expert's replicas, BALANCE_TOKENS (default) or BALANCE_ACTIVATIONS."""
+BALANCE_TOKENS: Final = "Tokens"
+BALANCE_ACTIVATIONS: Final = "Activations"
+ENV_BALANCE_CHECK: Final = "ELDR_BALANCE_CHECK"
+"""On the same engines: ``1`` compares every choice over the ranks."""
 ENV_POD_IP: Final = "POD_IP"
 ENV_POD_NAME: Final = "POD_NAME"
 ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+
+REFUSAL: Final = "ELDR refuses: "
+"""First words of an engine's termination message where our plug-in ended it; the reason and the remedy follow."""
 
 
 def routing_name(deployment: str) -> str:

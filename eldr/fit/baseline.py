@@ -31,17 +31,22 @@ class Baseline(NamedTuple):
         """Records counted."""
         return sum(self.clusters)
 
-    def as_json(self, saving: Interval | None, batch: float | None) -> dict[str, Any]:
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts as JSON has them."""
+        return {"similarity": self.similarity, "clusters": self.clusters, "requests": self.requests}
+
+    def as_json(
+        self, saving: Interval | None, batch: float | None, before: Baseline | None = None
+    ) -> dict[str, Any]:
         """Return the object of the report, with what placement is predicted to save against random batches, of what mean size."""
         value, low, high = saving or (None, None, None)
-        return {
-            "similarity": self.similarity,
-            "clusters": self.clusters,
-            "requests": self.requests,
+        return self.counts | {
             "saving": value,
             "saving_low": low,
             "saving_high": high,
             "batch": batch,
+            "before": before and before.counts,
         }
 
 

@@ -89,6 +89,11 @@ def log_command(**chosen: Any) -> None:
     type=options.Moment(),
     help="Ignore records before this time: Unix seconds, or ISO 8601 with its zone.",
 )
+@click.option(
+    "--before",
+    type=options.Moment(),
+    help="Records of before this time are of other traffic, that may return: tell what they look like to the new set.",
+)
 @click.option("--min-samples", type=click.IntRange(1), help="Fail where fewer records are usable.")
 @click.option("--seed", type=click.IntRange(0), default=1)
 def job_command(
@@ -101,6 +106,7 @@ def job_command(
     model: str,
     lookback_minutes: float | None,
     since: float | None,
+    before: float | None,
     min_samples: int | None,
     seed: int,
 ) -> None:
@@ -125,6 +131,7 @@ def job_command(
         model=model,
         lookback=None if lookback_minutes is None else lookback_minutes * 60,
         since=since,
+        before=before,
         min_samples=min_samples,
         seed=seed,
         token=token,

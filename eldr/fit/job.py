@@ -13,6 +13,8 @@ import numpy as np
 
 from eldr import centroids, contract
 from eldr.fit import report as reports
+from eldr.fit.baseline import Baseline
+from eldr.fit.before import Older
 from eldr.fit.cluster import Cluster
 from eldr.fit.pipeline import FitResult, FitSettings, Progress, fit
 from eldr.fit.samples import FitError, make_samples, reservoir, too_few
@@ -20,6 +22,8 @@ from eldr.fit.sources import Counted, from_routers
 from eldr.fit.verdict import judge
 
 MAX_SAMPLES = 4000
+CLOCKS_DIFFER = 300.0
+"""Seconds by which the clock of a router's node may be ahead of the fit's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class Job:
         How old records may be, seconds.
     since : float or None
         Unix time; older records are left out as well.
+    before : float or None
+        Unix time; records from before it tell what may return.
     min_samples : int or None
         Usable records below which no set is made.
     token : str
@@ -46,6 +52,7 @@ class Job:
     model: str
     lookback: float | None
     since: float | None
+    before: float | None
     min_samples: int | None
     seed: int
     token: str
@@ -76,19 +83,20 @@ def run(job: Job, progress: Progress) -> dict[str, Any]:
         earlier: dict[str, Any] = json.loads(done["data"][contract.REPORT_KEY])
         return earlier
     try:
-        result = _fit(job, cluster, progress)
+        result, before = _fit(job, cluster, progress)
     except FitError as error:
         report = reports.failed(error.reason, str(error), time.perf_counter() - began)
     else:
         pointer = _write_shards(job, cluster, result)
-        report = reports.as_json(result, judge(result), time.perf_counter() - began) | {"set": pointer}
+        report = reports.as_json(result, judge(result), time.perf_counter() - began, before)
+        report["set"] = pointer
     cluster.create(
         contract.report_name(job.fit), data={contract.REPORT_KEY: json.dumps(report, sort_keys=True)}
     )
     return report
 
 
-def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
+def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Baseline | None]:
     routing = _routing(job, cluster)
     urls = cluster.router_urls(job.deployment)
     if not urls:
@@ -98,12 +106,16 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
     since = max(job.since or 0.0, 0.0 if job.lookback is None else now - job.lookback)
     unread: dict[str, str] = {}
     read = Counted(from_routers(urls, job.token, unread))
-    records, skipped = reservoir(
+    rng = np.random.default_rng(job.seed)
+    active = _active_set(routing, cluster, progress)
+    older = Older(
         read,
-        MAX_SAMPLES,
-        np.random.default_rng(job.seed),
+        until=None if active is None else job.before,
+        near=0.0 if active is None else active.created,
         model=job.model,
-        since=since,
+    )
+    records, skipped = reservoir(
+        older, MAX_SAMPLES, rng, model=job.model, since=since, until=now + CLOCKS_DIFFER
     )
     for url, reason in unread.items():
         progress(f"left out {url}: {reason}")
@@ -119,7 +131,8 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> FitResult:
         tau=float(routing.get("tau", 0.1)),
         min_candidates=int(routing.get("min_candidates", 1)),
     )
-    return fit(samples, settings, now=now, active=_active_set(routing, cluster, progress), progress=progress)
+    result = fit(samples, settings, now=now, active=active, progress=progress)
+    return result, older.baseline(result.centroids)
 
 
 def _routing(job: Job, cluster: Cluster) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from eldr import contract
 from eldr.core.halves import Interval
+from eldr.fit.baseline import Baseline
 from eldr.fit.evaluation import Evaluation
 from eldr.fit.pipeline import FitResult
 from eldr.fit.verdict import Verdict, percent
@@ -21,8 +22,20 @@ _BASIS = {
 }
 
 
-def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, Any]:
-    """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command."""
+def as_json(
+    result: FitResult, verdict: Verdict, seconds: float, before: Baseline | None = None
+) -> dict[str, Any]:
+    """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command.
+
+    Parameters
+    ----------
+    result : FitResult
+    verdict : Verdict
+    seconds : float
+        That it took.
+    before : Baseline, optional
+        What traffic before the change looks like to the new set.
+    """
     centroids, evaluation = result.centroids, result.evaluation
     return {
         "version": contract.REPORT_VERSION,
@@ -56,6 +69,7 @@ def as_json(result: FitResult, verdict: Verdict, seconds: float) -> dict[str, An
         else result.baseline.as_json(
             None if evaluation is None else evaluation.saving,
             None if evaluation is None else evaluation.jsq.batch,
+            before,
         ),
         "held_out": 0 if evaluation is None else evaluation.held_out,
         "batch": None if evaluation is None else evaluation.jsq.batch,

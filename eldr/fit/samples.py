@@ -17,11 +17,14 @@ Unsigned = npt.NDArray[np.unsignedinteger]
 
 OTHER_MODEL, TOO_OLD, INEXACT = "other model", "older than the look-back", "inexact counts"
 DAMAGED, WRONG_SUMS = "damaged records", "layers that do not sum to tokens x top-k"
+AHEAD, EMPTY = "times that lie ahead", "prompts without a token"
 PILED = "experts with more hits than there were tokens"
 _REMEDIES = {
     OTHER_MODEL: "check the model's name, or send traffic to this model,",
     TOO_OLD: "look back further, or send traffic,",
     INEXACT: "let prompts pass prefill engines that count every token (metric eldr_router_signatures_total tells the quality)",
+    AHEAD: "set the clocks of the routers' nodes right",
+    EMPTY: "run the same version of the plug-in on all engines",
     DAMAGED: "run routers and this command in versions that belong together",
     WRONG_SUMS: "run the same version of the plug-in on all engines",
     PILED: "run the same version of the plug-in on all engines",
@@ -88,7 +91,13 @@ class Samples:
 
 
 def reservoir(
-    records: Iterable[Record], limit: int, rng: np.random.Generator, *, model: str, since: float
+    records: Iterable[Record],
+    limit: int,
+    rng: np.random.Generator,
+    *,
+    model: str,
+    since: float,
+    until: float = math.inf,
 ) -> tuple[list[Record], Counter[str]]:
     """Choose at most ``limit`` usable records uniformly from a stream of any length (Vitter's algorithm R).
 
@@ -101,6 +110,8 @@ def reservoir(
         Records of other models are left out.
     since : float
         Unix time; older records are left out.
+    until : float, optional
+        Unix time; newer records are left out.
 
     Returns
     -------
@@ -112,7 +123,7 @@ def reservoir(
     skipped: Counter[str] = Counter()
     seen = 0
     for record in records:
-        if reason := _unusable(record, model, since):
+        if reason := unusable(record, model, since, until):
             skipped[reason] += 1
             continue
         seen += 1
@@ -123,16 +134,25 @@ def reservoir(
     return chosen, skipped
 
 
-def _unusable(record: Record, model: str, since: float) -> str | None:
+def unusable(record: Record, model: str, since: float = 0.0, until: float = math.inf) -> str | None:
+    """Return why a record cannot be used; None if it can."""
     if record.model != model:
         return OTHER_MODEL
     if record.time < since:
         return TOO_OLD
     if not _in_range(record):
         return DAMAGED
+    if record.time > until:
+        return AHEAD
+    if record.prompt_tokens <= 0:
+        return EMPTY
     if not record.exact:
         return INEXACT
-    return None
+    # looked at before the choice: else records that lie would take the place of others
+    try:
+        return _Counted.of(record).wrong()
+    except ValueError:
+        return DAMAGED
 
 
 def _in_range(record: Record) -> bool:
@@ -164,9 +184,7 @@ def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
             skipped["other geometry"] += 1
             continue
         try:
-            counted = _Counted(
-                record, record.prefill_counts(), record.decode_counts() if record.decode_exact else None
-            )
+            counted = _Counted.of(record)
         except ValueError:
             skipped[DAMAGED] += 1
             continue
@@ -195,6 +213,13 @@ class _Counted(NamedTuple):
     record: Record
     prefill: Unsigned
     decode: Unsigned | None
+
+    @staticmethod
+    def of(record: Record) -> _Counted:
+        """Read the counts of a record; ValueError if its bytes disagree."""
+        return _Counted(
+            record, record.prefill_counts(), record.decode_counts() if record.decode_exact else None
+        )
 
     def wrong(self) -> str | None:
         """Return why counts cannot be what an engine vouched for: every layer, every token, ``top_k`` experts each."""

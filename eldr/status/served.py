@@ -15,6 +15,8 @@ Spans = dict[str, list[Served]]
 
 NO_SET: Final = "none"
 """In place of a fit where no set serves from then on."""
+_PROTECTIVE: Final = "Protective"
+"""Why a set is out of service from then on, though it stays the active one."""
 
 
 class _Entry(NamedTuple):
@@ -25,7 +27,7 @@ class _Entry(NamedTuple):
 
 
 def spans(history: Iterable[Object]) -> Spans:
-    """Return when each set served; each serves until the next activation."""
+    """Return when each set served; each serves until the next activation, or until it goes out of service."""
     entries = sorted(
         (
             _Entry(time, fit, whole(one, "epoch"), text(one, "reason"))
@@ -36,7 +38,7 @@ def spans(history: Iterable[Object]) -> Spans:
     )
     found: Spans = {}
     for entry, after in zip_longest(entries, entries[1:]):
-        if entry.fit == NO_SET:
+        if entry.fit == NO_SET or entry.reason == _PROTECTIVE:
             continue
         until, ended = (None, None) if after is None else (after.time, _end(after))
         found.setdefault(entry.fit, []).append(Served(entry.epoch, entry.time, until, entry.reason, ended))
@@ -51,7 +53,9 @@ def _end(after: _Entry) -> str:
         )
     match after.reason:
         case "RolledBack":
-            return f"it did not keep its promise: rolled back to {after.fit}"
+            return f"promise not kept, or traffic over: rolled back to {after.fit}"
+        case "Protective":
+            return "it did worse than placement by load, which was in effect from then on"
         case "Pinned":
             return f"{after.fit} was pinned"
         case "Accepted" | None:

@@ -15,11 +15,15 @@ DRIFT_DETECTED = "DriftDetected"
 SIGNATURES_REPORTED = "SignaturesReported"
 SUCCEEDED = "Succeeded"
 """Of an EldrFit."""
+BARRED = "Barred"
+"""Of an EldrFit whose set is not activated by itself any more."""
 
 NO_SET = "none"
 """In ``status.history`` in place of a fit, where a set was taken out of use and no other serves."""
 ROLLED_BACK = "RolledBack"
 """In ``status.history``: why the set before serves again."""
+PROTECTIVE, SERVES_AGAIN = "Protective", "ServesAgain"
+"""In ``status.history``: the active set went out of service because it harms, and came back."""
 
 
 class Condition(NamedTuple):

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from eldr import contract
+from eldr_operator import border, clock
+from eldr_operator.camel import CamelModel
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.errors import InvalidResourceError, Problem
 
 Object = dict[str, Any]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
-
-
-class ModelSpec(_Model):
+class ModelSpec(CamelModel):
     """``spec.model``."""
 
     uri: str
     name: str | None = None
 
 
-class EngineSpec(_Model):
+class EngineSpec(CamelModel):
     """``spec.engine``."""
 
     type: Literal["vLLM", "Simulator"] = "vLLM"
@@ -39,16 +44,26 @@ class EngineSpec(_Model):
     model_runner: Literal["V1", "V2"] = "V1"
 
 
-class RoleSpec(_Model):
+class RoleSpec(CamelModel):
     """``spec.prefill``, and what ``spec.decode`` has in common with it."""
 
     replicas: int = 1
     gpus: int = 1
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
-    resources: Object = {}
+    resources: Object = Field(default_factory=dict)
     drain_seconds: int = 30
-    pod_template: Object = {}
+    pod_template: Object = Field(default_factory=dict)
+
+
+class ParallelismSpec(CamelModel):
+    """``spec.decode.parallelism``."""
+
+    tensor: int | None = None
+    data: int = 1
+    expert: Literal["Disabled", "Enabled"] = "Disabled"
+    redundant_experts: int = 0
+    balance: Literal["Tokens", "Activations"] = "Tokens"
 
 
 class DecodeSpec(RoleSpec):
@@ -56,22 +71,23 @@ class DecodeSpec(RoleSpec):
 
     replicas: int = 2
     drain_seconds: int = 300
+    parallelism: ParallelismSpec = ParallelismSpec()
 
 
-class AcceleratorSpec(_Model):
+class AcceleratorSpec(CamelModel):
     """``spec.accelerator``."""
 
     resource_name: str = "amd.com/gpu"
 
 
-class DomainSpec(_Model):
+class DomainSpec(CamelModel):
     """An item of ``spec.router.domains``."""
 
     name: str
     share: int = 1
 
 
-class RouterSpec(_Model):
+class RouterSpec(CamelModel):
     """``spec.router``."""
 
     placement: Literal["Sidecar", "Deployment"] = "Sidecar"
@@ -86,11 +102,11 @@ class RouterSpec(_Model):
     max_in_flight_per_decode: int = 256
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
-    resources: Object = {}
+    resources: Object = Field(default_factory=dict)
     drain_seconds: int = 300
 
 
-class SignaturesSpec(_Model):
+class SignaturesSpec(CamelModel):
     """``spec.signatures``."""
 
     sample_percent: int = 10
@@ -98,7 +114,7 @@ class SignaturesSpec(_Model):
     retention_hours: int = 24
 
 
-class RefitSpec(_Model):
+class RefitSpec(CamelModel):
     """``spec.refit``."""
 
     schedule: str = ""
@@ -107,18 +123,18 @@ class RefitSpec(_Model):
     min_samples: int = 1000
     history_limit: int = 10
     active_deadline_seconds: int = 600
-    resources: Object = {}
+    resources: Object = Field(default_factory=dict)
     drift: DriftSpec = DriftSpec()
 
 
-class CentroidsSpec(_Model):
+class CentroidsSpec(CamelModel):
     """``spec.centroids``."""
 
     pin: str | None = None
     ack_timeout_seconds: int = 30
 
 
-class DeploymentSpec(_Model):
+class DeploymentSpec(CamelModel):
     """``spec`` of an EldrDeployment."""
 
     model: ModelSpec
@@ -132,7 +148,7 @@ class DeploymentSpec(_Model):
     centroids: CentroidsSpec = CentroidsSpec()
 
 
-class Metadata(_Model):
+class Metadata(CamelModel):
     """What is used of ``metadata``."""
 
     name: str
@@ -143,12 +159,12 @@ class Metadata(_Model):
     deletion_timestamp: datetime | None = None
 
 
-class EldrDeployment(_Model):
+class EldrDeployment(CamelModel):
     """An EldrDeployment; ``status`` stays JSON, because it is compared and written whole."""
 
     metadata: Metadata
     spec: DeploymentSpec
-    status: Object = {}
+    status: Object = Field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -173,44 +189,51 @@ class EldrDeployment(_Model):
         return self.spec.router.replicas or 2
 
 
-class DeploymentRef(_Model):
+class DeploymentRef(CamelModel):
     """``spec.deploymentRef``."""
 
     name: str
 
 
-class FitSpec(_Model):
+Time = Annotated[AwareDatetime, AfterValidator(clock.usable)]
+
+
+class FitSpec(CamelModel):
     """``spec`` of an EldrFit."""
 
     deployment_ref: DeploymentRef
     trigger: str = "Manual"
     k: int | None = None
     lookback_minutes: int | None = None
-    since: datetime | None = None
+    since: Time | None = None
+    before: Time | None = None
 
 
-class Shard(_Model):
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
+
+
+class Shard(CamelModel):
     """One ConfigMap of a centroid set."""
 
-    name: str
-    sha256: str
+    name: Name
+    sha256: Name
 
 
-class CentroidSet(_Model):
+class CentroidSet(CamelModel):
     """Pointer to a centroid set, as the routing ConfigMap and reports hold it."""
 
-    fit: str
-    digest: str
-    k: int
+    fit: Name
+    digest: Name
+    k: int = Field(ge=1, lt=1 << 31)
     shards: tuple[Shard, ...]
 
 
-class EldrFit(_Model):
+class EldrFit(CamelModel):
     """An EldrFit."""
 
     metadata: Metadata
     spec: FitSpec
-    status: Object = {}
+    status: Object = Field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -222,8 +245,16 @@ class EldrFit(_Model):
         """Status and reason of the condition Succeeded."""
         for condition in self.status.get("conditions", ()):
             if condition.get("type") == "Succeeded":
-                return condition["status"], condition["reason"]
+                return str(condition.get("status", "Unknown")), str(condition.get("reason", "Pending"))
         return "Unknown", "Pending"
+
+    @property
+    def barred(self) -> str:
+        """Reason of the condition Barred; empty while the set may be activated."""
+        for condition in self.status.get("conditions", ()):
+            if condition.get("type") == "Barred" and condition["status"] == "True":
+                return str(condition["reason"])
+        return ""
 
     @property
     def is_finished(self) -> bool:
@@ -233,32 +264,37 @@ class EldrFit(_Model):
     @property
     def finished_at(self) -> datetime:
         """When the result was seen."""
-        stamp = self.status.get("finishedAt")
-        return datetime.fromisoformat(stamp) if stamp else self.metadata.creation_timestamp
+        return clock.read(self.status.get("finishedAt")) or self.metadata.creation_timestamp
 
     @property
     def accepted_set(self) -> CentroidSet | None:
-        """The set of an accepted run."""
+        """The set of an accepted run; None where its status does not tell one."""
         if self.state[0] != "True":
             return None
-        return CentroidSet.model_validate({"fit": self.name} | self.status)
+        try:
+            return CentroidSet.model_validate({"fit": self.name} | self.status)
+        except ValidationError:
+            return None
 
 
-class Report(_Model):
+Figure = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class Report(BaseModel):
     """``report.json`` of a fit Job, see :data:`eldr.contract.REPORT_KEY`."""
 
-    model_config = ConfigDict(alias_generator=None, frozen=True, extra="ignore")
+    model_config = ConfigDict(alias_generator=None, frozen=True, extra="ignore", allow_inf_nan=False)
 
     verdict: Literal["Accepted", "Rejected", "Failed"]
     reason: str
     message: str
     pointer: CentroidSet | None = Field(default=None, validation_alias=AliasChoices("set"))
-    samples: int = 0
+    samples: int = Field(default=0, ge=0, le=border.MOST_COUNT)
     layers_kept: tuple[int, ...] = ()
-    rho: float | None = None
+    rho: Figure | None = None
     weighting: str = ""
-    imbalance: float | None = None
-    reduction: float | None = None
+    imbalance: Figure | None = None
+    reduction: Figure | None = None
     active_harms: bool | None = None
     baseline: Object | None = None
 

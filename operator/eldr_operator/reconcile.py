@@ -78,7 +78,8 @@ class Reconciler:
         everybody = self._cache.of(contract.KIND_FIT, namespace)
         bodies = [fit for fit in everybody if fit["spec"]["deploymentRef"]["name"] == name]
         if body is None:
-            await self._without_deployment(namespace, name, [parse(EldrFit, fit) for fit in bodies])
+            fits = await self._locality.fits(bodies, self._clock())
+            await self._without_deployment(namespace, name, fits)
             return None
         cr = parse(EldrDeployment, body)
         if cr.metadata.deletion_timestamp is not None:
@@ -87,7 +88,7 @@ class Reconciler:
         for fit in bodies:
             await self._locality.adopt(cr, fit)
         taken = {fit["metadata"]["name"] for fit in everybody}
-        return await self._pass(cr, [parse(EldrFit, fit) for fit in bodies], taken)
+        return await self._pass(cr, await self._locality.fits(bodies, self._clock()), taken)
 
     async def _pass(
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], taken: Collection[str]

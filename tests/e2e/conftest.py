@@ -21,6 +21,7 @@ from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
 from eldr_kube.cluster import Cluster
+from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
@@ -125,8 +126,8 @@ async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator
         await running
 
 
-def kill(address: str, command: str) -> None:
-    """Kill -9 the program of a pod: the process that listens on its address."""
+def process(address: str, command: str) -> int | None:
+    """Return the id of a pod's program, the process that listens on its address; None while it does not run."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -136,9 +137,15 @@ def kill(address: str, command: str) -> None:
             continue
         named = any(command in word for word in words) and any(address in word for word in words)
         if named and "python" in words[0]:
-            os.kill(int(entry.name), signal.SIGKILL)
-            return
-    raise AssertionError(f"no process {command} at {address}")
+            return int(entry.name)
+    return None
+
+
+def kill(address: str, command: str) -> None:
+    """Kill -9 the program of a pod."""
+    found = process(address, command)
+    assert found is not None, f"no process {command} at {address}"
+    os.kill(found, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +179,10 @@ def system(cluster: Cluster) -> Iterator[System]:
     cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")
     # The chart keeps its CRDs; another release of this session could not take them over.
     cluster.kubectl("delete", "crd", *CRDS, "--wait=true", "--timeout=60s")
+
+
+@pytest.fixture
+def kube(system: System) -> Iterator[Kube]:
+    """Looks at the cluster often: some steps take less than kubectl does."""
+    with Kube(system.cluster, "default") as client:
+        yield client

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ import yaml
 from eldr_kube.cluster import Cluster
 from eldr_kube.control_plane import free_ports
 from eldr_kube.processes import end, spawn
+from tests.operator.fit_runs import FitRun
+from tests.operator.logging_routers import LoggingRouter
+from tests.operator.real_fits import DRIFT, USUAL, detected, router
 from tests.operator.world import World
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
@@ -133,3 +136,29 @@ def world(operator: Operator, kube: Kube) -> Iterator[World]:
     sys.stdout.write(said)  # pytest shows it for tests that failed
     assert operator.is_healthy()
     assert "Traceback" not in said
+
+
+@pytest.fixture
+def served(world: World, tmp_path: Path) -> Iterator[Callable[..., FitRun]]:
+    """A deployment that serves the set of a real fit of the usual traffic, and how to run fits of it."""
+    world.router_kind = LoggingRouter
+    world.up(
+        refit={"minSamples": 400, "drift": DRIFT},
+        decode={"replicas": 4},
+        prefill={"replicas": 1},
+        signatures={"samplePercent": 100},
+    )
+    router(world).mix = USUAL
+    runs: list[FitRun] = []
+
+    def run(name: str, attempt: int = 1) -> FitRun:
+        runs.append(FitRun(world, name, tmp_path, attempt))
+        return runs[-1]
+
+    report = run("x-bootstrap").finish()
+    assert report["verdict"] == "Accepted", report["message"]
+    world.until_active("x-bootstrap")
+    detected(world, status="False", reason="Quiet")
+    yield run
+    for one in runs:
+        one.close()

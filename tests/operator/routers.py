@@ -40,8 +40,7 @@ class PretendRouter:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status, body = router.answer(self.path, self.headers.get("Authorization", ""))
-                payload = json.dumps(body).encode()
+                status, payload = router.answer(self.path, self.headers.get("Authorization", ""))
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(payload)))
                 self.end_headers()
@@ -59,15 +58,20 @@ class PretendRouter:
         self._thread.join()
         self._server.server_close()
 
-    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, Any]]:
+    def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if self.is_deaf:
-            return 503, {}
+            return 503, b"{}"
         self._token = self._token or self._read_token()
         if authorization != f"Bearer {self._token}":
-            return 401, {}
-        if path != contract.PATH_STATE:
-            return 404, {}
-        return 200, self.answer_state()
+            return 401, b"{}"
+        if path == contract.PATH_STATE:
+            return 200, json.dumps(self.answer_state()).encode()
+        if path == contract.PATH_SIGLOG:
+            return 200, self.answer_log()
+        return 404, b"{}"
+
+    def answer_log(self) -> bytes:
+        return b""
 
     def restart(self) -> None:
         self._token = ""

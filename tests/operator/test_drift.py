@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from eldr import contract
@@ -53,6 +55,12 @@ def detected(world, **wanted):
     return world.kube.until_condition(KIND, "x", "DriftDetected", seconds=120, **wanted)
 
 
+def remembered(world):
+    """What the operator knows of drift."""
+    data = world.kube.get("ConfigMap", contract.routing_name("x"))["data"]
+    return json.loads(data["memory.json"])["drift"]
+
+
 def events(world):
     return [event["reason"] for event in world.kube.list("Event")]
 
@@ -66,10 +74,12 @@ def test_a_changed_mix_is_found_fitted_and_over(world):
     fit = wait_for(lambda: world.kube.find(FIT, "x-drift-1"), "the fit", 60)
     assert fit["spec"]["trigger"] == "Drift"
     assert before < fit["spec"]["since"] <= fit["metadata"]["creationTimestamp"]
+    assert before <= fit["spec"]["before"] < fit["spec"]["since"]
     assert "changedSince" in world.status["locality"]
     wait_for(lambda: world.kube.find("Job", "x-drift-1"), "its Job", 60)
     args = world.kube.get("Job", "x-drift-1")["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert {f"--since={fit['spec']['since']}", "--min-samples=8"} <= set(args)
+    times = {f"--{key}={fit['spec'][key]}" for key in ("since", "before")}
+    assert times | {"--min-samples=8"} <= set(args)
     world.report("x-drift-1", baseline=baseline(OTHER))
     world.until_active("x-drift-1")
     detected(world, status="False", reason="Quiet")
@@ -92,8 +102,30 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     router(world).saving = {"share": 0.01, "error": 0.005, "steps": 5000, "batch": 8.0}
     wait_for(lambda: world.active() == "first", "the set before", 240, lambda: world.status)
     assert world.status["history"][-1]["reason"] == "RolledBack"
-    assert "RollBack" not in world.status["centroids"]
+    assert world.routing["active"]["fit"] == "first"
+    assert world.status["centroids"]["previous"]["fit"] == "worse"
     wait_for(lambda: len(world.status["history"]) == 3, "one roll-back", 30)
+    assert world.kube.condition(FIT, "worse", "Barred")["reason"] == "RolledBack"
+    assert world.kube.condition(FIT, "worse", "Succeeded")["reason"] == "Accepted"
+    assert world.kube.condition(FIT, "first", "Barred") == {}
+    router(world).saving = None
+    before = world.kube.get("ConfigMap", contract.routing_name("x"))["metadata"]["uid"]
+    world.kube.delete("ConfigMap", contract.routing_name("x"))
+    wait_for(
+        lambda: (
+            (world.kube.find("ConfigMap", contract.routing_name("x")) or {})
+            .get("metadata", {})
+            .get("uid", before)
+            != before
+        ),
+        "the routing table again",
+        30,
+    )
+    wait_for(lambda: len(world.status["history"]) == 4, "a set again", 60, lambda: world.status)
+    assert world.status["history"][-1]["fit"] == "first", (
+        "though the other is newer, and its roll-back forgotten"
+    )
+    wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["barred"], "barred", 10)
 
 
 def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffic(world):
@@ -112,6 +144,11 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     wait_for(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120, lambda: world.status)
     world.condition("CentroidsActive", status="True", reason="Active")
     assert {"Protective", "CentroidsServeAgain"} <= set(events(world))
+    assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
+        ("first", 1, "Accepted"),
+        ("first", 1, "Protective"),
+        ("first", 1, "ServesAgain"),
+    ]
 
 
 def test_a_killed_operator_goes_on_where_it_was(operator, world):

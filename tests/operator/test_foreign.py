@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import yaml
 
@@ -70,6 +72,16 @@ def test_additions_are_undone_and_told(world, command, told):
     assert f"(set by kubectl-{command[0]}) was removed" in events(world)[0]
     assert len(events(world)) == 1
     world.condition("ConfigValid", status="True")
+
+
+def test_a_tool_that_adds_the_same_again_and_again_is_told_once(world):
+    world.up()
+    before = pod(world)
+    for _ in range(4):
+        kubectl(world, "set", "env", "deployment/x-prefill", "FOO=bar")
+        until_as_before(world, before)
+    time.sleep(1)
+    assert len(events(world)) == 1
 
 
 def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):

@@ -103,6 +103,30 @@ def test_a_set_that_a_new_router_cannot_load_is_made_anew(world):
     world.condition("CentroidsActive", status="True", reason="Active")
 
 
+def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(world):
+    world.up(refit={"minSamples": 10, "drift": {"mode": "Disabled"}}, centroids={"ackTimeoutSeconds": 3})
+    router(world).refuse["sha256:" + b"x-bootstrap".hex().ljust(64, "0")] = "shape differs"
+    router(world).samples = 10
+    world.report("x-bootstrap")
+    condition = world.kube.until_condition(
+        FIT, "x-bootstrap", "Barred", seconds=60, status="True", reason="Refused"
+    )
+    assert "no router can load it" in condition["message"]
+    assert "shape differs" in condition["message"]
+    wait_for(lambda: world.routing["staged"] is None, "nothing staged", 30)
+    condition = world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    assert "EldrFit x-bootstrap ended Refused" in condition["message"]
+    world.fit("next")
+    world.report("next")
+    world.until_active("next")
+    router(world).refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "shape differs"
+    world.fit("bad")
+    world.report("bad")
+    world.kube.until_condition(FIT, "bad", "Barred", seconds=60, status="True", reason="Refused")
+    world.condition("CentroidsActive", status="True", reason="Active")
+    assert (world.active(), world.routing["epoch"], world.routing["staged"]) == ("next", 1, None)
+
+
 def test_routers_out_of_reach_are_told_of(world):
     world.up(centroids={"ackTimeoutSeconds": 1})
     router(world).is_deaf = True

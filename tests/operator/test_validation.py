@@ -71,6 +71,48 @@ def test_refused_when_created(kube, installed, spec, message):
 
 
 @pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        ({"gpus": 4, "parallelism": {"tensor": 2}}, "decode.parallelism.tensor times data must be decode.gpus"),
+        ({"gpus": 8, "parallelism": {"expert": "Enabled", "tensor": 4, "data": 4}}, "tensor times data must be"),
+        ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 3}}, "choose data so that it divides decode.gpus"),
+        ({"gpus": 8, "parallelism": {"data": 2}}, "decode.parallelism.data above 1 needs decode.parallelism.expert"),
+        (
+            {"gpus": 4, "parallelism": {"expert": "Enabled", "balance": "Activations"}},
+            "decode.parallelism.balance Activations needs decode.parallelism.redundantExperts above 0",
+        ),
+        ({"gpus": 4, "parallelism": {"balance": "Random"}}, "spec.decode.parallelism.balance"),
+        ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}}, None),
+        ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 8}}, None),
+        ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 2, "tensor": 4}}, None),
+        ({"gpus": 0, "parallelism": {"expert": "Enabled", "data": 2}}, None),
+        ({"gpus": 1, "parallelism": {"expert": "Enabled"}}, "raise decode.gpus above 1"),
+        ({"gpus": 0, "parallelism": {"expert": "Enabled", "tensor": 1}}, "needs several ranks"),
+        ({"gpus": 4, "parallelism": {"redundantExperts": 8}}, "needs decode.parallelism.expert Enabled"),
+        ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": -1}}, "redundantExperts"),
+        ({"gpus": 4, "parallelism": {"expert": "Yes"}}, "spec.decode.parallelism.expert"),
+        ({"gpus": 4, "parallelism": None}, None),
+        ({"gpus": 4, "parallelism": {}}, None),
+        ({"gpus": 4, "parallelism": {"expert": "Enabled"}}, None),
+        ({"gpus": 0, "parallelism": {"expert": "Enabled", "tensor": 2, "redundantExperts": 32}}, None),
+    ],
+)  # fmt: skip
+def test_ranks_of_decode_engines(kube, decode, message):
+    if message is None:
+        assert create(kube, engine={"type": "vLLM"}, decode=decode)
+        return
+    with pytest.raises(Refused) as refusal:
+        create(kube, engine={"type": "vLLM"}, decode=decode)
+    assert message in str(refusal.value)
+    assert "spec.decode" in str(refusal.value)
+
+
+def test_simulated_engines_have_no_ranks(kube):
+    with pytest.raises(Refused, match=r"decode\.parallelism needs engine\.type vLLM"):
+        create(kube, decode={"parallelism": {}})
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("a" * 41, "at most 40 characters"),

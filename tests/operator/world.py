@@ -30,6 +30,8 @@ def simulated(**spec: Any) -> Object:
 class World:
     """One EldrDeployment in a namespace of its own."""
 
+    router_kind: type[PretendRouter] = PretendRouter
+
     def __init__(self, kube: Kube, name: str = "x") -> None:
         self.kube = kube
         self.name = name
@@ -81,7 +83,8 @@ class World:
         name = pod["metadata"]["name"]
         address = "127.0.0.1"
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true":
-            router = self.routers.setdefault(name, PretendRouter(self.kube, self.name))
+            router = self.routers.get(name) or self.router_kind(self.kube, self.name)
+            self.routers[name] = router
             address = router.address
         started = {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}
 
@@ -159,12 +162,12 @@ class World:
         self.end_job(name, "Succeeded")
         return digest
 
-    def end_job(self, name: str, phase: str) -> None:
-        """End the pods of a Job until it has ended."""
+    def end_job(self, name: str, phase: str, pod_name: str | None = None) -> None:
+        """End the pods of a Job, or one of them, until it has ended."""
 
         def ended() -> bool:
             for pod in self.kube.list("Pod", f"batch.kubernetes.io/job-name={name}"):
-                if pod["status"].get("phase") != phase:
+                if pod["status"].get("phase") != phase and pod_name in {None, pod["metadata"]["name"]}:
                     self.kube.strategic(
                         "Pod", pod["metadata"]["name"], {"status": {"phase": phase}}, "status"
                     )

@@ -16,6 +16,8 @@ from eldr_demo.answers import AnswerError, Prompt, read_stream
 from eldr_demo.arrivals import Arrivals
 
 READ_TIMEOUT = 120.0
+CONNECT_TIMEOUT = 30.0
+"""Generous, because engines, fits and this load may share two cores: a load that is starved must not blame the routers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Load:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(READ_TIMEOUT, connect=5.0)
+        timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
             for unique in itertools.count():
                 if not await self.arrivals.next(stop):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator import border
 
 _OF_90_PERCENT = 1.645
 """Standard errors from the middle of such an interval to its ends."""
+_MOST_SHARE = 10.0
+"""Ten times the experts of a random batch: no placement costs as much."""
+_MOST_BATCH = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class Baseline:
         Predicted share of active experts saved, and its interval of 90 %.
     batch : float, optional
         Mean number of sequences in a step that the prediction assumed.
+    before : Counts, optional
+        Of records before the change that the fit was made for: traffic that the set before served.
     """
 
     counts: Counts
@@ -121,6 +126,7 @@ class Baseline:
     low: float | None = None
     high: float | None = None
     batch: float | None = None
+    before: Counts | None = None
 
     @property
     def error(self) -> float:
@@ -140,11 +146,10 @@ def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:
     ValueError
         Names the field that does not fit.
     """
-    epoch, digest = value.get("epoch"), value.get("digest")
-    if type(epoch) is not int or not isinstance(digest, str):
-        raise ValueError(
-            f"traffic: expected an epoch (integer) and a digest (string), got {epoch!r} and {digest!r}"
-        )
+    epoch, digest = border.count(value.get("epoch")), border.name(value.get("digest"))
+    if epoch is None or not digest:
+        told = f"{_shown(value.get('epoch'))} and {_shown(value.get('digest'))}"
+        raise ValueError(f"traffic: expected an epoch (integer) and a digest (string), got {told}")
     return Traffic(router, epoch, digest, read_counts(value, "traffic"))
 
 
@@ -156,6 +161,8 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
     ValueError
         Names the field that does not fit.
     """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{field}: expected counts, got {_shown(value)}")  # noqa: TRY004 - the border's one error
     similarity = _numbers(value.get("similarity"), f"{field}.similarity")
     if len(similarity) != SIMILARITY_BINS:
         raise ValueError(
@@ -163,11 +170,12 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
         )
     clusters = _numbers(value.get("clusters"), f"{field}.clusters")
     requests, logged = value.get("requests"), value.get("logged")
-    if logged is not None and (type(logged) is not int or logged < 0):
-        raise ValueError(f"{field}.logged: expected a count, got {logged!r}")
-    if not clusters or type(requests) is not int or not sum(similarity) == sum(clusters) == requests:
+    if logged is not None and not _is_count(logged):
+        raise ValueError(f"{field}.logged: expected a count, got {_shown(logged)}")
+    if not clusters or not _is_count(requests) or not sum(similarity) == sum(clusters) == requests:
+        told = requests if _is_count(requests) else _shown(requests)
         raise ValueError(
-            f"{field}: {requests!r} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
+            f"{field}: {told} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
         )
     return Counts(similarity, clusters, requests, logged)
 
@@ -181,39 +189,40 @@ def read_saving(value: Mapping[str, Any]) -> Saving:
         Names the field that does not fit.
     """
     steps, batch = value.get("steps"), value.get("batch")
-    if type(steps) is not int or steps < 0:
-        raise ValueError(f"saving.steps: expected how many, got {steps!r}")
-    error = _finite(value.get("error"), "saving.error")
-    if error < 0:
-        raise ValueError(f"saving.error: expected a standard error, got {error!r}")
+    if not _is_count(steps):
+        raise ValueError(f"saving.steps: expected how many, got {_shown(steps)}")
     return Saving(
-        _finite(value.get("share"), "saving.share"),
-        error,
+        _number(value.get("share"), "saving.share", -_MOST_SHARE, 1),
+        _number(value.get("error"), "saving.error", 0, _MOST_SHARE),
         steps,
-        None if batch is None else _finite(batch, "saving.batch"),
+        None if batch is None else _number(batch, "saving.batch", 0, _MOST_BATCH),
     )
 
 
 def read_baseline(value: Mapping[str, Any]) -> Baseline:
-    """Read what a fit has stored beside its set.
+    """Read what a fit has stored beside its set; a prediction that is none is unknown.
 
     Raises
     ------
     ValueError
-        Names the field that does not fit.
+        If it holds no counts; names the field that does not fit.
     """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"baseline: expected an object, got {_shown(value)}")  # noqa: TRY004 - the border's one error
 
-    def optional(name: str) -> float | None:
-        found = value.get(name)
-        return None if found is None else _finite(found, f"baseline.{name}")
+    def before() -> Counts | None:
+        try:
+            return read_counts(value["before"], "baseline.before")
+        except (KeyError, ValueError):
+            return None
 
-    return Baseline(
-        read_counts(value, "baseline"),
-        optional("saving"),
-        optional("saving_low"),
-        optional("saving_high"),
-        optional("batch"),
-    )
+    keys = ("saving", "saving_low", "saving_high")
+    shares = [border.number(value.get(key), -_MOST_SHARE, 1) for key in keys]
+    damaged = any(value.get(key) is not None and one is None for key, one in zip(keys, shares, strict=True))
+    # a prediction without the interval that it was made with would seem more certain than it is
+    saving, low, high = (None, None, None) if damaged else shares
+    batch = border.number(value.get("batch"), 0, _MOST_BATCH)
+    return Baseline(read_counts(value, "baseline"), saving, low, high, batch, before())
 
 
 def most_telling(measured: Sequence[Saving]) -> Saving | None:
@@ -222,12 +231,21 @@ def most_telling(measured: Sequence[Saving]) -> Saving | None:
 
 
 def _numbers(value: Any, field: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(number) is int and number >= 0 for number in value):
-        raise ValueError(f"{field}: expected a list of counts, got {str(value)[:80]}")
+    if not isinstance(value, list) or not all(_is_count(number) for number in value):
+        raise ValueError(f"{field}: expected a list of counts, got {_shown(value)}")
     return tuple(value)
 
 
-def _finite(value: Any, field: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{field}: expected a number, got {value!r}")
-    return float(value)
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= border.MOST_COUNT
+
+
+def _number(value: Any, field: str, low: float, high: float) -> float:
+    found = border.number(value, low, high)
+    if found is None:
+        raise ValueError(f"{field}: expected a number from {low:g} to {high:g}, got {_shown(value)}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    return border.text(value if isinstance(value, str) else type(value).__name__, 80)

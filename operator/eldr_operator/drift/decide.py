@@ -12,15 +12,16 @@ from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, is_replaced, judge
+from eldr_operator.drift.judge import ON_TRIAL, RETURNS, is_replaced, judge, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Fits, Promise, Spread, State
+from eldr_operator.drift.state import Drift, Fits, Promise, Spread, State
 
 DAY = timedelta(days=1)
 LONGEST_COOL_DOWN = DAY
-_BARRED = 8
+_BARRED = 128
+"""More than `refit.historyLimit` can be: what an EldrFit that exists has made is never forgotten."""
 _KNOWN_SPREAD = 8.0
 
 
@@ -32,12 +33,15 @@ class FitOrder:
     ----------
     number : int
         ``N`` of ``NAME-drift-N``.
-    since : datetime
-        Older log records are of the old regime.
+    since : datetime or None
+        Older log records are of the old regime; None where traffic has not changed since the active set's.
+    before : datetime, optional
+        Records that are older than this are wholly of the old regime.
     """
 
     number: int
-    since: datetime
+    since: datetime | None
+    before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +110,11 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        state = State(fits=state.fits, spread=state.spread, barred=state.barred, digest=state.digest)
-        return state, Verdict("Unknown", "Disabled", words.DISABLED)
+        return _rest(state, seen), Verdict("Unknown", "Disabled", words.DISABLED)
     state = _protect(judge(state, spec, seen), seen, now)
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
-        state = _bar(state, roll_back.digest)
+        state = bar(state, roll_back.digest)
     return state, _verdict(state, spec, seen, roll_back, now)
 
 
@@ -133,6 +136,23 @@ def _adopt(state: State, seen: Observation) -> State:
         promise=Promise(windows=ON_TRIAL if tried else 0),
         fits=state.fits,
         barred=state.barred,
+    )
+
+
+def _rest(state: State, seen: Observation) -> State:
+    """Judge nothing. What is known of the set stays: what is read now is no news later, and what served meanwhile is not on trial."""
+    if state.digest is None:
+        return state
+    known = state.protection
+    return state.model_copy(
+        update={
+            "shown": None,
+            "drift": Drift(),
+            "promise": Promise(windows=max(ON_TRIAL, state.promise.windows)),
+            "protection": known.model_copy(
+                update={"report": seen.harms or known.report, "worse": 0, "calm": 0, "better": 0}
+            ),
+        }
     )
 
 
@@ -174,12 +194,19 @@ def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | N
         return None
     promise = state.promise
     lost = promise.lost >= spec.consecutive_windows and promise.windows <= ON_TRIAL
-    if not lost and state.digest not in state.barred:
+    if not lost and not _is_over(state, seen) and state.digest not in state.barred:
         return None
     return RollBack(state.digest, None if seen.previous in state.barred else seen.previous)
 
 
-def _bar(state: State, digest: str) -> State:
+def _is_over(state: State, seen: Observation) -> bool:
+    """Tell whether traffic is again what it was before the set's own, and what served that can serve again."""
+    can_serve = seen.previous is not None and seen.previous not in state.barred
+    return can_serve and state.drift.phase == "Detected" and state.drift.returned
+
+
+def bar(state: State, digest: str) -> State:
+    """Return it with a set barred: it is not activated by itself any more."""
     if digest in state.barred:
         return state
     return state.model_copy(update={"barred": (*state.barred, digest)[-_BARRED:]})
@@ -192,7 +219,11 @@ def _verdict(
     harm = _harm(state, spec, seen)
     protective = is_replaced(state, spec, seen)
     if roll_back is not None:
-        text = words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
+        text = (
+            words.returned(acts=acts)
+            if _is_over(state, seen)
+            else words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
+        )
         return Verdict(
             "True",
             "RollBack" if acts else "Observing",
@@ -203,12 +234,19 @@ def _verdict(
         )
     if state.digest is None:
         return Verdict("Unknown", "NoSet", words.NO_SET)
-    if state.drift.phase != "Detected":
+    if state.drift.phase != "Detected" and not (protective and _waits_for_another(state)):
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
     reason, text, order, wake_at = _next_fit(state, spec, seen, now)
-    message = f"{words.detected(state, seen)}. {text}"
+    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.NOT_FOR_ITS_OWN
+    message = f"{what}. {text}"
     return Verdict("True", reason, message, order, None, protective, harm, wake_at)
+
+
+def _waits_for_another(state: State) -> bool:
+    """Tell whether a set that is out of service cannot come back by itself, though traffic is what it was fitted for."""
+    known = state.protection
+    return state.drift.phase == "Quiet" and (not known.left or known.returns >= RETURNS)
 
 
 def _quiet(
@@ -228,7 +266,8 @@ def _next_fit(
 ) -> tuple[str, str, FitOrder | None, datetime | None]:
     """Return why a fit starts now, or what it waits for and until when."""
     drift, fits = state.drift, state.fits
-    since = drift.changed or now
+    changed = drift.phase == "Detected"
+    since = (drift.changed or now) if changed else None
     if spec.mode == "Observe":
         return "Observing", words.OBSERVING, None, None
     if not seen.places:
@@ -247,16 +286,20 @@ def _next_fit(
     if len(fits.started) >= spec.max_per_day:
         free = fits.started[-spec.max_per_day] + DAY if spec.max_per_day else None
         return "BudgetSpent", words.budget(spec.max_per_day, free), None, free
-    told = int(drift.requests * seen.sample_rate) if drift.logged is None else drift.logged
-    records = min(seen.samples, told)
+    records = min(seen.samples, told(drift, seen)) if changed else seen.samples
     if records < seen.min_samples:
-        return "WaitingForRecords", words.records(records, seen.min_samples), None, None
+        return "WaitingForRecords", words.records(records, seen.min_samples, changed=changed), None, None
     if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):
         return "InvalidMaintenanceWindow", words.unusable(spec.maintenance_window), None, None
     opens = opens_at(spec.maintenance_window, now)
     if opens is not None:
         return "OutsideMaintenanceWindow", words.maintenance(opens), None, opens
-    return "Fitting", words.fit_starts(since), FitOrder(fits.number + 1, since), None
+    return (
+        "Fitting",
+        words.fit_starts(since),
+        FitOrder(fits.number + 1, since, drift.began if changed else None),
+        None,
+    )
 
 
 def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] | None:

@@ -26,17 +26,29 @@ LEARNS = 24
 JOINS = 0.3
 """Share of requests in other groups than the fit's own baseline has, from which on a window does not join it, however calm it seems:
 little is known of bursts at first, and a change that comes then must not become what is expected."""
+NEARER = 0.5
+"""Share of the requests in other groups than the set's own baseline has that may be in other groups than before it: traffic that
+goes on to something else than both is no return."""
 _MEMORY = 48.0
 _OUTLIER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of the last window, of the last windows together, and of these against the first ones of the new regime."""
+    """What the last windows say.
+
+    Parameters
+    ----------
+    latest, together : Score or None
+        Of the last window, and of the last ones together.
+    against_change, against_before : Score or None
+        Of these against the first ones of the new regime, and against traffic before the change that the set was fitted for.
+    """
 
     latest: Score | None
     together: Score | None
     against_change: Score | None
+    against_before: Score | None = None
 
     @property
     def differs(self) -> bool:
@@ -54,6 +66,17 @@ class Scores:
         both = self.together, self.latest
         return all(score is not None and score.value < CLEAR for score in both)
 
+    @property
+    def returned(self) -> bool:
+        """Whether the last windows are what came before the set's own traffic, and much less what the set was fitted for."""
+        now, before = self.together, self.against_before
+        return (
+            now is not None
+            and before is not None
+            and before.value < CLEAR
+            and before.moved <= now.moved * NEARER
+        )
+
 
 def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> Scores:
     """Hold the last windows against the baseline, and against the first ones of a new regime."""
@@ -70,7 +93,13 @@ def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> S
     changed = state.drift.changed
     first = None if changed is None else window.first_since(changed, number)
     against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
-    return Scores(latest, together, against)
+    before = seen.baseline.before
+    return Scores(
+        latest,
+        together,
+        against,
+        None if before is None else compare(before, span.counts, factors, thinning),
+    )
 
 
 def _thinning(seen: Observation) -> float:

@@ -33,7 +33,7 @@ LEAST_BATCH = 0.5
 RETURNS = 2
 """How often a set that was out of service comes back by itself."""
 UNSETTLED = timedelta(hours=6)
-"""While the mix goes on changing, a fit waits for its end, but no longer than this after the detection."""
+"""While the mix goes on changing, a fit waits for its end, but no longer than this."""
 _Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
 
 
@@ -58,8 +58,9 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     protection = _protection(state, spec, saving, scores, window.latest.until)
     if state.protection.active and not protection.active:
         promise = Promise(windows=ON_TRIAL)
-    drift = _drift(state, spec, scores, promise, window)
-    calm = scores.calm and drift.phase == "Quiet"
+    drift = _drift(state, spec, seen, scores, window, promise=promise)
+    # A fit that leaves a harmful set out of service has brought nothing, however calm traffic is.
+    calm = scores.calm and drift.phase == "Quiet" and not protection.active
     return state.model_copy(
         update={
             "seen": window.latest.until,
@@ -76,7 +77,9 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     )
 
 
-def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, window: Window) -> Drift:
+def _drift(
+    state: State, spec: DriftSpec, seen: Observation, scores: Scores, window: Window, *, promise: Promise
+) -> Drift:
     drift, until, requests = state.drift, window.latest.until, window.latest.counts.requests
     streak = drift.streak + 1 if scores.differs else 0
     wanted = spec.consecutive_windows
@@ -85,15 +88,28 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
         if calm >= wanted and (drift.cause != "SavingLost" or promise.kept >= wanted):
             return Drift()
         against = 0.0 if scores.against_change is None else scores.against_change.value
-        moving = against >= RAISE and drift.since is not None and until - drift.since < UNSETTLED
+        moves = against >= RAISE
+        # A regime that there was time to fit is over: it has no part in the next fit, however long ago drift was detected.
+        unsettled = until if moves and _is_past(state, seen) else drift.unsettled
+        begin = unsettled or drift.since
+        moving = moves and begin is not None and until - begin < UNSETTLED
         changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
         logged = _logged(drift, window, begins=moving)
         return drift.model_copy(
-            update={"streak": streak, "calm": calm, "changed": changed, "requests": total, "logged": logged}
+            update={
+                "streak": streak,
+                "calm": calm,
+                "changed": changed,
+                "requests": total,
+                "logged": logged,
+                "unsettled": unsettled,
+                "steady": scores.against_change is not None and not moves,
+                "returned": scores.returned,
+            }
         )
-    changed, total = drift.changed, drift.requests + requests
+    changed, began, total = drift.changed, drift.began, drift.requests + requests
     if streak <= 1:
-        changed, total = (until if streak else None), 0
+        changed, began, total = (until, window.latest.since, 0) if streak else (None, None, 0)
     logged = _logged(drift, window, begins=streak <= 1)
     if streak >= wanted and scores.total >= RAISE:
         return Drift(
@@ -101,9 +117,11 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
             cause="TrafficChanged",
             since=until,
             changed=changed,
+            began=began,
             streak=streak,
             requests=total,
             logged=logged,
+            returned=scores.returned,
         )
     if promise.lost >= wanted and promise.windows > ON_TRIAL:
         # How many requests came since then was not counted; those of the last windows did, at least.
@@ -122,7 +140,19 @@ def _drift(state: State, spec: DriftSpec, scores: Scores, promise: Promise, wind
         )
     over = streak > 0 and max(scores.total, scores.latest.value if scores.latest else 0.0) >= RAISE
     phase: Phase = "Suspected" if over else "Quiet"
-    return Drift(phase=phase, changed=changed, streak=streak, requests=total, logged=logged)
+    return Drift(phase=phase, changed=changed, began=began, streak=streak, requests=total, logged=logged)
+
+
+def _is_past(state: State, seen: Observation) -> bool:
+    """Tell whether a regime that ends has had the records for a fit, and stood still or had its fit."""
+    drift, changed = state.drift, state.drift.changed
+    had = changed is not None and any(at > changed for at in state.fits.started)
+    return told(drift, seen) >= seen.min_samples and (drift.steady or had)
+
+
+def told(drift: Drift, seen: Observation) -> int:
+    """Return how many log records there are since the change, as far as is told."""
+    return int(drift.requests * seen.sample_rate) if drift.logged is None else drift.logged
 
 
 def _logged(drift: Drift, window: Window, *, begins: bool) -> int | None:

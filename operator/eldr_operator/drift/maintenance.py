@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import datetime, timedelta
 
-from cronsim import CronSim, CronSimError
-
+from eldr_operator import cron
 from eldr_operator.drift.spec import MaintenanceWindow
-
-_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-_FIELDS = 5
 
 
 def is_usable(window: MaintenanceWindow) -> bool:
     """Tell whether the schedule has five fields and comes some time, and the time zone is known."""
-    try:
-        ZoneInfo(window.time_zone)
-        next(CronSim(window.schedule, _ANY_TIME))
-    except (CronSimError, StopIteration, ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return len(window.schedule.split()) == _FIELDS
+    return cron.is_zone(window.time_zone) and not cron.fault(window.schedule)
 
 
 def opens_at(window: MaintenanceWindow | None, now: datetime) -> datetime | None:
@@ -35,13 +25,7 @@ def opens_at(window: MaintenanceWindow | None, now: datetime) -> datetime | None
     """
     if window is None:
         return None
-    here = now.astimezone(ZoneInfo(window.time_zone))
-    # CronSim's reverse leaves out its start, so begin a minute later and look at what is not in the future.
-    for opened in CronSim(window.schedule, here + timedelta(minutes=1), reverse=True):
-        if opened <= here:
-            if here.astimezone(now.tzinfo) - opened.astimezone(now.tzinfo) < timedelta(
-                minutes=window.duration_minutes
-            ):
-                return None
-            break
-    return next(CronSim(window.schedule, here)).astimezone(now.tzinfo)
+    opened = cron.latest(window.schedule, window.time_zone, now).astimezone(now.tzinfo)
+    if now - opened < timedelta(minutes=window.duration_minutes):
+        return None
+    return cron.following(window.schedule, window.time_zone, now).astimezone(now.tzinfo)

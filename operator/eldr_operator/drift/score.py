@@ -72,6 +72,11 @@ class Score:
         """1 and above: over."""
         return max(self.similarity.score, self.clusters.score)
 
+    @property
+    def moved(self) -> float:
+        """Share of requests in other groups than expected, of the distribution that shows more of them."""
+        return max(self.similarity.moved, self.clusters.moved)
+
 
 def compare(
     baseline: Counts,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
+
+from eldr_operator.camel import CamelModel
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
-
-
-class MaintenanceWindow(_Model):
+class MaintenanceWindow(CamelModel):
     """``spec.refit.drift.maintenanceWindow``: when drift fits may start."""
 
     schedule: str
@@ -20,7 +17,7 @@ class MaintenanceWindow(_Model):
     time_zone: str = "Etc/UTC"
 
 
-class DriftSpec(_Model):
+class DriftSpec(CamelModel):
     """``spec.refit.drift``."""
 
     mode: Literal["Enabled", "Observe", "Disabled"] = "Enabled"

@@ -9,17 +9,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict
+
+from eldr_operator.camel import CamelModel
 
 Phase = Literal["Quiet", "Suspected", "Detected"]
 Cause = Literal["TrafficChanged", "SavingLost"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", allow_inf_nan=False
-    )
+class _Record(CamelModel):
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 class Shown(_Record):
@@ -87,6 +86,8 @@ class Drift(_Record):
         When it was detected.
     changed : datetime or None
         All requests from here on are of the new regime, as far as windows can tell.
+    began : datetime or None
+        Before this traffic was as it had been: begin of the first window that differed.
     streak : int
         Consecutive windows that differ.
     calm : int
@@ -95,16 +96,26 @@ class Drift(_Record):
         Since ``changed``.
     logged : int or None
         How many of them stand in the signature log; None where routers do not tell.
+    unsettled : datetime or None
+        Since when the mix has moved on before there were the records that a fit needs; None: since it was detected.
+    steady : bool
+        Whether the last windows were as the first ones of the new regime.
+    returned : bool
+        Whether traffic is again what it was before the set's own.
     """
 
     phase: Phase = "Quiet"
     cause: Cause | None = None
     since: datetime | None = None
     changed: datetime | None = None
+    began: datetime | None = None
     streak: int = 0
     calm: int = 0
     requests: int = 0
     logged: int | None = None
+    unsettled: datetime | None = None
+    steady: bool = False
+    returned: bool = False
 
 
 class Promise(_Record):

@@ -135,6 +135,8 @@ def advance(
     """
     if gathering is None or gathering.digest != digest:
         gathering = Gathering(digest, now, None, gathering.routers if gathering else {})
+    if now < gathering.since:  # the clock was set back
+        gathering = replace(gathering, since=now, counts=None, past=())
     routers = {id_: seen for id_, seen in gathering.routers.items() if now - seen.at <= FORGET}
     counts = gathering.counts
     for one in traffic:

@@ -21,6 +21,7 @@ SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
 PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
+NOT_FOR_ITS_OWN = "the active set is out of service, on traffic that it was fitted for"
 HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
 
 
@@ -53,8 +54,10 @@ def fitting(name: str) -> str:
     return f"EldrFit {name} runs, or its set is about to be activated"
 
 
-def fit_starts(since: datetime) -> str:
+def fit_starts(since: datetime | None) -> str:
     """Say what the fit looks at."""
+    if since is None:
+        return "A fit on recent records starts"
     return f"A fit on the records since {_at(since)} starts"
 
 
@@ -71,9 +74,10 @@ def budget(limit: int, free: datetime | None) -> str:
     return f"The {limit} drift fits of a day are spent; {until}"
 
 
-def records(held: int, wanted: int) -> str:
-    """Say how many records of the new regime there are."""
-    return f"A fit waits for log records since then: about {held} of spec.refit.minSamples {wanted}"
+def records(held: int, wanted: int, *, changed: bool) -> str:
+    """Say how many records of the regime there are."""
+    of = " since then" if changed else ""
+    return f"A fit waits for log records{of}: about {held} of spec.refit.minSamples {wanted}"
 
 
 def maintenance(opens: datetime) -> str:
@@ -99,6 +103,13 @@ def roll_back(
         f"{_saves(saving, baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
         f"less than {KEEPS:.0%} of the promise: {done}"
     )
+
+
+def returned(*, acts: bool) -> str:
+    """Say why a set is taken back whose traffic did not last."""
+    instead = "the set before serves again"
+    done = instead if acts else f"{OBSERVING}; else {instead}"
+    return f"the traffic that the set was fitted for is over, and what was before it has returned: {done}"
 
 
 def protective(protection: Protection) -> str:

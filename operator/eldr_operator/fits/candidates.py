@@ -13,8 +13,9 @@ def candidates(
 ) -> list[EldrFit]:
     """Return the fits whose set may be active now, the best last.
 
-    A set was judged on the traffic of its time. So one that is older than the active set never comes back by itself, not
-    even when its number of workers does: a new fit is made then, on recent records.
+    A set was judged on the traffic of its time. So one that is older than the active set, or than one that was rolled back,
+    never comes back by itself, not even when its number of workers does: a new fit is made then, on recent records. Where
+    sets were taken out of use and none serves, a new fit is made as well.
 
     Parameters
     ----------
@@ -27,9 +28,13 @@ def candidates(
         Digests of sets that were rolled back.
     """
     active = table.active
-    made = None
+    made = table.activated_at
     if active is not None:
-        made = next((fit.finished_at for fit in fits if fit.name == active.fit), table.activated_at)
+        own = next((fit.finished_at for fit in fits if fit.name == active.fit), made)
+        judged = (
+            fit.finished_at for fit in fits if (has := fit.accepted_set) is not None and has.digest in barred
+        )
+        made = max((at for at in (own, *judged) if at is not None), default=None)
     found = [
         fit
         for fit in fits

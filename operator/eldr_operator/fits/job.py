@@ -46,7 +46,7 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
 
 def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
     """Return how many records must be usable."""
-    if fit.spec.trigger == "Schedule":
+    if fit.spec.trigger == "Schedule" or (fit.spec.trigger == "Bootstrap" and fit.spec.since is not None):
         return cr.spec.refit.min_samples
     if fit.spec.trigger == "Drift":
         # how many records there are since the change is estimated from requests and their sample rate
@@ -55,7 +55,8 @@ def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
 
 
 def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
-    lookback, since, least = fit.spec.lookback_minutes, fit.spec.since, _least(cr, fit)
+    lookback, since, before = fit.spec.lookback_minutes, fit.spec.since, fit.spec.before
+    least = _least(cr, fit)
     return {
         "name": contract.CONTAINER_FIT,
         "image": cr.spec.router.image or image,
@@ -72,6 +73,7 @@ def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             f"--model={cr.served_model}",
             *([] if lookback is None else [f"--lookback-minutes={lookback}"]),
             *([] if since is None else [f"--since={clock.stamp(since)}"]),
+            *([] if before is None else [f"--before={clock.stamp(before)}"]),
             *([] if least is None else [f"--min-samples={least}"]),
         ],
         "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108

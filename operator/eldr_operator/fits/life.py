@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import clock
+from eldr_operator import border, clock
 from eldr_operator.conditions import SUCCEEDED, Condition, merged
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.models import EldrFit, Report, parse
@@ -86,6 +85,27 @@ def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:
     return _status(fit, Condition(SUCCEEDED, "Unknown", "DeploymentNotFound", text), now)
 
 
+def deleted(fit: EldrFit, now: datetime) -> Object:
+    """Return the status of a fit that was deleted before it had a result, and that a finalizer holds."""
+    return _finished(fit, "Deleted", f"EldrFit {fit.name} was deleted before it had a result", now)
+
+
+def unreadable(body: Mapping[str, Any], problem: str, now: datetime) -> Object:
+    """Return the status of a live EldrFit that cannot be read, so that it is left out of everything.
+
+    Parameters
+    ----------
+    body : mapping
+    problem : str
+        Names the field.
+    now : datetime
+    """
+    said = Condition(SUCCEEDED, "False", "InvalidField", border.text(f"{problem}; create it anew", 1000))
+    generation = body["metadata"].get("generation", 1)
+    before = (body.get("status") or {}).get("conditions") or ()
+    return {"observedGeneration": generation, "conditions": merged(before, [said], generation, now)}
+
+
 def refused(fit: EldrFit, reason: str, message: str, now: datetime) -> Object:
     """Return the status of a fit whose Job could not be created."""
     return _finished(fit, reason, message, now)
@@ -117,14 +137,20 @@ def _without_report(fit: EldrFit, complete: bool, reason: str, now: datetime) ->
 
 def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
     try:
-        found = parse(Report, json.loads(report["data"][contract.REPORT_KEY]))
+        found = parse(Report, border.load(report["data"][contract.REPORT_KEY]))
     except (InvalidResourceError, ValueError, KeyError, TypeError) as error:
         name = contract.report_name(fit.name)
-        text = f"ConfigMap {name} cannot be read ({error}); are operator and fit of the same version?"
+        text = f"ConfigMap {name} cannot be read ({border.text(str(error), 1000)}); are operator and fit of the same version?"
         return _finished(fit, "ReportUnreadable", text, now)
     accepted = found.verdict == "Accepted" and found.pointer is not None
     verdict = found.verdict if accepted or found.verdict != "Accepted" else "Failed"
-    status = _finished(fit, verdict, f"{found.reason}: {found.message}", now, "True" if accepted else "False")
+    status = _finished(
+        fit,
+        verdict,
+        border.text(f"{found.reason}: {found.message}", 4096),
+        now,
+        "True" if accepted else "False",
+    )
     status |= {"samples": found.samples}
     if found.pointer is not None:
         pointer = found.pointer.model_dump(mode="json")
@@ -134,7 +160,7 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
             "rho": _decimal(found.rho, 3),
             "layersKept": len(found.layers_kept),
             "imbalance": _decimal(found.imbalance, 2),
-            "weighting": found.weighting,
+            "weighting": border.text(found.weighting, 64),
             "predictedReductionPercent": _decimal(found.reduction and found.reduction * 100, 1),
             "activeSetHarms": found.active_harms,
         }

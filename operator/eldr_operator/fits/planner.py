@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSim
 
 from eldr import contract
-from eldr_operator import clock, meta
+from eldr_operator import clock, cron, meta
+from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.drift.decide import FitOrder
+from eldr_operator.drift.state import State
 from eldr_operator.fits.candidates import candidates, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
@@ -85,6 +84,19 @@ class Situation:
     is_refused: bool = False
 
 
+def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
+    """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after.
+
+    After a roll-back to no set it is the roll-back: a set of older records has just not kept its promise.
+    """
+    active = table.active
+    if active is None and table.reason == ROLLED_BACK:
+        return table.activated_at
+    if drift.drift.phase == "Detected":
+        return drift.drift.changed
+    return next((fit.spec.since for fit in fits if active is not None and fit.name == active.fit), None)
+
+
 def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     """Plan automatic fits."""
     suspended = cr.spec.refit.suspend == "Enabled"
@@ -96,7 +108,8 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
             created += _scheduled(cr, at, due)
         elif at.order is not None:
             name = _following(f"{cr.name}-drift", at.order.number, at.taken)
-            created.append(_manifest(cr, name, "Drift", at.order.since))
+            since = at.order.since or at.regime_since
+            created.append(_manifest(cr, name, "Drift", since, at.order.before))
         elif at.samples >= cr.spec.refit.min_samples:
             created += _needed(cr, at, now)
     finished = sorted(
@@ -124,15 +137,13 @@ def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object
     made: Object = {key: before[key] for key in ("lastScheduleTime",) if key in before}
     if not refit.schedule or refit.suspend == "Enabled" or schedule.problems(refit):
         return made, None
-    zone, shown = ZoneInfo(refit.time_zone), f"{refit.schedule} {refit.time_zone}"
+    shown = f"{refit.schedule} {refit.time_zone}"
     due = None
     planned = clock.read(before.get("nextScheduleTime"))
     if planned is not None and before.get("schedule") == shown and planned <= now:
-        # The latest minute up to now; CronSim's reverse leaves out its start, so begin a second later.
-        latest = next(CronSim(refit.schedule, (now + timedelta(seconds=1)).astimezone(zone), reverse=True))
-        due = max(latest, planned)
+        due = max(cron.latest(refit.schedule, refit.time_zone, now), planned)
         made["lastScheduleTime"] = clock.stamp(due)
-    following = next(CronSim(refit.schedule, now.astimezone(zone)))
+    following = cron.following(refit.schedule, refit.time_zone, now)
     return made | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
 
 
@@ -150,8 +161,10 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object
     if waiting:
         return  # an accepted set is about to be activated
     if active is None:
+        if _has_just_rolled_back(at.table, now):
+            return  # a fit at once would find no records but those that the last set was made of
         sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
-        if any(found is not None and found.digest not in at.barred for found in sets):
+        if any(found and found.k != slots and found.digest not in at.barred for found in sets):
             yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
         else:
             yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
@@ -159,6 +172,11 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object
         yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
     elif at.is_refused:
         yield from _attempt(cr, at, f"{cr.name}-repair", "Repair", now)
+
+
+def _has_just_rolled_back(table: Table, now: datetime) -> bool:
+    since = table.activated_at
+    return table.reason == ROLLED_BACK and since is not None and now - since < _FIRST_RETRY
 
 
 def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
@@ -170,13 +188,22 @@ def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: da
 
     What was tried before the active set was activated was tried in another situation: it counts for the name alone.
     """
-    since = at.table.activated_at
+    since = _situation_since(at)
     tried = [(number, fit) for fit in at.fits if (number := _number(fit.name, base))]
     failed = [fit.finished_at for _, fit in tried if since is None or fit.finished_at > since]
     pause = min(_FIRST_RETRY * 2 ** min(len(failed) - 1, 10), _LONGEST_RETRY) if failed else timedelta()
     if not failed or now - max(failed) >= pause:
         following = max((number for number, _ in tried), default=0) + 1
         yield _manifest(cr, _free(base, following, at.taken), trigger, at.regime_since)
+
+
+def _situation_since(at: Situation) -> datetime | None:
+    """Return since when attempts count. A set that was rolled back to none was one more of them that has not helped."""
+    table = at.table
+    if table.active is not None or table.reason != ROLLED_BACK:
+        return table.activated_at
+    made = ((fit.finished_at, fit.accepted_set) for fit in at.fits)
+    return max((when for when, found in made if found and found.digest not in at.barred), default=None)
 
 
 def _number(name: str, base: str) -> int:
@@ -201,10 +228,12 @@ def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> t
     return tuple(fit.name for fit in older if fit.name not in kept)
 
 
-def _manifest(cr: EldrDeployment, name: str, trigger: str, since: datetime | None) -> Object:
+def _manifest(
+    cr: EldrDeployment, name: str, trigger: str, since: datetime | None, before: datetime | None = None
+) -> Object:
     spec: Object = {"deploymentRef": {"name": cr.name}, "trigger": trigger}
-    if since is not None:
-        spec["since"] = clock.stamp(since)
+    times = {"since": since, "before": before}
+    spec |= {key: clock.stamp(time) for key, time in times.items() if time is not None}
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.KIND_FIT,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from eldr import contract
+from eldr_operator import border, clock
 from eldr_operator.errors import ApiError, InvalidResourceError
 from eldr_operator.fits import life
 from eldr_operator.fits.job import fit_job
@@ -19,6 +19,9 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse
 
 Object = dict[str, Any]
+
+_SKEW = timedelta(minutes=1)
+"""By which clocks may differ that are right."""
 
 
 class Runs:
@@ -50,8 +53,14 @@ class Runs:
             key=lambda fit: (fit.metadata.creation_timestamp, fit.name),
         )
         own = {fit.name: job for fit in waiting if (job := _owned(jobs.get(fit.name), fit)) is not None}
+        deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
+        own |= {fit.name: job for fit in deleted if (job := _owned(jobs.get(fit.name), fit)) is not None}
         busy = next((name for name, job in own.items() if life.is_running(job)), None)
         finished = False
+        for fit in deleted:
+            if not fit.is_finished:  # else it would count as running for as long as a finalizer holds it
+                await self._recorder.fit(fit, life.deleted(fit, now), now)
+                finished = True
         for fit in waiting:
             report = _owned(
                 await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit.name)), fit
@@ -72,6 +81,24 @@ class Runs:
                 finished = True
         return finished
 
+    async def readable(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
+        """Return the EldrFits that can be read, and tell those that cannot."""
+        found = []
+        for body in bodies:
+            try:
+                found.append(await self._not_ahead(parse(EldrFit, body), now))
+            except InvalidResourceError as error:
+                await self._recorder.unreadable_fit(body, life.unreadable(body, str(error), now))
+        return found
+
+    async def _not_ahead(self, fit: EldrFit, now: datetime) -> EldrFit:
+        """Write when a fit was created in place of a result that lies ahead: else no later one would be newer until then."""
+        if not fit.is_finished or fit.finished_at <= now + _SKEW:
+            return fit
+        status = fit.status | {"finishedAt": clock.stamp(fit.metadata.creation_timestamp)}
+        await self._recorder.fit(fit, status, now)
+        return fit.model_copy(update={"status": status})
+
     async def _start(self, cr: EldrDeployment, fit: EldrFit, status: Object, now: datetime) -> Object:
         try:
             await self._applier.create(fit_job(cr, fit, self._image))
@@ -83,11 +110,15 @@ class Runs:
                 return life.refused(fit, "NameConflict", text, now)
         return status
 
+    async def tell(self, fit: EldrFit, status: Object, now: datetime) -> None:
+        """Write the status of a fit."""
+        await self._recorder.fit(fit, status, now)
+
     async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Object:
         """Return what a fit stored beside its set; empty where it stored nothing, or is gone with its report."""
         found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
         try:
-            report = parse(Report, json.loads((found or {})["data"][contract.REPORT_KEY]))
+            report = parse(Report, border.load((found or {})["data"][contract.REPORT_KEY]))
         except (InvalidResourceError, ValueError, KeyError, TypeError):
             return {}
         same = report.pointer is not None and report.pointer.digest == pointer.digest

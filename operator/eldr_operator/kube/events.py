@@ -98,8 +98,8 @@ def undone(what: str) -> Event:
     )
 
 
-def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime) -> Object:
-    """Return the Event object."""
+def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime, count: int = 1) -> Object:
+    """Return the Event object; ``count`` is how often it happened since it was told last."""
     kind = contract.KIND_DEPLOYMENT if isinstance(about, EldrDeployment) else contract.KIND_FIT
     metadata = about.metadata
     return {
@@ -119,7 +119,7 @@ def manifest(about: EldrDeployment | EldrFit, event: Event, now: datetime) -> Ob
         "source": {"component": contract.FIELD_MANAGER},
         "firstTimestamp": clock.stamp(now),
         "lastTimestamp": clock.stamp(now),
-        "count": 1,
+        "count": count,
     }
 
 

@@ -11,6 +11,7 @@ from eldr import contract
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube import events
 from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.repeats import Repeats
 from eldr_operator.models import EldrDeployment, EldrFit
 
 Object = dict[str, Any]
@@ -28,6 +29,7 @@ class Recorder:
 
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
+        self._undone = Repeats()
 
     async def deployment(self, cr: EldrDeployment, status: Object, now: datetime) -> None:
         """Write a deployment's status, and an Event for each change of state."""
@@ -36,6 +38,21 @@ class Recorder:
     async def fit(self, fit: EldrFit, status: Object, now: datetime) -> None:
         """Write a fit's status, and an Event for each change of state."""
         await self._write(contract.KIND_FIT, fit, status, events.of_fit(fit.status, status), now)
+
+    async def unreadable_fit(self, live: Object, status: Object) -> None:
+        """Write the status of an EldrFit that cannot be read, once."""
+        if status == live.get("status"):
+            return
+        metadata = {key: live["metadata"][key] for key in ("name", "namespace", "uid")}
+        body = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_FIT, "metadata": metadata}
+        logger.warning(
+            "%s %s/%s is left out: %s",
+            *(contract.KIND_FIT, metadata["namespace"], metadata["name"], status["conditions"][0]["message"]),
+        )
+        try:
+            await self._applier.patch(body | {"status": status}, "status")
+        except ApiError as error:
+            logger.warning("status of %s %s was not written: %s", contract.KIND_FIT, metadata["name"], error)
 
     async def _write(
         self,
@@ -59,19 +76,25 @@ class Recorder:
         await self._tell(kind, about, happened, now)
 
     async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
-        """Write an Event for each object to which others had added something that was removed."""
-        happened = [events.undone(each) for each in undone]
-        await self._tell(contract.KIND_DEPLOYMENT, cr, happened, now)
+        """Write an Event for each object to which others had added something that was removed; the same is told once an hour."""
+        for what in undone:
+            if count := self._undone.count((cr.metadata.uid, what), now):
+                await self._tell(contract.KIND_DEPLOYMENT, cr, [events.undone(what)], now, count)
 
     async def _tell(
-        self, kind: str, about: EldrDeployment | EldrFit, happened: Sequence[events.Event], now: datetime
+        self,
+        kind: str,
+        about: EldrDeployment | EldrFit,
+        happened: Sequence[events.Event],
+        now: datetime,
+        count: int = 1,
     ) -> None:
         for event in happened:
             logger.info(
                 "%s %s/%s: %s: %s", kind, about.metadata.namespace, about.name, event.reason, event.message
             )
             try:
-                await self._applier.create(events.manifest(about, event, now))
+                await self._applier.create(events.manifest(about, event, now, count))
             except (ApiError, ApiUnavailableError) as error:
                 logger.warning("event %s of %s %s was not written: %s", event.reason, kind, about.name, error)
 

@@ -29,12 +29,15 @@ class Decision:
         Whether routers should be asked again soon.
     acks : int
         Ready routers that use the active set.
+    given_up : CentroidSet or None
+        The set that was to be next, and that no router can load: it is not to be tried again by itself.
     """
 
     table: Table
     condition: Condition
     is_waiting: bool
     acks: int
+    given_up: CentroidSet | None = None
 
 
 def decide(
@@ -65,18 +68,42 @@ def decide(
         Since when no router has answered; None if one does, or there is none.
     """
     target, pin_problem = _target(cr, fits, table, barred)
+    if target is not None and _is_hopeless(cr, table, target, routers, now):
+        after = replace(table, staged=None, staged_at=None)
+        return Decision(after, _condition(cr, table, fits, routers, now), True, _acks(after, routers), target)
     if target is None and (why := _is_unfit(cr, fits, table, barred)):
         after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
     else:
         after = _step(cr, table, target, routers, now, barred=barred)
-    active = after.active
-    acks = sum(router.active == active.digest for router in routers) if active else 0
     condition = pin_problem or _condition(cr, after, fits, routers, now)
-    if pin_problem and active is None:
+    if pin_problem and after.active is None:
         condition = pin_problem._replace(status="False")
     if unreached_since is not None and now - unreached_since >= _timeout(cr):
         condition = _unreached(cr, routers)
-    return Decision(after, condition, _is_waiting(cr, after, routers, now), acks)
+    return Decision(after, condition, _is_waiting(cr, after, routers, now), _acks(after, routers))
+
+
+def refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
+    """Say which routers cannot load a set, and why."""
+    found = [(router.pod.name, router.refusal(wanted)) for router in routers]
+    return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
+
+
+def _acks(table: Table, routers: Sequence[RouterView]) -> int:
+    active = table.active
+    return sum(router.active == active.digest for router in routers) if active else 0
+
+
+def _is_hopeless(
+    cr: EldrDeployment, table: Table, target: CentroidSet, routers: Sequence[RouterView], now: datetime
+) -> bool:
+    """Tell whether every router that answers has refused the set for long enough; one that a person has pinned is kept."""
+    if table.staged is None or table.staged.digest != target.digest or table.staged_at is None:
+        return False
+    if cr.spec.centroids.pin == target.fit or now - table.staged_at < _timeout(cr):
+        return False
+    answering = [router for router in routers if not router.problem]
+    return bool(answering) and all(router.refusal(target) for router in answering)
 
 
 def _says(status: str, reason: str, message: str) -> Condition:
@@ -90,8 +117,7 @@ def _timeout(cr: EldrDeployment) -> timedelta:
 def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView], now: datetime) -> bool:
     """Tell whether routers will soon answer otherwise: some still load, or switch."""
     if table.staged is not None and table.staged_at is not None:
-        undecided = [router for router in routers if router.refusal(table.staged) is None]
-        return bool(undecided) and now - table.staged_at < _timeout(cr)
+        return bool(routers) and now - table.staged_at < _timeout(cr)
     active = table.active
     return active is not None and any(
         router.active != active.digest
@@ -206,9 +232,8 @@ def _condition(
         text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
         return _says("False", "PolicyIgnoresCentroids", text)
     if staged is not None and table.staged_at is not None:
-        refusals = _refusals(routers, staged)
-        if refusals:
-            return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refusals}")
+        if refused := refusals(routers, staged):
+            return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refused}")
         waiting = [router for router in routers if not router.holds(staged)]
         if waiting and now - table.staged_at >= _timeout(cr):
             text = f"no router has loaded the set of EldrFit {staged.fit}: {_lacking(waiting)}"
@@ -231,7 +256,9 @@ def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
         follows = "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
     elif running := [fit.name for fit in fits if not fit.is_finished]:
         follows = f"EldrFit {running[0]} is about to make one"
-    elif failed := sorted((fit.finished_at, fit.name, fit.state[1]) for fit in fits if fit.is_finished):
+    elif failed := sorted(
+        (fit.finished_at, fit.name, fit.barred or fit.state[1]) for fit in fits if fit.is_finished
+    ):
         _, name, reason = failed[-1]
         follows = (
             f"EldrFit {name} ended {reason} (kubectl describe ef {name}); it is tried again, at first after"
@@ -249,9 +276,9 @@ def _active_condition(
         return _says(
             "Unknown", "NoReadyRouters", f"no router is ready to use the set of EldrFit {active.fit}"
         )
-    if refusals := _refusals(routers, active):
+    if refused := refusals(routers, active):
         return _says(
-            "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refusals}"
+            "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refused}"
         )
     late = [
         router for router in routers if router.active != active.digest and _is_late(cr, table, router, now)
@@ -277,11 +304,6 @@ def _active_condition(
 def _is_late(cr: EldrDeployment, table: Table, router: RouterView, now: datetime) -> bool:
     since = max(filter(None, (table.activated_at, router.pod.ready_since)), default=None)
     return since is None or now - since >= _timeout(cr)
-
-
-def _refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
-    found = [(router.pod.name, router.refusal(wanted)) for router in routers]
-    return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
 
 
 def _lacking(routers: Sequence[RouterView]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from math import isfinite
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from eldr_operator import clock
@@ -12,6 +11,8 @@ from eldr_operator.drift.state import State
 HALF_HOUR = timedelta(minutes=30)
 KEPT = 48
 _NONE = "-"
+_HIGHEST = 1e6
+"""A score beyond, or NaN, is damage."""
 
 
 class HalfHour(NamedTuple):
@@ -51,7 +52,7 @@ def advance(day: Day, before: State, after: State) -> Day:
     oldest = since - (KEPT - 1) * HALF_HOUR
     # one that lies ahead was noted before the clock was set back
     kept = (one for one in day if oldest <= one.time < since)
-    return (*kept, HalfHour(since, max(highest, round(after.shown.value, 2))))
+    return (*kept, HalfHour(since, min(_HIGHEST, max(highest, round(after.shown.value, 2)))))
 
 
 def dump(day: Day) -> dict[str, str]:
@@ -67,9 +68,9 @@ def dump(day: Day) -> dict[str, str]:
 def load(told: object) -> Day:
     """Return what :func:`dump` made; nothing where it is damaged, because nothing rests on it."""
     try:
-        since = datetime.fromisoformat(told["since"]).astimezone(UTC)  # type: ignore[index]
+        since = clock.usable(datetime.fromisoformat(told["since"]))  # type: ignore[index]
         scores = enumerate(told["scores"].split()[:KEPT])  # type: ignore[index]
         found = [HalfHour(since + n * HALF_HOUR, float(score)) for n, score in scores if score != _NONE]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return ()
-    return tuple(one for one in found if isfinite(one.score))
+    return tuple(one for one in found if 0 <= one.score <= _HIGHEST)

@@ -46,7 +46,11 @@ class Lookout:
         """
         active, key, spec = before.table.active, (cr.namespace, cr.name), cr.spec.refit.drift
         if active is not None:
-            traffic = [view.traffic for view in views if view.traffic is not None]
+            known = (view.traffic for view in views if view.traffic is not None)
+            # the first of a window says how many clusters there are: it must not be one that is mistaken
+            traffic = [
+                one for one in known if one.digest != active.digest or len(one.counts.clusters) == active.k
+            ]
             self._gathering[key], full = windows.advance(
                 self._gathering.get(key),
                 active.digest,
@@ -57,6 +61,12 @@ class Lookout:
             )
             if full is not None:
                 self._window[key] = full
+        window = self._window.get(key)
+        if (
+            window is not None and window.latest.until > now
+        ):  # the clock was set back: it would be judged again and again
+            del self._window[key]
+            window = None
         previous = before.table.previous
         return Observation(
             digest=None if active is None else active.digest,
@@ -67,7 +77,7 @@ class Lookout:
             pinned=active is not None and cr.spec.centroids.pin == active.fit,
             policy=cr.spec.router.policy,
             baseline=None if active is None else _baseline(before.baselines.get(active.digest)),
-            window=self._window.get(key),
+            window=window,
             saving=most_telling([view.saving for view in views if view.saving is not None]),
             harms=_harms(fits, before.table.activated_at),
             fits=tuple(filter(None, (_caused(cr, fit) for fit in fits))),

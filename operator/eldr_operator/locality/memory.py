@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import clock, meta
-from eldr_operator.conditions import NO_SET
+from eldr_operator import border, clock, meta
+from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
 from eldr_operator.drift.state import State
-from eldr_operator.locality import drift_day, routing
+from eldr_operator.locality import drift_day, routing, salvage
 from eldr_operator.locality.drift_day import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
@@ -39,7 +40,7 @@ class Memory:
     table : Table
         Which centroid sets routers use.
     history : tuple of dict
-        Activations, as ``status.history`` shows them, the latest last.
+        Activations and protective periods, as ``status.history`` shows them, the latest last.
     refit : dict
         Of the schedule and the last fit, as ``status.refit`` shows it.
     drift : State
@@ -73,11 +74,41 @@ class Memory:
             history = (*history, entry)[-HISTORY:]
         return replace(self, table=table, history=history)
 
+    def not_after(self, now: datetime) -> Memory:
+        """Return it with no time that lies ahead: the clock was, when it was written."""
+        table = self.table
+        activated, staged = (at and min(at, now) for at in (table.activated_at, table.staged_at))
+        table = replace(table, activated_at=activated, staged_at=staged)
+        return replace(self, table=table, drift=salvage.not_after(self.drift, now))
+
+    def with_protection(self, protective: bool, now: datetime) -> Memory:  # noqa: FBT001 - the one thing it is about
+        """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
+        history, active = self.history, self.table.active
+        reason = PROTECTIVE if protective else SERVES_AGAIN
+        # another set may have followed the one that was out of service
+        ended = bool(history) and (history[-1]["reason"], history[-1]["epoch"]) == (
+            PROTECTIVE,
+            self.table.epoch,
+        )
+        if active is not None and protective != ended and (protective or self.protective):
+            entry = {"time": clock.stamp(now), "fit": active.fit, "epoch": self.table.epoch, "reason": reason}
+            history = (*history, entry)[-HISTORY:]
+        return replace(self, protective=protective, history=history)
+
 
 def config_map(cr: EldrDeployment, memory: Memory) -> Object:
     """Return the routing ConfigMap."""
+    head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
+    data = {
+        contract.ROUTING_KEY: routing.document(cr, memory.table, protective=memory.protective),
+        KEY: json.dumps(_told(memory), indent=1, sort_keys=True),
+    }
+    return head | {"data": data}
+
+
+def _told(memory: Memory) -> Object:
     table = memory.table
-    told = {
+    return {
         "previous": routing.dump(table.previous),
         "activatedAt": table.activated_at and clock.stamp(table.activated_at),
         "stagedAt": table.staged_at and clock.stamp(table.staged_at),
@@ -89,12 +120,25 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
         "baselines": memory.baselines,
         "protective": memory.protective,
     }
-    head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
-    data = {
-        contract.ROUTING_KEY: routing.document(cr, table, protective=memory.protective),
-        KEY: json.dumps(told, indent=1, sort_keys=True),
-    }
-    return head | {"data": data}
+
+
+def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
+    """Return what of a live ConfigMap could not be read as it stands.
+
+    Parameters
+    ----------
+    live : mapping or None
+    found : Memory
+        What :func:`read` made of it.
+    """
+    if live is None:
+        return ()
+    try:
+        told = salvage.mapping(border.load(live["data"][KEY]))
+    except (KeyError, TypeError, ValueError):
+        told = {}
+    again = json.loads(json.dumps(_told(found)))
+    return tuple(key for key in again if key in told and told[key] != again[key]) if told else (KEY,)
 
 
 def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
@@ -107,36 +151,38 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
         Of the deployment: if the ConfigMap is lost or damaged, the table is made anew, but goes on from the epoch that is
         shown there, because an epoch must never name two tables.
     """
+    data = salvage.mapping((live or {}).get("data"))
     try:
-        data = (live or {})["data"]
         table = routing.read(data[contract.ROUTING_KEY])
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError):
         return _shown(status)
     try:
-        told = json.loads(data[KEY])
-        return Memory(
-            table=replace(
-                table,
-                previous=routing.load(told["previous"]),
-                activated_at=clock.read(told["activatedAt"]),
-                staged_at=clock.read(told["stagedAt"]),
-                reason=str(told["reason"]),
-            ),
-            history=tuple(dict(entry) for entry in told["history"]),
-            refit=dict(told["refit"]),
-            drift=State.model_validate(told["drift"]),
-            day=drift_day.load(told.get("driftDay")),
-            baselines=dict(told["baselines"]),
-            protective=bool(told["protective"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
+        told = salvage.mapping(border.load(data[KEY]))
+    except (KeyError, TypeError, ValueError):
+        told = {}
+    if not told:
         return replace(_shown(status), table=table)
+    return Memory(
+        table=replace(
+            table,
+            previous=salvage.pointer(told.get("previous")),
+            activated_at=clock.read(told.get("activatedAt")),
+            staged_at=clock.read(told.get("stagedAt")),
+            reason=border.name(told.get("reason")),
+        ),
+        history=salvage.history(told.get("history"), HISTORY),
+        refit=salvage.refit(told.get("refit")),
+        drift=salvage.state(told.get("drift")),
+        day=drift_day.load(told.get("driftDay")),
+        baselines=salvage.baselines(told.get("baselines")),
+        protective=told.get("protective") is True,
+    )
 
 
 def _shown(status: Mapping[str, Any]) -> Memory:
-    history = tuple(status.get("history") or ())
-    day = drift_day.load((status.get("locality") or {}).get("driftDay"))
-    return Memory(Table(epoch=_last(history)), history, dict(status.get("refit") or {}), day=day)
+    history = salvage.history(status.get("history"), HISTORY)
+    day = drift_day.load(salvage.mapping(status.get("locality")).get("driftDay"))
+    return Memory(Table(epoch=_last(history)), history, salvage.refit(status.get("refit")), day=day)
 
 
 def _last(history: tuple[Object, ...]) -> int:

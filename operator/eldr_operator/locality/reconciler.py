@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,26 +12,27 @@ import httpx
 
 from eldr import contract
 from eldr_operator.conditions import Condition
-from eldr_operator.drift.decide import decide
-from eldr_operator.drift.state import State
+from eldr_operator.drift.decide import bar, decide
 from eldr_operator.errors import ApiError, OwnedElsewhereError
-from eldr_operator.fits import planner
+from eldr_operator.fits import bars, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
+from eldr_operator.kube.repeats import Repeats
 from eldr_operator.locality import activation, drift_day, memory, routers, signatures
 from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.router_view import RouterView, ready_routers
-from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
 
 Object = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class Locality:
@@ -66,14 +68,20 @@ class Locality:
         self._lookout = Lookout()
         self._windows: dict[Key, signatures.Window] = {}
         self._unreached: dict[Key, datetime] = {}
+        self._odd = Repeats()
 
     async def look(
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], live: Snapshot, now: datetime
     ) -> Look:
         """Ask the routers, and decide which set is next."""
         views = await routers.look(self._http, ready_routers(live.pods), live.token)
+        self._tell_odd(cr, views, now)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        before = await self._with_baselines(cr, memory.read(found, cr.status))
+        known = memory.read(found, cr.status)
+        self._tell_lost(cr, memory.lost(found, known), now)
+        before = await self._with_baselines(cr, known.not_after(now))
+        barred = bars.recalled(all_fits, before.drift.barred)
+        before = replace(before, drift=before.drift.model_copy(update={"barred": barred}))
         seen = self._lookout.look(cr, all_fits, before, views, now)
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
@@ -85,6 +93,8 @@ class Locality:
             barred=drift.barred,
             unreached_since=self._unreached_since((cr.namespace, cr.name), views, now),
         )
+        if decision.given_up is not None:
+            drift = bar(drift, decision.given_up.digest)
         return Look(views, before, decision, seen, drift, verdict)
 
     async def reconcile(
@@ -129,11 +139,20 @@ class Locality:
             table=before.table,
             barred=look.drift.barred,
             order=look.verdict.fit,
-            regime_since=_regime_since(all_fits, before.table, look.drift),
+            regime_since=planner.regime_since(all_fits, before.table, look.drift),
             before=before.refit,
             samples=sum(view.samples for view in look.routers),
             is_refused=active is not None and any(view.refusal(active) for view in look.routers),
         )
+        # Told before it is remembered: what is on the fits outlives the memory.
+        given_up = decision.given_up
+        refused_sets = (
+            {given_up.digest: f"no router can load it: {activation.refusals(look.routers, given_up)}"}
+            if given_up is not None
+            else {}
+        )
+        for fit, status in bars.marks(all_fits, look.drift.barred, refused_sets, now):
+            await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
         created = await self._runs.carry_out(cr, plan, all_fits)
         after = replace(
@@ -141,8 +160,7 @@ class Locality:
             refit=plan.refit,
             drift=look.drift,
             day=drift_day.advance(before.day, before.drift, look.drift),
-            protective=look.verdict.protective,
-        )
+        ).with_protection(look.verdict.protective, now)
         if is_readable:
             after = after.with_table(decision.table)
         refused = await self._publish(cr, after, live)
@@ -161,6 +179,10 @@ class Locality:
             refused=refused,
         )
 
+    async def fits(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
+        """Return the EldrFits that can be read; one that cannot be holds nobody up."""
+        return await self._runs.readable(bodies, now)
+
     async def adopt(self, cr: EldrDeployment, fit: Object) -> None:
         """Make an EldrFit that a user created go when its deployment goes."""
         await self._ownership.adopt_fit(cr, fit)
@@ -172,11 +194,27 @@ class Locality:
         self._lookout.forget(key)
         self._ownership.forget(key)
 
+    def _tell_odd(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> None:
+        for view in views:
+            if view.odd and self._odd.count((cr.metadata.uid, view.pod.name, view.odd), now):
+                logger.warning(
+                    "EldrDeployment %s/%s: router %s tells %s that cannot be, taken as unknown; do its version and this operator's match?",
+                    *(cr.namespace, cr.name, view.pod.name, ", ".join(view.odd)),
+                )
+
+    def _tell_lost(self, cr: EldrDeployment, lost: tuple[str, ...], now: datetime) -> None:
+        if lost and self._odd.count((cr.metadata.uid, lost), now):
+            logger.warning(
+                "EldrDeployment %s/%s: ConfigMap %s is damaged: what cannot be read of %s is forgotten",
+                *(cr.namespace, cr.name, contract.routing_name(cr.name), ", ".join(lost)),
+            )
+
     def _unreached_since(self, key: Key, views: Sequence[RouterView], now: datetime) -> datetime | None:
         if not views or not all(view.problem for view in views):
             self._unreached.pop(key, None)
             return None
-        return self._unreached.setdefault(key, now)
+        since = self._unreached[key] = min(self._unreached.get(key, now), now)
+        return since
 
     async def _with_baselines(self, cr: EldrDeployment, before: memory.Memory) -> memory.Memory:
         """Keep the baselines of the sets in use, and read those that are not known from the reports of their fits."""
@@ -202,11 +240,3 @@ class Locality:
         key = (cr.namespace, cr.name)
         self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
         return signatures.judge(cr, answers)
-
-
-def _regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
-    """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after."""
-    if drift.drift.phase == "Detected":
-        return drift.drift.changed
-    active = table.active
-    return next((fit.spec.since for fit in fits if active is not None and fit.name == active.fit), None)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from eldr import contract
-from eldr_operator import clock
+from eldr_operator import border, clock
 from eldr_operator.drift.counts import Saving, Traffic, read_saving, read_traffic
 from eldr_operator.models import CentroidSet
 
 _MOST_SECONDS = 1e3
 _MOST_WINDOWS = 1 << 31
+_MOST_ERROR = 1e3
+_MOST_REFUSED = 16
+_LONGEST_ID = 64
+_FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
+"""That a state of any version has."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,62 @@ class StepLaw(NamedTuple):
 
 
 def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < _MOST_SECONDS else None
+    return border.number(value, 0, _MOST_SECONDS)
+
+
+def _policy(value: object) -> str | None:
+    return value if isinstance(value, str) and value in contract.POLICIES else None
+
+
+def _refused(value: object) -> dict[str, str]:
+    entries = value if isinstance(value, list) else []
+    known = (entry for entry in entries[:_MOST_REFUSED] if isinstance(entry, Mapping))
+    found = {border.name(entry.get("digest")): border.text(entry.get("reason")) for entry in known}
+    return {digest: reason or "no reason told" for digest, reason in found.items() if digest}
+
+
+class _Reads:
+    """Reads fields of a state, and takes note of those that are not what they should be."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+        self.odd: set[str] = set()
+
+    def one(self, field: str, value: T | None) -> T | None:
+        """Return a value that was read; None is odd."""
+        if value is None:
+            self.odd.add(field)
+        return value
+
+    def mapping(self, field: str) -> Mapping[str, Any]:
+        """Return an object; empty where there is none."""
+        value = self._state.get(field)
+        if value is not None and not isinstance(value, Mapping):
+            self.odd.add(field)
+        return value if isinstance(value, Mapping) else {}
+
+    def digest(self, field: str) -> str:
+        """Return the digest of a set; empty where there is none."""
+        pointer = self.mapping(field)
+        return (self.one(field, border.name(pointer.get("digest")) or None) or "") if pointer else ""
+
+    def signatures(self) -> dict[str, int]:
+        """Return the prefill answers by quality; those that are told."""
+        counters, found = self.mapping("counters"), {}
+        for quality in contract.SIGNATURE_QUALITIES:
+            told = border.count(counters.get(contract.signature_counter(quality), 0))
+            if self.one("counters", told) is not None:
+                found[quality] = told or 0
+        return found
+
+    def drift(self, field: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+        """Return what a reader of drift makes of an object; None where there is none."""
+        value = self.mapping(field)
+        try:
+            return read(value) if value else None
+        except ValueError:
+            self.odd.add(field)
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +145,8 @@ class RouterView:
         What placement saves, as it has measured it lately.
     refuses_token : bool
         Whether it does not answer because it knows another token.
+    odd : tuple of str
+        Fields of its state that are not what they should be, and count as unknown.
     """
 
     pod: RouterPod
@@ -103,29 +165,42 @@ class RouterView:
     traffic: Traffic | None = None
     saving: Saving | None = None
     refuses_token: bool = False
+    odd: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, pod: RouterPod, state: Mapping[str, Any]) -> Self:
-        """Read ``/eldr/v1/state``, see :data:`eldr.contract.STATE_VERSION`."""
-        law = state.get("law") or {}
+    def of(cls, pod: RouterPod, state: object) -> Self:
+        """Read ``/eldr/v1/state``, see :data:`eldr.contract.STATE_VERSION`; a field that is not what it should be is unknown.
+
+        Raises
+        ------
+        ValueError
+            If it is no state at all.
+        """
+        if not isinstance(state, Mapping) or not state.keys() >= _FIELDS:
+            raise ValueError(f"state: expected an object with {', '.join(sorted(_FIELDS))}")
+        reads = _Reads(state)
+        router = border.name(state["router"], _LONGEST_ID)
+        law = reads.mapping("law")
+        share = reads.one("law", border.number(law.get("expert_share"), 0, 1)) if law else None
+        error = reads.one("law", border.number(law.get("expert_share_error"), 0, _MOST_ERROR)) if law else 0.0
+        samples = reads.one("samples", border.count(state["samples"]))
         return cls(
             pod=pod,
-            complaint=str(state.get("problem") or ""),
-            policy=str(state["policy"]),
-            active=str((state["active"] or {}).get("digest", "")),
-            staged=str((state["staged"] or {}).get("digest", "")),
-            refused={entry["digest"]: str(entry["reason"]) for entry in state["refused"]},
-            samples=int(state["samples"]),
-            router=str(state["router"]),
-            signatures={
-                quality: int(state["counters"].get(contract.signature_counter(quality), 0))
-                for quality in contract.SIGNATURE_QUALITIES
-            },
-            expert_share=float(law["expert_share"]) if law else None,
-            expert_share_error=float(law["expert_share_error"]) if law else 0.0,
+            complaint=border.text(state.get("problem")),
+            policy=reads.one("policy", _policy(state["policy"])) or "",
+            active=reads.digest("active"),
+            staged=reads.digest("staged"),
+            refused=_refused(state["refused"]),
+            samples=samples or 0,
+            router=reads.one("router", router or None) or "",
+            signatures=reads.signatures(),
+            expert_share=None if error is None else share,
+            expert_share_error=error or 0.0,
             law=StepLaw.of(law),
-            traffic=read_traffic(str(state["router"]), state["traffic"]) if state.get("traffic") else None,
-            saving=read_saving(state["saving"]) if state.get("saving") else None,
+            # without an id one cannot tell what was counted since the last look
+            traffic=reads.drift("traffic", lambda value: read_traffic(router, value)) if router else None,
+            saving=reads.drift("saving", read_saving),
+            odd=tuple(sorted(reads.odd)),
         )
 
     def holds(self, wanted: CentroidSet) -> bool:

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from eldr import contract
+from eldr_operator import border
+from eldr_operator.locality import salvage
 from eldr_operator.models import CentroidSet, EldrDeployment
 
 Object = dict[str, Any]
@@ -80,20 +82,19 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
 
 
 def read(text: str) -> Table:
-    """Return what a document says of centroid sets; what routers need not know is not in it.
+    """Return what a document says of centroid sets; what routers need not know is not in it. Half a pointer is none.
 
     Raises
     ------
-    KeyError, TypeError, ValueError, AttributeError
-        If it is damaged.
+    ValueError
+        If it is no document, or has no epoch.
     """
-    routing = json.loads(text)
-    return Table(epoch=int(routing["epoch"]), active=load(routing["active"]), staged=load(routing["staged"]))
-
-
-def load(pointer: Object | None) -> CentroidSet | None:
-    """Read a pointer to a set."""
-    return None if pointer is None else CentroidSet.model_validate(pointer)
+    told = salvage.mapping(border.load(text))
+    if (epoch := border.count(told.get("epoch"))) is None:
+        raise ValueError("epoch: expected a count")
+    return Table(
+        epoch=epoch, active=salvage.pointer(told.get("active")), staged=salvage.pointer(told.get("staged"))
+    )
 
 
 def dump(pointer: CentroidSet | None) -> Object | None:

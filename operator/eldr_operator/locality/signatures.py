@@ -60,12 +60,14 @@ def advance(
         Recent prefill answers by quality, once there are enough; the window then begins anew.
     """
     current = {view.router: view.signatures for view in views if view.router}
-    if window is None:
+    if window is None or now < window.since:  # the clock may be set back
         return Window(now, current), None
     recent: Counter[str] = Counter()
     for router, counted in current.items():
         before = window.start.get(router, counted)
-        recent.update({quality: number - before.get(quality, 0) for quality, number in counted.items()})
+        # of what is told now and was not told before nobody knows when it was counted
+        more = {quality: number - before.get(quality, number) for quality, number in counted.items()}
+        recent.update({quality: max(0, number) for quality, number in more.items()})
     if now - window.since >= WINDOW and recent.total() >= LEAST_ANSWERS:
         return Window(now, current), dict(recent)
     return Window(window.since, {**current, **window.start}), None

@@ -48,7 +48,12 @@ _PARTS = (
     "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
 )
 _DATA_PARALLEL = (
-    "remove it: one address would hide several batches, among which routers cannot choose; use more replicas"
+    "remove it: one address would hide several batches, among which routers cannot choose; use more replicas, or, for "
+    "decode engines whose ranks share their experts, spec.decode.parallelism.data"
+)
+_COPIES = (
+    "remove it: for decode engines that is spec.decode.parallelism.redundantExperts; for prefill engines write it into "
+    "spec.prefill.args, with a communicator"
 )
 _NODES = "remove it: an engine is one pod; use gpus, which is tensor parallelism, or more replicas"
 _SERVERS = "remove it: engines with several API servers were never tried; use more replicas"
@@ -111,7 +116,8 @@ _RULES = (
     _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
 )
 """What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
-_WHOLE = frozenset(("-dc", *(name for rule in _RULES for name in rule.names)))
+_DECODE_RULES = (*_RULES, _Rule(("--enable-eplb", "--eplb-config"), _COPIES))
+_WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 _LETTERS = frozenset(name for rule in _RULES for name in rule.names if len(name) == len("-x"))
 """Options of one letter, to which a value may be attached: -n2."""
@@ -123,16 +129,16 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         return []
     spec = cr.spec
     return [
-        *_refused(spec.engine.args, "spec.engine.args"),
-        *_refused(spec.prefill.args, "spec.prefill.args"),
-        *_refused(spec.decode.args, "spec.decode.args"),
+        *_refused(spec.engine.args, "spec.engine.args", _DECODE_RULES),
+        *_refused(spec.prefill.args, "spec.prefill.args", _RULES),
+        *_refused(spec.decode.args, "spec.decode.args", _DECODE_RULES),
         *_too_few_sequences(cr),
     ]
 
 
-def _refused(args: Sequence[str], field: str) -> Iterator[Problem]:
+def _refused(args: Sequence[str], field: str, rules: Sequence[_Rule]) -> Iterator[Problem]:
     for option in _options(args):
-        for rule in _RULES:
+        for rule in rules:
             if rule.matches(option.name) and not rule.lets_pass(option.value):
                 yield Problem("InvalidArgument", f"{field}[{option.index}]", option.shown, rule.remedy)
                 break

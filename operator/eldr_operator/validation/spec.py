@@ -14,6 +14,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     """Return every problem of a resource that the API server could not see."""
     return [
         *schedule.problems(cr.spec.refit),
+        *schedule.window_problems(cr.spec.refit.drift.maintenance_window),
         *arguments.problems(cr),
         *routers.problems(cr),
         *variables.problems(cr),

@@ -27,8 +27,9 @@ _RULES: Mapping[str, tuple[Callable[[str], bool] | None, str]] = {
     "VLLM_USE_V2_MODEL_RUNNER": (None, "remove it: the runner is spec.engine.modelRunner"),
     "VLLM_DP_SIZE": (
         lambda value: value.strip() == "1",
-        "remove it: one address would hide several batches, among which routers cannot choose; use more replicas",
+        "remove it: use more replicas, or, for decode engines whose ranks share their experts, spec.decode.parallelism.data",
     ),
+    contract.ENV_BALANCE: (None, "remove it: it is spec.decode.parallelism.balance"),
     "VLLM_NIXL_SIDE_CHANNEL_HOST": (
         None,
         "remove it: the operator sets it to the pod's address, where decode engines ask for KV blocks",

@@ -123,6 +123,12 @@ def _trouble(type_: str, pod: Object) -> Condition | None:
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if reason := _WAITING.get(waiting.get("reason", "")):
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            words = ended.get("message") or ""
+            if words.startswith(contract.REFUSAL):
+                return Condition(
+                    type_, "False", "EngineRefused", f"pod {name}: {words.removeprefix(contract.REFUSAL)}"
+                )
             # The kubelet's message holds a growing delay; repeating it would rewrite the status for ever.
             text = f"container {container['name']} of pod {name}: {waiting['reason']}; see kubectl describe pod {name}"
             return Condition(type_, "False", reason, text)

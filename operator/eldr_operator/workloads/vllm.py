@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from eldr import contract
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.workloads import pods
+from eldr_operator.workloads import parallelism, pods
 from eldr_operator.workloads.pods import EnginePod
 
 Object = dict[str, Any]
@@ -45,7 +45,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
         image=engine.image or IMAGE,
         command=["vllm"],
         args=_arguments(cr, role, spec),
-        env=_environment(cr),
+        env=_environment(cr, spec),
     )
     container["ports"].append({"name": "nixl", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"})
     health, port = contract.PATH_HEALTH, contract.PORT_ENGINE
@@ -90,7 +90,6 @@ def _plugin(image: str) -> Object:
 
 
 def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
-    parallel = [f"--tensor-parallel-size={spec.gpus}"] if spec.gpus > 1 else []
     # as many as routers send, whatever vLLM's default on this hardware: those that wait may lose their KV
     sequences = max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
     batch = [f"--max-num-seqs={sequences}"] if role == contract.ROLE_DECODE else []
@@ -102,7 +101,7 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
         f"--port={contract.PORT_ENGINE}",
         f"--kv-transfer-config={_kv_transfer(cr, role)}",
         f"--shutdown-timeout={spec.drain_seconds}",
-        *parallel,
+        *parallelism.arguments(spec),
         *batch,
         "--no-async-scheduling",  # decode-time activations are proved for synchronous scheduling only
         f"--disable-access-log-for-endpoints={','.join(_QUIET_PATHS)}",
@@ -135,7 +134,7 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def _environment(cr: EldrDeployment) -> list[Object]:
+def _environment(cr: EldrDeployment, spec: RoleSpec) -> list[Object]:
     values = {
         "VLLM_PLUGINS": PLUGIN,
         "PYTHONPATH": PLUGIN_DIR,
@@ -145,6 +144,7 @@ def _environment(cr: EldrDeployment) -> list[Object]:
         "VLLM_CACHE_ROOT": f"{_CACHE_DIR}/vllm",
         "TRITON_CACHE_DIR": f"{_CACHE_DIR}/triton",
     }
+    values |= parallelism.environment(spec)
     if cr.spec.accelerator.resource_name.startswith("amd.com/"):
         values |= {"VLLM_ROCM_USE_AITER": "1", "AITER_JIT_DIR": f"{_CACHE_DIR}/aiter"}
     address = {"fieldRef": {"fieldPath": "status.podIP"}}

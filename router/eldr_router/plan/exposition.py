@@ -1,6 +1,8 @@
 """What decode engines' metrics say of their steps. Pure.
 
-Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed.
+Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed. Data-parallel ranks of an engine
+tell of the same steps, each of the whole engine's batch and experts, except those in which it had no request itself: so the largest
+sums are the engine's.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _BOUNDS = tuple(map(float, BATCH_BUCKETS))
 
 
 class Sums(NamedTuple):
-    """Totals since an engine's start, over all its ranks."""
+    """Totals since an engine's start."""
 
     steps: float = 0.0
     seconds: float = 0.0
@@ -42,7 +44,7 @@ class Sums(NamedTuple):
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
-    """Return the steps since the engine's start, over all its ranks, by batch size; None if the exposition does not tell them.
+    """Return the steps since the engine's start by batch size; None if the exposition does not tell them.
 
     Batches larger than the contract's buckets count in the last.
     """
@@ -52,7 +54,7 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
             limit, number = float(bound), float(value)
         except ValueError:
             return None
-        below[limit] = below.get(limit, 0.0) + number
+        below[limit] = max(number, below.get(limit, 0.0))
     if not below.keys() >= set(_BOUNDS) or not all(map(math.isfinite, below.values())):
         return None
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
@@ -70,7 +72,7 @@ def read_sums(text: bytes) -> Sums | None:
         except ValueError:
             return None
         key = _WANTED[name.decode()]
-        totals[key] = totals.get(key, 0.0) + number
+        totals[key] = max(number, totals.get(key, 0.0))
     if len(totals) < len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
         return None
     return Sums(**totals)

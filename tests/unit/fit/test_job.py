@@ -1,16 +1,20 @@
 """One EldrFit's run against an API server of a dictionary: which records it takes, and what it reports."""
 
+import base64
 import json
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from eldr import contract
 from eldr.cli import main
 from eldr.fit import cli, job
+from eldr.fit.before import Older
 from eldr.fit.job import Job, run
+from eldr_operator.drift.counts import read_baseline
 
 JOB = Job(
     namespace="n",
@@ -21,6 +25,7 @@ JOB = Job(
     model="m",
     lookback=None,
     since=None,
+    before=None,
     min_samples=None,
     seed=1,
     token="t",
@@ -45,7 +50,8 @@ def world(monkeypatch, mixed):
             return maps.get(name)
 
         def create(self, name, *, data=None, binary=None):
-            maps[name] = {"data": data, "binaryData": binary}
+            encoded = {key: base64.b64encode(value) for key, value in (binary or {}).items()}
+            maps[name] = {"data": data, "binaryData": encoded}
 
     def read(_urls, _token, _unread):
         return iter([replace_time(record, at) for record, at in zip(records, times, strict=True)])
@@ -79,6 +85,42 @@ def test_records_are_taken_since_the_later_of_both(world, options, samples):
     report = run(replace(JOB, **chosen), silent)
     assert report["samples"] == samples
     assert report["skipped"] == ({} if samples == 300 else {"older than the look-back": 150})
+
+
+def test_a_fit_of_new_traffic_stores_how_what_was_before_looks_to_its_set(world):
+    now = time.time()
+    first = run(replace(JOB, fit="first"), silent)
+    world[contract.routing_name("d")] = {"data": {contract.ROUTING_KEY: json.dumps({"active": first["set"]})}}
+    report = run(replace(JOB, since=now - 3600, before=now - 7200), silent)
+    before = report["baseline"]["before"]
+    assert before["requests"] == sum(before["clusters"]) == sum(before["similarity"]) == 150
+    assert len(before["clusters"]) == 4
+    read = read_baseline(report["baseline"])
+    assert read.before.requests == 150
+    assert read.counts.requests == 37, "every second one of the newest half"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"since": 3600}, {"before": 7200}], ids=["", "no time", "no active set"]
+)
+def test_without_an_active_set_or_a_time_nothing_was_before(world, options):
+    chosen = {key: time.time() - ago for key, ago in options.items()}
+    assert run(replace(JOB, **chosen), silent)["baseline"]["before"] is None
+
+
+def test_of_what_was_before_the_records_nearest_to_the_fit_count(make_record):
+    times = np.random.default_rng(1).permutation(2000)
+    lies = {"prefill": bytes(4 * 64 * 2)}
+    log = [make_record(n, n % 100, time=float(at), **(lies if at % 2 else {})) for n, at in enumerate(times)]
+    for near, first, last in (600.5, 100, 1100), (0.0, 0, 998), (1900.0, 500, 1498):
+        older = Older(log, until=1500.0, near=near, model="m")
+        assert list(older) == log
+        kept = sorted(record.time for *_, record in older._kept)
+        assert (len(kept), kept[0], kept[-1]) == (
+            500,
+            pytest.approx(first, abs=2),
+            pytest.approx(last, abs=2),
+        )
 
 
 def test_too_few_records_fail_with_both_figures_and_what_to_do(world):

@@ -3,7 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from eldr.fit.samples import FitError, make_samples, reservoir
+from eldr.fit.samples import AHEAD, EMPTY, WRONG_SUMS, FitError, make_samples, reservoir, unusable
+from eldr.siglog import pack_counts
 
 
 def choose(records, limit=1000, **fields):
@@ -182,3 +183,23 @@ def test_prompts_without_tokens_have_no_preference(make_record):
     samples = make_samples([empty, make_record(1, 1)], Counter())
     assert not samples.prefill[0].any()
     assert samples.decoded.tolist() == [0, 1]
+
+
+def test_records_that_lie_take_nobodys_place(make_record):
+    lies = {"prefill": bytes(4 * 64 * 2)}
+    log = [make_record(n, n % 50, **(lies if n % 10 else {})) for n in range(2000)]
+    chosen, skipped = reservoir(log, 200, np.random.default_rng(1), model="m", since=0.0)
+    assert skipped == {WRONG_SUMS: 1800}
+    assert len(make_samples(chosen, skipped)) == 200
+
+
+def test_records_of_the_future_and_without_tokens_are_left_out(make_record):
+    good = make_record(0, 0)
+
+    def other(**fields):
+        return type(good)(**{name: getattr(good, name) for name in good.__struct_fields__} | fields)
+
+    assert unusable(good, good.model, until=good.time) is None
+    assert unusable(other(time=good.time + 1), good.model, until=good.time) == AHEAD
+    nothing = pack_counts(np.zeros((good.n_layers, good.n_experts), np.uint16))
+    assert unusable(other(prefill=nothing, prompt_tokens=0), good.model) == EMPTY

@@ -99,17 +99,65 @@ def test_one_of_two_lacks_it(
         assert decision.table.reason == "AckTimeout"
 
 
-@pytest.mark.parametrize("age", [1, 1000])
-def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago, age):
+def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago):
     table = Table(
-        epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(age), activated_at=ago(5000)
+        epoch=1, active=make_set("old"), staged=make_set("a"), staged_at=ago(1), activated_at=ago(5000)
     )
     fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
     decision = decide(make_cr(), fits, table, [router(active="old", refused=["a"])], now)
     assert decision.table == table
     assert verdict(decision) == ("True", "Refused")
     assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
-    assert not decision.is_waiting
+    assert decision.is_waiting
+    assert decision.given_up is None
+
+
+@pytest.mark.parametrize("active", ["old", None])
+def test_a_set_that_all_have_refused_for_long_enough_is_given_up(
+    make_cr, make_fit, make_set, router, now, ago, active
+):
+    before = {"epoch": 1, "active": make_set("old"), "activated_at": ago(5000)} if active else {}
+    table = Table(**before, staged=make_set("a"), staged_at=ago(31))
+    fits = [make_fit("old", finished="2026-11-20T00:00:00Z"), make_fit("a")]
+    views = [router(active="old", refused=["a"]), router("r1", problem="does not answer")]
+    decision = decide(make_cr(), fits, table, views, now)
+    assert decision.table == Table(**before)
+    assert decision.given_up == make_set("a")
+    assert verdict(decision) == ("True" if active else "False", "Refused")
+    assert decision.is_waiting
+    pinned = decide(make_cr(centroids={"pin": "a"}), fits, table, views, now)
+    assert (pinned.table, pinned.given_up, pinned.is_waiting) == (table, None, False)
+    after = decide(make_cr(), fits, decision.table, views, now, barred=("sha256:a",))
+    assert (after.table.staged, after.given_up) == (None if active else make_set("old"), None)
+
+
+@pytest.mark.parametrize("others", [{"problem": "does not answer"}, {}, {"active": "old"}])
+def test_a_set_is_not_given_up_while_a_router_may_still_load_it(
+    make_cr, make_fit, make_set, router, now, ago, others
+):
+    table = Table(staged=make_set("a"), staged_at=ago(31))
+    views = [router(**others)] if "problem" in others else [router(refused=["a"]), router("r1", **others)]
+    assert decide(make_cr(), [make_fit("a")], table, views, now).given_up is None
+    assert decide(make_cr(), [make_fit("a")], table, [], now).given_up is None
+
+
+def test_where_the_set_before_is_refused_a_roll_back_ends_with_none(
+    make_cr, make_fit, make_set, router, now, ago
+):
+    fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
+    table = Table(
+        epoch=2,
+        active=make_set("b"),
+        previous=make_set("a"),
+        staged=make_set("a"),
+        staged_at=ago(31),
+        activated_at=ago(600),
+    )
+    views = [router(active="b", refused=["a"])]
+    found = decide(make_cr(), fits, table, views, now, barred=("sha256:b",))
+    assert found.given_up == make_set("a")
+    after = decide(make_cr(), fits, found.table, views, now, barred=("sha256:b", "sha256:a"))
+    assert after.table == Table(epoch=3, activated_at=now, reason="RolledBack")
 
 
 def test_nobody_loads_it_in_time(make_cr, make_fit, make_set, router, now, ago):
@@ -335,3 +383,52 @@ def test_another_model_takes_its_set_along(make_cr, make_fit, make_set, router, 
     table = Table(epoch=2, active=make_set("a"), activated_at=ago(600))
     found = decide(make_cr(), [fit], table, [router(active="a")], now).table
     assert (found.epoch, found.active, found.reason) == (3, None, "ModelChanged")
+
+
+def follow(cr, fits, table, router, now, barred):
+    """Let a router do as it is told until nothing changes."""
+    seen = []
+    for second in range(10):
+        held = {
+            "active": table.active.fit if table.active else "",
+            "staged": table.staged.fit if table.staged else "",
+        }
+        decision = decide(cr, fits, table, [router(**held)], now + timedelta(seconds=second), barred=barred)
+        table = decision.table
+        seen.append(table.active and table.active.fit)
+    return table, seen
+
+
+def test_older_sets_never_come_back_through_a_roll_back(make_cr, make_fit, make_set, router, now, ago):
+    fits = [
+        make_fit(name, finished=f"2026-11-{day}T10:00:00Z") for name, day in (("a", 11), ("b", 19), ("c", 20))
+    ]
+    table = Table(epoch=3, active=make_set("c"), previous=make_set("b"), activated_at=ago(600))
+    after, seen = follow(make_cr(), fits, table, router, now, ("sha256:b", "sha256:c"))
+    assert (after.active, after.reason, set(seen)) == (None, "RolledBack", {None})
+    # the one before serves again; another that was made between them was never in use
+    table = Table(epoch=3, active=make_set("c"), previous=make_set("a"), activated_at=ago(600))
+    after, _ = follow(make_cr(), fits, table, router, now, ("sha256:c",))
+    assert (after.active, after.reason, after.epoch) == (make_set("a"), "RolledBack", 4)
+    fits.append(make_fit("d", finished=(now + timedelta(minutes=1)).isoformat()))
+    after, _ = follow(make_cr(), fits, after, router, now + timedelta(minutes=2), ("sha256:c",))
+    assert after.active == make_set("d")
+
+
+def test_a_set_of_that_number_from_long_ago_does_not_follow_one_that_was_rolled_back(
+    make_cr, make_fit, make_set, router, now, ago
+):
+    fits = [
+        make_fit("old", finished="2026-08-01T10:00:00Z", k=3),
+        make_fit("two", finished="2026-11-19T10:00:00Z"),
+        make_fit("three", finished="2026-11-20T10:00:00Z", k=3),
+    ]
+    table = Table(epoch=5, active=make_set("three", 3), previous=make_set("two"), activated_at=ago(600))
+    after, seen = follow(make_cr(decode={"replicas": 3}), fits, table, router, now, ("sha256:three",))
+    assert (after.active, after.reason, set(seen)) == (None, "RolledBack", {None})
+
+
+def test_a_model_that_comes_back_gets_a_new_fit(make_cr, make_fit, router, now, ago):
+    table = Table(epoch=5, activated_at=ago(86400 * 30), reason="ModelChanged")
+    after, _ = follow(make_cr(), [make_fit("a", finished="2026-10-01T10:00:00Z")], table, router, now, ())
+    assert after == table

@@ -171,3 +171,14 @@ def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
         "-tp",
         "--kv-offloading-backend",
     } <= let_pass
+
+
+@pytest.mark.parametrize(
+    "args", [["--enable-eplb"], ["--eplb-config", "{}"], ["--eplb-config.window_size=9"], ["--eplb_c=1"]]
+)
+def test_copies_of_experts_have_a_field_on_decode_engines(make_vllm, args):
+    assert problems(make_vllm(prefill={"args": args})) == []
+    for role in ("engine", "decode"):
+        (found,) = problems(make_vllm(**{role: {"args": args}}))
+        assert found.field == f"spec.{role}.args[0]"
+        assert "spec.decode.parallelism.redundantExperts" in found.remedy

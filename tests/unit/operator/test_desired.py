@@ -191,6 +191,15 @@ def test_fit_job(make_cr, make_fit):
         make_fit("f", "Pending").model_copy(update={"spec": make_fit("f").spec.model_copy(update={"k": 7})}),
         IMAGE,
     )
+    since = {"since": "2026-11-21T10:00:00Z"}
+    wanted = {
+        "Bootstrap": "--min-samples=1000",
+        "Schedule": "--min-samples=1000",
+        "Drift": "--min-samples=800",
+    }
+    for trigger, least in wanted.items():
+        made = fit_job(cr, make_fit("f", "Pending", trigger=trigger, **since), IMAGE)
+        assert least in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
 
 

@@ -80,9 +80,10 @@ def test_a_burst_that_outweighs_the_windows_around_it_raises_nothing(life):
 
 def test_the_fit_looks_back_to_the_first_window_that_is_all_new(drifted):
     one = drifted(windows=1)
-    changed = one.now
+    changed, began = one.now, one.spans[-1].since
     one.window(OTHER, 29)
     assert one.verdict.fit.since == changed
+    assert one.verdict.fit.before == began
     assert one.verdict.fit.number == 1
     assert one.verdict.reason == "Fitting"
 
@@ -113,6 +114,33 @@ def test_a_second_change_while_records_are_waited_for_moves_the_look_back(drifte
     one.window((0.1, 0.1, 0.1, 0.7), 4)
     assert one.state.drift.changed > first + 11 * 5 * MINUTE
     assert one.verdict.reason == "WaitingForRecords"
+
+
+@pytest.mark.parametrize("hours", [1, 7, 30])
+def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(drifted, hours):
+    """Fits may be rejected, or wait for their budget, for long."""
+    one = drifted(spec={"maxPerDay": 0})
+    one.window(OTHER, hours * 12)
+    moved = one.now
+    one.window((0.1, 0.1, 0.1, 0.7), 6)
+    assert one.state.drift.changed > moved
+    one.window(OTHER, 30)
+    last = one.now
+    one.window((0.1, 0.7, 0.1, 0.1), 6)
+    assert one.state.drift.changed > last
+    one.spec = DriftSpec()
+    assert one.window((0.1, 0.7, 0.1, 0.1), 30).fit.since > last
+
+
+def test_a_mix_that_never_settles_is_fitted_all_the_same(life):
+    one = life()
+    one.window(times=6)
+    shares = [(0.7, 0.1, 0.1, 0.1), (0.1, 0.7, 0.1, 0.1), (0.1, 0.1, 0.7, 0.1), (0.1, 0.1, 0.1, 0.7)]
+    seen = []
+    for step in range(30):
+        seen += [one.window(shares[step % 4]).fit for _ in range(6)]
+    assert not any(seen[:60])
+    assert sum(found is not None for found in seen) > 6, "time enough for what a fit may wait for"
 
 
 def test_traffic_that_returns_clears_drift_later_than_it_was_raised(drifted):

@@ -1,14 +1,18 @@
 """Sets that do not keep their promise are rolled back; sets that harm do not serve."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
+from eldr_operator.drift.decide import FitOrder, RollBack
 from eldr_operator.drift.judge import ON_TRIAL, RETURNS
-from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
+from eldr_operator.drift.observation import DriftFit
+from eldr_operator.drift.spec import DriftSpec
+from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life, counts
 
 
 @pytest.fixture
@@ -175,11 +179,58 @@ def test_a_set_that_came_back_and_harms_again_is_not_let_in_for_ever(harmful):
 
 def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another(life):
     one = life()
-    one.window(times=ON_TRIAL)
+    one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
     one.window(times=3, saving=BAD)
     assert one.verdict.protective
+    assert (one.verdict.status, one.verdict.reason) == ("True", "Fitting")
+    assert one.verdict.fit == FitOrder(1, None)
+    assert "on traffic that it was fitted for. A fit on recent records starts" in one.verdict.message
+    assert one.look(busy="manual").fit is None
+    assert one.look(busy=None, samples=999).reason == "WaitingForRecords"
+    assert one.look(samples=1000).fit is not None
+    first = DriftFit(1, one.now, one.now + timedelta(minutes=1))
+    assert one.look(1, fits=(first,)).reason == "CoolDown"
     assert one.window(times=30, saving=GOOD).protective
     assert "traffic is what this one was fitted for" in one.verdict.harm[1]
+    assert one.state.fits.fruitless == 1
+    second = DriftFit(2, one.now, one.now + timedelta(minutes=1))
+    one.look(1, fits=(first, second))
+    assert one.verdict.wake_at == second.finished + timedelta(minutes=120), "though traffic is calm"
+    assert not one.activate("b").protective
+    assert one.window(times=4).reason == "Quiet"
+
+
+def test_fits_of_a_set_that_harms_on_quiet_traffic_are_bounded(life):
+    one = life()
+    one.window(times=5)
+    fits, orders = (), []
+    for _ in range(2 * 48):
+        found = one.window(minutes=30, harms="manual").fit
+        if found is not None:
+            orders.append(one.now)
+            fits = (*fits, DriftFit(found.number, one.now, one.now))
+            one.look(fits=fits)
+    assert 4 <= len(orders) <= 6
+    assert one.verdict.protective
+
+
+def test_a_set_that_comes_back_by_itself_needs_no_other(harmful):
+    one = harmful()
+    one.window(OTHER, 5)
+    while one.verdict.protective:
+        one.window(SHARES)
+        assert one.verdict.fit is None or one.verdict.fit.since is not None
+    assert one.verdict.fit is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True}, {"spec": {"mode": "Observe"}}]
+)
+def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(life, options):
+    one = life(**options)
+    one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
+    assert one.window(times=6, saving=BAD).fit is None
+    assert one.verdict.harm is not None
 
 
 def test_a_report_takes_the_set_out_of_service_once(harmful, life):
@@ -232,3 +283,114 @@ def test_times_of_protection_are_kept(harmful):
     assert one.state.protection.since == one.now
     one.window(OTHER, 2)
     assert one.now - one.state.protection.since == timedelta(minutes=10)
+
+
+def with_before(one, shares=OTHER):
+    """Let what came before the set's own traffic be of these shares."""
+    return replace(one.baseline, before=counts(400, shares, random.Random(2)))
+
+
+def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_serves_again(life):
+    one = life(previous="z")
+    one.look(baseline=with_before(one))
+    assert one.window(times=8).roll_back is None
+    verdict = one.window(OTHER, 5)
+    assert verdict.roll_back == RollBack("a", "z")
+    assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
+    assert "what was before it has returned: the set before serves again" in verdict.message
+    assert one.state.barred == ("a",)
+    assert one.window(SHARES, 3).roll_back == RollBack("a", "z"), "until it has happened"
+    one.activate("z", previous="a")
+    assert one.window(times=12).roll_back is None
+    assert one.verdict.status == "False"
+
+
+def test_who_observes_is_told_that_earlier_traffic_has_returned(life):
+    one = life(previous="z", spec={"mode": "Observe"})
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    verdict = one.window(OTHER, 5)
+    assert (verdict.reason, verdict.roll_back) == ("Observing", None)
+    assert one.state.barred == ()
+
+
+@pytest.mark.parametrize(
+    ("now_is", "previous"),
+    [
+        ((0.1, 0.1, 0.1, 0.7), "z"),  # something third
+        ((0.5, 0.17, 0.17, 0.16), "z"),  # half of the way back: other traffic may come
+        (OTHER, None),  # nothing that could serve again
+    ],
+)
+def test_other_traffic_than_before_is_fitted(life, now_is, previous):
+    one = life(previous=previous)
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    for _ in range(30):
+        assert one.window(now_is).roll_back is None
+    assert one.verdict.fit is not None
+
+
+def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
+    one = life(previous="z")
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    one.window(OTHER, 5)
+    one.activate("z", previous="a", baseline=replace(one.baseline, before=one.baseline.counts))
+    one.window(OTHER, 20)
+    assert one.window(SHARES, 3).roll_back is None
+
+
+def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist(life):
+    """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not barred would be activated."""
+    one = life(previous="z", digest="bad-0")
+    for n in range(100):
+        assert one.window(times=3, saving=POOR).roll_back.digest == f"bad-{n}"
+        one.activate("z", previous=f"bad-{n}")
+        one.activate(f"bad-{n + 1}", previous="z")
+    assert set(one.state.barred) == {f"bad-{n}" for n in range(100)}
+
+
+def switch(one, mode):
+    """Change ``spec.refit.drift.mode``, and look once more."""
+    one.spec = DriftSpec(mode=mode)
+    return one.look()
+
+
+def test_an_old_report_is_no_news_once_drift_is_enabled_again(life):
+    one = life()
+    one.window(times=5)
+    one.window(OTHER, 3)
+    assert one.look(harms="x-drift-1").protective
+    one.window(SHARES, 8)
+    assert not one.verdict.protective
+    switch(one, "Disabled")
+    assert not switch(one, "Enabled").protective
+    assert one.window(times=3).harm is None
+    assert one.look(harms="x-drift-2").protective, "a new one is"
+
+
+def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled(life):
+    one = life(spec={"mode": "Disabled"})
+    one.look(harms="manual")
+    assert not switch(one, "Enabled").protective
+    one.window(OTHER, 3, saving=BAD)
+    assert one.verdict.protective, "it is measured instead"
+
+
+def test_a_set_that_harms_is_still_known_to_after_drift_was_disabled(harmful):
+    one = harmful()
+    assert not switch(one, "Disabled").protective
+    assert switch(one, "Enabled").protective
+    assert not one.window(SHARES, 6, saving=GOOD).protective
+
+
+@pytest.mark.parametrize("windows", [2, 200])
+def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, windows):
+    one = life(previous="z")
+    one.window(times=windows)
+    switch(one, "Disabled")
+    switch(one, "Enabled")
+    assert one.window(OTHER, 6, saving=POOR).roll_back is None
+    assert one.verdict.status == "True"
+    assert one.state.barred == ()

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -83,3 +83,27 @@ def test_history_grows_with_the_epoch_and_is_bounded(make_set, now):
 def test_history_tells_that_no_set_serves(now):
     table = Table(epoch=4, activated_at=now, reason="RolledBack")
     assert Memory().with_table(table).history[-1]["fit"] == "none"
+
+
+def test_history_tells_when_the_active_set_went_out_of_service_and_came_back(make_set, now):
+    table = Table(epoch=4, active=make_set("f"), activated_at=now, reason="Accepted")
+    found = Memory().with_protection(False, now).with_table(table)
+    later = now + timedelta(minutes=5)
+    for protective in (False, True, True, False, False):
+        found = found.with_protection(protective, later).with_table(table)
+    assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in found.history] == [
+        ("f", 4, "Accepted"),
+        ("f", 4, "Protective"),
+        ("f", 4, "ServesAgain"),
+    ]
+    assert found.history[-1]["time"] == "2026-11-21T12:05:00Z"
+    assert not found.protective
+
+
+def test_a_set_that_follows_one_out_of_service_does_not_come_back(make_set, now):
+    first = Table(epoch=4, active=make_set("f"), activated_at=now, reason="Accepted")
+    second = Table(epoch=5, active=make_set("g"), activated_at=now, reason="Accepted")
+    found = Memory().with_table(first).with_protection(True, now).with_table(second)
+    found = found.with_protection(False, now)
+    assert [entry["reason"] for entry in found.history] == ["Accepted", "Protective", "Accepted"]
+    assert not found.protective

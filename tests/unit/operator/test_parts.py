@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, Oper
 from eldr_operator.kube.api import Api, path
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.queue import WorkQueue
+from eldr_operator.kube.repeats import Repeats
 from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod
 from eldr_operator.metrics import Metrics
@@ -252,3 +254,11 @@ def test_paths():
     assert path("Pod", "n", "p", "status") == "/api/v1/namespaces/n/pods/p/status"
     assert path("Job", "n") == "/apis/batch/v1/namespaces/n/jobs"
     assert path("EldrFit") == "/apis/eldr.dev/v1alpha1/eldrfits"
+
+
+def test_what_happens_again_and_again_is_told_once_an_hour_with_how_often(now):
+    repeats = Repeats()
+    told = [repeats.count("a", now + timedelta(minutes=5 * n)) for n in range(26)]
+    assert [(n, count) for n, count in enumerate(told) if count] == [(0, 1), (12, 12), (24, 12)]
+    assert repeats.count("b", now) == 1
+    assert repeats.count("a", now + timedelta(hours=9)) == 1, "what ended long ago is new"

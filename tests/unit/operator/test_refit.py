@@ -3,8 +3,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from eldr_operator.drift.decide import FitOrder
+from eldr_operator.drift.state import State
 from eldr_operator.fits.candidates import candidates
-from eldr_operator.fits.planner import Situation
+from eldr_operator.fits.planner import Situation, regime_since
 from eldr_operator.fits.planner import plan as plan_at
 from eldr_operator.locality.routing import Table
 
@@ -205,6 +206,10 @@ def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, m
         "x-drift-3"
     ]
     assert names(plan(make_cr(), [make_fit("b", "Running")], table, 0, now, order=order)) == []
+    unchanged = FitOrder(number=2, since=None)
+    assert "since" not in plan(make_cr(), [], table, 0, now, order=unchanged).create[0]["spec"]
+    known = plan(make_cr(), [], table, 0, now, order=unchanged, regime_since=now - timedelta(hours=8))
+    assert known.create[0]["spec"]["since"] == "2026-11-21T04:00:00Z"
     assert names(plan(make_cr(refit={"suspend": "Enabled"}), [], table, 0, now, order=order)) == []
 
 
@@ -242,3 +247,73 @@ def test_history(make_cr, make_fit, make_set, now):
 
 def test_last_fit_is_remembered(make_cr, now):
     assert plan(make_cr({"refit": {"lastFit": "gone"}}), [], Table(), 0, now).refit == {"lastFit": "gone"}
+
+
+def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(make_cr, make_fit):
+    back = utc("2026-11-21T12:00")
+    fits = [make_fit("x-bootstrap")]
+    table = Table(epoch=2, activated_at=back, reason="RolledBack")
+
+    since = regime_since(fits, table, State())
+    assert since == back
+
+    def at(minutes):
+        now = back + timedelta(minutes=minutes)
+        more = {"regime_since": since, "barred": (fits[0].accepted_set.digest,)}
+        return plan(make_cr(), fits, table, 10**6, now, **more)
+
+    assert names(at(0)) == names(at(4.9)) == []
+    planned = at(5)
+    assert names(planned) == ["x-bootstrap-2"]
+    assert planned.create[0]["spec"]["since"] == "2026-11-21T12:00:00Z"
+
+
+@pytest.mark.parametrize("kept", [[], ["x-kept"]])
+def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(
+    make_cr, make_fit, kept
+):
+    begin = utc("2026-11-21T12:00")
+    now, fits, barred, made = begin, [make_fit(name, k=3) for name in kept], [], []
+    table = Table(epoch=2, activated_at=begin, reason="RolledBack")
+    while now < begin + timedelta(days=2):
+        now += timedelta(minutes=1)
+        for name in names(plan(make_cr(), fits, table, 5000, now, barred=barred)):
+            made.append(now)
+            finished = make_fit(name, finished=now.isoformat())
+            fits.append(finished)
+            barred.append(finished.accepted_set.digest)
+            now += timedelta(minutes=6)  # it is active, and on trial
+            table = Table(epoch=2, activated_at=now, reason="RolledBack")
+    assert 10 < len(made) < 16
+    name = fits[-1].name
+    assert made[-1] - made[-2] == timedelta(hours=6)
+    after = make_fit("x-good", finished=now.isoformat())
+    lost = make_fit(f"{name}9", finished=(now + timedelta(minutes=1)).isoformat())
+    planned = plan(
+        make_cr(),
+        [*fits, after, lost],
+        Table(epoch=3, activated_at=now + timedelta(minutes=2), reason="RolledBack"),
+        5000,
+        now + timedelta(minutes=7),
+        barred=[*barred, lost.accepted_set.digest],
+    )
+    assert len(planned.create) == 1, "a set that was kept begins anew"
+
+
+def test_after_a_first_set_that_routers_refuse_there_is_another(make_cr, make_fit, now):
+    fits = [make_fit("x-bootstrap", finished=(now - timedelta(minutes=4)).isoformat())]
+    barred = ("sha256:x-bootstrap",)
+    assert names(plan(make_cr(), fits, Table(), 5000, now, barred=barred)) == []
+    assert names(plan(make_cr(), fits, Table(), 5000, now + timedelta(minutes=1), barred=barred)) == [
+        "x-bootstrap-2"
+    ]
+
+
+def test_after_a_roll_back_to_no_set_older_ones_are_no_reason_to_wait(make_cr, make_fit):
+    back = utc("2026-11-21T12:00")
+    fits = [make_fit("old", finished="2026-11-01T10:00:00Z"), make_fit("x-bootstrap-7")]
+    table = Table(epoch=2, activated_at=back, reason="RolledBack")
+    planned = plan(
+        make_cr(), fits, table, 5000, back + timedelta(minutes=6), barred=("sha256:x-bootstrap-7",)
+    )
+    assert names(planned) == ["x-bootstrap-8"]

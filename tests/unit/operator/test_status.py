@@ -3,6 +3,7 @@ from datetime import timedelta
 
 import pytest
 
+from eldr import contract
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
 from eldr_operator.drift.decide import Verdict
 from eldr_operator.drift.observation import Observation
@@ -222,6 +223,11 @@ def test_troubles_are_stable():
         "False",
         "CrashLoop",
         "container engine of pod p: CrashLoopBackOff; see kubectl describe pod p",
+    )
+    ended = {"terminated": {"exitCode": 1, "message": f"{contract.REFUSAL}enable_dbo=True: leave it off"}}
+    refused = pod("p", containerStatuses=[{"name": "engine", "state": waiting, "lastState": ended}])
+    assert role("DecodeReady", workload(), 1, [refused]).trouble == Condition(
+        "DecodeReady", "False", "EngineRefused", "pod p: enable_dbo=True: leave it off"
     )
     unschedulable = {
         "type": "PodScheduled",

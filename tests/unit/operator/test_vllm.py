@@ -268,3 +268,56 @@ def test_the_network_policy_fits_the_pods(make_vllm):
         contract.PORT_ROUTER,
         contract.PORT_ADMIN,
     ]
+
+
+def spread(cr, role="decode"):
+    names = (
+        "--tensor-parallel-size",
+        "--data-parallel-size",
+        "--api-server-count",
+        "--enable-expert-parallel",
+        "--enable-eplb",
+        "--eplb-config",
+    )
+    return [each for each in engine(cr, role)["args"] if each.partition("=")[0] in names]
+
+
+@pytest.mark.parametrize(
+    ("decode", "wanted"),
+    [
+        ({"gpus": 1}, []),
+        ({"gpus": 4}, ["--tensor-parallel-size=4"]),
+        ({"gpus": 4, "parallelism": {"expert": "Enabled"}}, ["--tensor-parallel-size=4", "--enable-expert-parallel"]),
+        (
+            {"gpus": 8, "parallelism": {"data": 8, "expert": "Enabled"}},
+            ["--data-parallel-size=8", "--api-server-count=1", "--enable-expert-parallel"],
+        ),
+        (
+            {"gpus": 8, "parallelism": {"data": 2, "expert": "Enabled"}},
+            ["--tensor-parallel-size=4", "--data-parallel-size=2", "--api-server-count=1", "--enable-expert-parallel"],
+        ),
+        (
+            {"gpus": 0, "parallelism": {"tensor": 2, "expert": "Enabled", "redundantExperts": 32}},
+            [
+                "--tensor-parallel-size=2",
+                "--enable-expert-parallel",
+                "--enable-eplb",
+                '--eplb-config={"num_redundant_experts":32,"communicator":"torch_gloo"}',
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_ranks_of_decode_engines(make_vllm, decode, wanted):
+    cr = make_vllm(decode=decode)
+    assert spread(cr) == wanted
+    assert spread(cr, "prefill") == []
+
+
+def test_who_chooses_among_copies_is_told_to_decode_engines(make_vllm):
+    asked = {"tensor": 2, "expert": "Enabled", "redundantExperts": 32}
+    cr = make_vllm(decode={"parallelism": asked | {"balance": "Activations"}})
+    assert variables(engine(cr, "decode"))[contract.ENV_BALANCE] == "Activations"
+    assert contract.ENV_BALANCE not in variables(engine(cr, "prefill"))
+    assert contract.ENV_BALANCE not in variables(engine(make_vllm(decode={"parallelism": asked}), "decode"))
+    (found,) = problems(make_vllm(decode={"env": [{"name": contract.ENV_BALANCE, "value": "Tokens"}]}))
+    assert "spec.decode.parallelism.balance" in found.remedy

@@ -25,11 +25,11 @@ def test_sums_of_the_engine_simulator_are_read():
     assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7))
 
 
-def test_ranks_add_up_whatever_their_labels_hold():
+def test_ranks_are_read_whatever_their_labels_hold():
     registry = CollectorRegistry()
     for name in (METRIC_STEP_SECONDS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE):
         histogram = Histogram(name, "x", ["engine", "model_name"], registry=registry)
-        for engine in ("0", "1"):
+        for engine in ("0", "1", "1"):
             histogram.labels(engine, 'a"} 7 b\n{').observe(2.0)
     assert read_sums(generate_latest(registry)) == Sums(2, 4, 4, 4)
 

@@ -1,8 +1,6 @@
 """`eldr status` against a server that plays the API: what is shown, and what is said where nothing can be."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from eldr.cli import main
 from eldr.status.cli import command
 from eldr.status.story import document
 from eldr.status.tell import tell
+from tests.support.api_server import answering, as_json
 from tests.unit.status import night
 
 PREFIX = f"/apis/{contract.API_VERSION}/namespaces/team"
@@ -25,40 +24,14 @@ REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "status.md").rea
 def answers(tmp_path, monkeypatch):
     """What the server answers, by path: status and body."""
     found = {
-        DEPLOYMENT: (200, json.dumps(night.deployment())),
-        FITS: (200, json.dumps({"items": night.fits()})),
+        DEPLOYMENT: as_json(night.deployment()),
+        FITS: as_json({"items": night.fits()}),
     }
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            missing = (404, '{"kind": "Status", "message": "not found"}')
-            status, body = found.get(self.path.partition("?")[0], missing)
-            self.send_response(status)
-            self.send_header("content-length", str(len(body.encode())))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "u", "user": {"token": "mine"}}],
-        "contexts": [
-            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
-            {"name": "elsewhere", "context": {"cluster": "c", "user": "u"}},
-        ],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    missing = (404, '{"kind": "Status", "message": "not found"}')
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    yield found
-    server.shutdown()
-    server.server_close()
+    with answering(lambda path: found.get(path, missing), tmp_path / "config"):
+        yield found
 
 
 def run(*arguments):
@@ -122,7 +95,7 @@ def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
     said = " ".join(done.output.split())
     assert "note fits are known from status.history only: Forbidden: you may not list eldrfits" in said
     assert "EldrFit deleted" not in said, "nobody knows whether they were"
-    assert "epoch 3; it did not keep its promise: rolled back to chat-drift-1" in said
+    assert "epoch 3; promise not kept, or traffic over: rolled back to chat-drift-1" in said
 
 
 def test_what_is_missing_is_said(answers, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eldr.status.served import spans
 from eldr.status.story import document
 from eldr.status.tell import tell
 from eldr.status.text import FITS, lines
@@ -203,9 +204,22 @@ def test_json_tells_the_same():
             "since": "2026-11-22T05:20:00Z",
             "until": "2026-11-22T05:31:00Z",
             "began": "Accepted",
-            "ended": "it did not keep its promise: rolled back to chat-drift-1",
+            "ended": "promise not kept, or traffic over: rolled back to chat-drift-1",
         }
     ]
     assert [found["type"] for found in told["problems"]] == ["SignaturesReported"]
     assert len(told["drift"]["day"]) == 36
     assert tell(night.deployment(), [], NOW + timedelta(days=9)).drift.day, "whatever the clock here says"
+
+
+def test_a_set_serves_until_it_goes_out_of_service_and_again_when_it_comes_back():
+    told = [
+        {"time": "2026-11-22T01:00:00Z", "fit": "f", "epoch": 1, "reason": "Accepted"},
+        {"time": "2026-11-22T02:00:00Z", "fit": "f", "epoch": 1, "reason": "Protective"},
+        {"time": "2026-11-22T03:00:00Z", "fit": "f", "epoch": 1, "reason": "ServesAgain"},
+    ]
+    first, second = spans(told)["f"]
+    assert (first.since.hour, first.until.hour) == (1, 2)
+    assert first.ended == "it did worse than placement by load, which was in effect from then on"
+    assert (second.since.hour, second.until, second.began) == (3, None, "ServesAgain")
+    assert len(spans(told[:2])["f"]) == 1

@@ -1,0 +1,82 @@
+"""Kill -9 of routers and of a fit at each step between the detection of drift and the activation of its set: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from eldr import contract
+from eldr.sim import traces
+from tests.e2e.conftest import NAME, System, kill, process, traffic
+from tests.e2e.drifting import REFIT, detected, is_active, routing, workload
+from tests.support.kube import Kube
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(480)]
+
+FIT = f"{NAME}-drift-1"
+OTHERS = ("fr", "ru", "manual")
+
+
+def runs(kube: Kube, fit: str) -> bool:
+    pods = kube.list("Pod", f"batch.kubernetes.io/job-name={fit}")
+    return any(pod["status"].get("phase") == "Running" for pod in pods)
+
+
+def running(addresses: Sequence[str]) -> list[str]:
+    return [address for address in addresses if process(address, "router")]
+
+
+async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System, kube: Kube):
+    kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": {"refit": REFIT}})
+    addresses = system.addresses(contract.ROLE_PREFILL)
+
+    def status() -> Any:
+        return kube.get(contract.KIND_DEPLOYMENT, NAME)["status"]
+
+    async def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+        await asyncio.to_thread(wait_for, condition, what, seconds, status, 0.05)
+
+    steps: list[tuple[str, Callable[[], object]]] = [
+        ("detection", lambda: detected(kube, "True")),
+        ("the fit", lambda: kube.find(contract.KIND_FIT, FIT)),
+        ("its Job at work", lambda: runs(kube, FIT)),
+        ("staging", lambda: (routing(kube)["staged"] or {}).get("fit") == FIT),
+        ("activation", lambda: is_active(kube, FIT)),
+    ]
+    async with traffic(system, 20.0, logged=True) as load:
+        await until(lambda: is_active(kube, f"{NAME}-bootstrap"), "the first set")
+        await until(lambda: detected(kube, "False"), "quiet")
+        load.switch(workload(traces.load().split(OTHERS)[0]))
+        for number, (what, condition) in enumerate(steps):
+            await until(condition, what)
+            # one that was killed may wait for its restart, longer each time: then it is another's turn
+            turn = addresses[number % len(addresses) :] + addresses[: number % len(addresses)]
+            await until(lambda: running(turn), "a router to kill")  # noqa: B023 - awaited at once
+            await asyncio.to_thread(kill, running(turn)[0], "router")
+            if what == "its Job at work":
+                await asyncio.to_thread(kill, f"--fit={FIT}", "fit")
+        await until(system.ready, "EldrDeployment Ready again")
+        await until(lambda: detected(kube, "False"), "quiet again", 180)
+    assert [fit["metadata"]["name"] for fit in kube.list(contract.KIND_FIT)] == [f"{NAME}-bootstrap", FIT]
+    assert [(entry["epoch"], entry["fit"]) for entry in status()["history"]] == [
+        (1, f"{NAME}-bootstrap"),
+        (2, FIT),
+    ]
+    assert kube.get("Job", FIT)["status"]["failed"] == 1, "its pod was killed once"
+    table = routing(kube)
+    assert (table["epoch"], table["staged"], table["active"]["fit"]) == (2, None, FIT)
+    await until(
+        lambda: (
+            [(s["epoch"], s["active"]["digest"]) for s in system.states()]
+            == [(2, table["active"]["digest"])] * len(addresses)
+        ),
+        "the same set on every router",
+        60,
+    )
+    failed = [outcome.error for outcome in load.outcomes if outcome.error]
+    assert not any("wrong tokens" in error for error in failed), failed
+    wait_for(system.idle, "in-flight counts back to zero", 60)

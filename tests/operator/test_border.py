@@ -1,0 +1,122 @@
+"""Routers, ConfigMaps and EldrFits that hold nonsense, on a real API server: one bad value loses only itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eldr import contract
+from tests.operator.routers import PretendRouter
+from tests.operator.world import FIT, KIND, World
+from tests.support.processes import wait_for
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+
+class Liar(PretendRouter):
+    """Tells ``lies`` in place of the truth."""
+
+    lies: dict[str, object]
+
+    def answer_state(self):
+        return {**super().answer_state(), **getattr(self, "lies", {})}
+
+
+@pytest.fixture
+def world(operator, kube):
+    made = World(kube)
+    made.router_kind = Liar
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def logged(operator):
+    """Return what the operator has logged since the test began."""
+    start = operator.log.stat().st_size
+
+    def since():
+        with operator.log.open("rb") as log:
+            log.seek(start)
+            return log.read().decode()
+
+    return since
+
+
+def goes_on(world, tau):
+    """Wait until a change of the spec has been taken up."""
+    world.patch(router={"tau": tau})
+
+    def is_current():
+        found = world.kube.get(KIND, world.name)
+        return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+    wait_for(is_current, "the new generation", 20, lambda: world.status)
+
+
+def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, logged):
+    world.up()
+    (router,) = world.routers.values()
+    router.lies = {
+        "samples": float("inf"),
+        "saving": {"share": 10**400, "error": 0, "steps": 500},
+        "law": {"expert_share": float("nan"), "expert_share_error": 0.0},
+        "counters": {contract.signature_counter("exact"): float("inf")},
+        "policy": "x" * 100_000,
+        "problem": "a\0b\ud800c",
+    }
+    condition = world.condition("CentroidsActive", reason="RouterComplaint")
+    assert "a?b?c" in condition["message"]
+    goes_on(world, "0.21")
+    assert "policyInEffect" not in world.status["router"]
+    assert not world.status.get("locality")
+    goes_on(world, "0.22")
+    text = logged()
+    assert "Traceback" not in text
+    assert text.count("tells counters, law, policy, samples, saving that cannot be") == 1
+
+
+def test_a_damaged_memory_loses_what_is_damaged(world, logged):
+    world.up(refit={"minSamples": 10})
+    world.fit("first")
+    world.report("first")
+    world.until_active("first")
+    name = contract.routing_name("x")
+    memory = json.loads(world.kube.get("ConfigMap", name)["data"]["memory.json"])
+    entry = memory["history"][0]
+    memory |= {
+        "history": [entry, {}, entry | {"epoch": "x"}, entry | {"fit": None}],
+        "baselines": {digest: [1] for digest in memory["baselines"]},
+        "refit": {"nextScheduleTime": "soon", "lastFit": "first"},
+        "drift": memory["drift"] | {"seen": "2026-01-01T00:00:00", "fits": {"number": 10**400}},
+        "activatedAt": "0001-01-01T00:00:00+12:00",
+    }
+    world.kube.merge("ConfigMap", name, {"data": {"memory.json": json.dumps(memory)}})
+    goes_on(world, "0.21")
+    assert world.status["history"] == [entry]
+    assert world.active() == "first"
+    goes_on(world, "0.22")
+    text = logged()
+    assert "Traceback" not in text
+    assert text.count("is damaged: what cannot be read of") == 1
+
+
+def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, logged):
+    world.up(refit={"minSamples": 10})
+    world.fit("odd", since="0000-01-01T00:00:00Z")
+    condition = world.kube.until_condition(FIT, "odd", "Succeeded", status="False", reason="InvalidField")
+    assert "spec.since" in condition["message"]
+    goes_on(world, "0.21")
+    finalizers = ["example.com/x"]
+    world.kube.create(FIT, {"name": "held", "finalizers": finalizers}, spec={"deploymentRef": {"name": "x"}})
+    wait_for(lambda: world.kube.find("Job", "held"), "its Job")
+    world.kube.delete(FIT, "held")
+    world.kube.until_condition(FIT, "held", "Succeeded", status="False", reason="Deleted")
+    next(iter(world.routers.values())).samples = 100
+    wait_for(lambda: world.kube.find(FIT, "x-bootstrap"), "a fit", 60, lambda: world.status)
+    world.kube.merge(FIT, "held", {"metadata": {"finalizers": []}})
+    goes_on(world, "0.22")
+    text = logged()
+    assert "Traceback" not in text
+    assert text.count("odd is left out") == 1

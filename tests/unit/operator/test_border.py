@@ -1,0 +1,182 @@
+"""What routers tell is not believed blindly: one bad field is unknown, and the rest is known."""
+
+import asyncio
+import json
+import math
+from datetime import timedelta
+
+import httpx
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from eldr import contract
+from eldr_operator import border
+from eldr_operator.locality import law, routers, signatures
+from eldr_operator.locality.router_view import RouterPod, RouterView
+
+POD = RouterPod("r0", "127.0.0.1", None)
+HUGE = 10**400
+ODD = [
+    None, True, -1, 0, 1.5, HUGE, -HUGE, 1e300, math.inf, -math.inf, math.nan, "", "x", "a\0b\ud800", "x" * 100_000, [],
+    [[]], [None], {}, {"digest": 5}, {"digest": "\0"}, [{"digest": [], "reason": {}}],
+]  # fmt: skip
+
+
+def counter(quality):
+    return contract.signature_counter(quality)
+
+
+def state(**changes):
+    similarity = [0] * contract.SIMILARITY_BINS
+    similarity[90] = 3
+    good = {
+        "v": 1,
+        "router": "0a1b",
+        "policy": "ELDR",
+        "problem": None,
+        "active": {"fit": "f", "digest": "sha256:a"},
+        "staged": None,
+        "refused": [{"digest": "sha256:b", "reason": "a shard is gone"}],
+        "samples": 7,
+        "counters": {counter("exact"): 5.0},
+        "law": {"fixed": 1e-3, "per_expert": 1e-6, "per_request": 1e-6, "windows": 3, "expert_share": 0.4}
+        | {"expert_share_error": 0.01},
+        "traffic": {"epoch": 1, "digest": "sha256:a", "requests": 3, "similarity": similarity}
+        | {"clusters": [1, 2], "logged": 3},
+        "saving": {"share": 0.1, "error": 0.01, "steps": 5, "batch": 8.0},
+    }
+    return good | changes
+
+
+FIELDS = sorted(state())
+
+
+def everything(view):
+    """Do with a view what a pass does, and return what is shown of it."""
+    shown = law.status(CR, [view]), view.policy, view.complaint, dict(view.refused or {})
+    window, _ = signatures.advance(None, [view], NOW)
+    return json.dumps([*shown, window.start], allow_nan=False).encode()
+
+
+@pytest.fixture(autouse=True)
+def _world(make_cr, now):
+    global CR, NOW
+    CR, NOW = make_cr(), now
+
+
+def test_a_good_state_is_read_whole():
+    view = RouterView.of(POD, state())
+    assert (view.policy, view.active, view.samples, view.router, view.odd) == (
+        *("ELDR", "sha256:a", 7, "0a1b"),
+        (),
+    )
+    assert view.refused == {"sha256:b": "a shard is gone"}
+    assert (view.signatures["exact"], view.expert_share) == (5, 0.4)
+    assert view.law is not None
+    assert view.traffic is not None
+    assert view.saving is not None
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: str(type(value).__name__) + repr(value)[:12])
+@pytest.mark.parametrize("field", FIELDS)
+def test_one_odd_field_loses_only_itself(field, value):
+    view = RouterView.of(POD, state(**{field: value}))
+    assert len(everything(view)) < 5000
+    good = RouterView.of(POD, state())
+    follow = {"router": {"traffic"}, "law": {"expert_share", "expert_share_error"}, "problem": {"complaint"}}
+    may = {field, "odd", *follow.get(field, set())} | ({"signatures"} if field == "counters" else set())
+    for name in RouterView.__slots__:
+        assert name in may or getattr(view, name) == getattr(good, name), name
+
+
+@pytest.mark.parametrize(
+    ("field", "key", "value"),
+    [
+        *(("law", "expert_share", value) for value in (math.nan, math.inf, HUGE, 5, -1, "1", None, True)),
+        *(("law", "expert_share_error", value) for value in (math.nan, -1, HUGE, "x")),
+        *(("saving", "share", value) for value in (HUGE, 1e300, -1e308, math.nan, 1.01)),
+        *(("saving", "batch", value) for value in (HUGE, math.inf, -1)),
+        *(("saving", "steps", value) for value in (HUGE, 1 << 60, -1)),
+        *(("traffic", "requests", value) for value in (HUGE, math.inf, 4)),
+        ("traffic", "digest", "a\ud800"), ("traffic", "epoch", HUGE), ("traffic", "logged", HUGE),
+        *(("counters", counter("exact"), value) for value in (math.inf, math.nan, HUGE, -5, "5", 1.5)),
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_unknown_and_told(field, key, value):
+    good = state()
+    view = RouterView.of(POD, state(**{field: good[field] | {key: value}}))
+    assert view.odd == (field,)
+    unknown = {
+        "law": view.expert_share,
+        "saving": view.saving,
+        "traffic": view.traffic,
+        "counters": view.signatures.get("exact"),
+    }
+    assert unknown[field] is None
+    everything(view)
+
+
+@pytest.mark.parametrize("told", [None, [], "x", 5, {}, {"policy": "JSQ"}])
+def test_what_is_no_state_is_a_problem(told):
+    with pytest.raises(ValueError, match="state"):
+        RouterView.of(POD, told)
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=3), one, max_size=3), max_leaves=5,
+), st.sampled_from(FIELDS))  # fmt: skip
+def test_whatever_a_field_holds_can_be_shown(value, field):
+    everything(RouterView.of(POD, state(**{field: value})))
+
+
+@given(st.text(st.characters(codec=None)))
+@example("a\0b\ud800\x1b[31m\n")
+@example("x" * 100_000)
+def test_texts_can_be_written_anywhere(told):
+    found = border.text(told)
+    assert len(found.encode()) <= 4 * 500
+    assert found.isprintable()
+
+
+def test_qualities_that_went_down_or_were_not_told_count_nothing(now):
+    def view(**counts):
+        return RouterView.of(POD, state(counters={counter(quality): n for quality, n in counts.items()}))
+
+    window, _ = signatures.advance(None, [view(exact=50, wire_error=math.inf)], now)
+    later = now + timedelta(minutes=1)
+    _, answers = signatures.advance(window, [view(exact=70, inexact=0, wire_error=900)], later)
+    assert answers is not None
+    assert (answers["exact"], answers["wire_error"]) == (20, 0)
+    _, answers = signatures.advance(window, [view(exact=0)], later)
+    assert answers is None
+
+
+class Drips(httpx.AsyncByteStream):
+    async def __aiter__(self):
+        while True:
+            await asyncio.sleep(0.01)
+            yield b" "
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[" * 200_000, "cannot read"),
+        (b"{", "cannot read"),
+        (b"\xff", "cannot read"),
+        (b" " * (5 << 20), "cannot read"),
+        (Drips(), "does not answer (TimeoutError)"),
+        (json.dumps(state(samples=math.inf)).encode(), ""),
+    ],
+)
+async def test_no_answer_stops_a_look(content, said, monkeypatch):
+    monkeypatch.setattr(routers, "_LONGEST_SECONDS", 1.0)
+    answer = httpx.MockTransport(
+        lambda _: httpx.Response(200, **{"stream" if isinstance(content, Drips) else "content": content})
+    )
+    async with httpx.AsyncClient(transport=answer) as client:
+        (view,) = await routers.look(client, [POD], "t")
+    assert said in view.problem
+    assert bool(view.problem) == bool(said)

@@ -1,0 +1,83 @@
+"""The clock was ahead, and is set back: nothing waits until the time comes that was written."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr.contract import SIMILARITY_BINS
+from eldr_operator.drift.counts import Counts, Traffic
+from eldr_operator.drift.decide import decide
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Drift, Fits, Promise, Protection, State
+from eldr_operator.drift.windows import Span, Window, advance
+from eldr_operator.fits.runs import Runs
+from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.routing import Table
+
+YEAR = timedelta(days=365)
+EVEN = (0,) * (SIMILARITY_BINS - 1)
+
+
+def counts(requests):
+    return Counts((*EVEN, requests), (requests, 0), requests, requests)
+
+
+def test_times_that_lie_ahead_are_taken_as_now(make_set, now):
+    ahead, earlier = now + YEAR, now - timedelta(hours=1)
+    drift = State(
+        digest="d", seen=ahead, drift=Drift(phase="Detected", since=ahead, changed=earlier, began=ahead),
+        promise=Promise(lost_since=ahead), protection=Protection(since=ahead),
+        fits=Fits(started=(earlier, ahead), finished=ahead),
+    )  # fmt: skip
+    table = Table(epoch=1, active=make_set("f"), activated_at=ahead, staged_at=ahead)
+    found = Memory(table=table, drift=drift).not_after(now)
+    assert (found.table.activated_at, found.table.staged_at) == (now, now)
+    assert (found.drift.seen, found.drift.drift.since, found.drift.drift.changed) == (now, now, earlier)
+    assert (found.drift.drift.began, found.drift.promise.lost_since) == (now, now)
+    assert (found.drift.protection.since, found.drift.fits) == (
+        now,
+        Fits(started=(earlier, now), finished=now),
+    )
+    assert found.not_after(now + YEAR) == found
+
+
+def test_windows_are_judged_again_at_once(now):
+    memory = Memory(drift=State(digest="d", seen=now + YEAR)).not_after(now)
+    later = now + timedelta(minutes=1)
+    window = Window("d", (Span(now, later, counts(500)),))
+    state, _ = decide(memory.drift, DriftSpec(), Observation(digest="d", window=window), later)
+    assert state.seen == later
+
+
+def test_a_window_begins_anew_where_the_clock_is_set_back(now):
+    def look(gathering, requests, at):
+        told = [Traffic("r", 1, "d", counts(requests))]
+        return advance(gathering, "d", told, at, requests=100, seconds=60)
+
+    gathering, _ = look(None, 0, now + YEAR)
+    gathering, full = look(gathering, 50, now)
+    assert full is None
+    gathering, full = look(gathering, 250, now + timedelta(minutes=2))
+    assert full is not None
+    assert full.latest.until == now + timedelta(minutes=2)
+
+
+class Recorder:
+    def __init__(self):
+        self.written = []
+
+    async def fit(self, fit, status, now):
+        self.written.append((fit.name, status["finishedAt"]))
+
+
+@pytest.mark.parametrize(
+    ("finished", "written"), [("2027-11-21T10:00:00Z", True), ("2026-11-21T12:00:30Z", False)]
+)
+async def test_a_result_that_lies_ahead_is_dated_back(make_fit, now, finished, written):
+    recorder = Recorder()
+    fit = make_fit("f", finished=finished)
+    body = fit.model_dump(mode="json", by_alias=True)
+    (found,) = await Runs(None, None, recorder, None, "").readable([body], now)
+    assert (found.finished_at == found.metadata.creation_timestamp) == written
+    assert recorder.written == ([("f", "2026-11-21T09:00:00Z")] if written else [])

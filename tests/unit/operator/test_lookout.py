@@ -1,0 +1,45 @@
+"""What a look at a deployment sees of the set in use."""
+
+import pytest
+
+from eldr.contract import SIMILARITY_BINS
+from eldr_operator.locality.lookout import Lookout
+from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.routing import Table
+
+COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
+
+
+def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it(make_cr, make_set, now):
+    active = make_set("f")
+    for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
+        before = Memory(table=Table(epoch=2, active=active), baselines={active.digest: COUNTS | more})
+        found = Lookout().look(make_cr(), [], before, [], now).baseline
+        assert found.counts.requests == 60
+        assert (found.before and found.before.requests) == known
+
+
+BEFORE = ("before", {"requests": 1}), ("before", COUNTS | {"clusters": [1]}), ("before", [1]), ("before", "x")
+SAVING = [("saving", value) for value in (10**400, float("nan"), "x", 2, -1e300)]
+
+
+@pytest.mark.parametrize(("field", "value"), [*BEFORE, *SAVING, ("saving_low", 10**400), ("batch", 10**400)])
+def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set, now, field, value):
+    active = make_set("f")
+    good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
+    memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: good | {field: value}})
+    found = Lookout().look(make_cr(), [], memory, [], now).baseline
+    assert found.counts.requests == 60
+    shown = {"saving": found.saving, "saving_low": found.low, "batch": found.batch, "before": found.before}
+    assert shown.pop(field) is None
+    assert (found.before is None) == (field == "before")
+    assert (found.saving is None) == field.startswith("saving"), "none without the interval it was made with"
+
+
+@pytest.mark.parametrize(
+    "value", [[1], "x", 7, {"requests": 1}, COUNTS | {"similarity": [10**400]}, COUNTS | {"logged": 10**400}]
+)
+def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
+    active = make_set("f")
+    memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: value})
+    assert Lookout().look(make_cr(), [], memory, [], now).baseline is None

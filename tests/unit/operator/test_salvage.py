@@ -1,0 +1,228 @@
+"""A memory that is damaged: what is bad is forgotten and named, the rest stays, and all of it can be written again."""
+
+import json
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
+from eldr_operator.errors import InvalidResourceError
+from eldr_operator.locality import memory, salvage
+from eldr_operator.locality.drift_day import HalfHour
+from eldr_operator.locality.memory import KEY, Memory
+from eldr_operator.locality.routing import Table
+
+TIME = "2026-01-01T00:00:00Z"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ENTRY = {"time": TIME, "fit": "b", "epoch": 3, "reason": "Accepted"}
+HUGE = 10**400
+ODD = [
+    None,
+    True,
+    -1,
+    HUGE,
+    1e300,
+    math.inf,
+    math.nan,
+    "x",
+    "a\0\ud800",
+    "x" * 10_000,
+    [1],
+    [[]],
+    [None],
+    [{}],
+    {"a": {}},
+]
+STATE = State(
+    digest="sha256:b",
+    seen=AT,
+    shown=Shown(value=0.5, similarity=0.1, clusters=0.1, requests=500),
+    known=Known(windows=2, similarity=(3, 4), clusters=(5,)),
+    spread=Spread(similarity=2.0, clusters=3.0, weight=9.0),
+    drift=Drift(phase="Detected", cause="TrafficChanged", since=AT, changed=AT, requests=5),
+    protection=Protection(active=True, since=AT),
+    fits=Fits(number=3, started=(AT,), finished=AT),
+    barred=("sha256:y", "sha256:z"),
+)
+
+
+@pytest.fixture
+def live(make_cr, make_set, now):
+    table = Table(
+        epoch=3,
+        active=make_set("b"),
+        previous=make_set("a"),
+        activated_at=now,
+        staged_at=now,
+        reason="Accepted",
+    )
+    made = Memory(
+        table=table, history=(ENTRY,), refit={"lastFit": "b", "schedule": "0\t3 * * * UTC", "nextScheduleTime": TIME},
+        drift=STATE, day=(HalfHour(AT, 0.25),), baselines={"sha256:b": {"requests": 5}}, protective=True,
+    )  # fmt: skip
+    return memory.config_map(make_cr(), made)
+
+
+def damaged(live, change):
+    told = json.loads(live["data"][KEY])
+    change(told)
+    return live | {"data": live["data"] | {KEY: json.dumps(told)}}
+
+
+def written(make_cr, found):
+    """Write it again, as every pass does, so that the API server takes it."""
+    text = memory.config_map(make_cr(), found)["data"][KEY]
+    assert "\\u0000" not in text
+    assert "\\ud800" not in text
+    told = json.loads(text, parse_constant=pytest.fail)
+    assert len(text) < 20_000
+    json.dumps([found.history, found.refit], allow_nan=False).encode()
+    return told
+
+
+def test_what_is_whole_is_read_whole_and_nothing_is_lost(make_cr, live):
+    found = memory.read(live, {})
+    assert found.drift == STATE
+    assert memory.config_map(make_cr(), found)["data"] == live["data"]
+    assert memory.lost(live, found) == ()
+    assert memory.lost(None, Memory()) == ()
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "previous", "activatedAt", "stagedAt", "reason", "history", "refit", "drift", "driftDay", "baselines", "protective",
+    ],
+)  # fmt: skip
+def test_one_bad_key_loses_only_itself(make_cr, live, key, value):
+    bad = damaged(live, lambda told: told.update({key: value}))
+    found = memory.read(bad, {})
+    before, after = json.loads(live["data"][KEY]), written(make_cr, found)
+    assert {name for name in before if before[name] != after[name]} <= {key}
+    if value is not None and key not in {"protective", "reason", "baselines"}:
+        assert memory.lost(bad, found) == (key,)
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("part", [None, "drift", "known", "spread", "shown", "promise", "protection", "fits"])
+def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
+    whole = STATE.to_json()
+    for name in type(STATE if part is None else getattr(STATE, part) or Shown).model_fields:
+        alias = {"lost_since": "lostSince"}.get(name, name)
+        told = whole | ({alias: value} if part is None else {part: {**whole.get(part, {}), alias: value}})
+        found = salvage.state(json.loads(json.dumps(told)))
+        written(make_cr, Memory(drift=found))
+        for other in State.model_fields:
+            if other not in {part, name} or (part is not None and other != part):
+                assert getattr(found, other) == getattr(STATE, other), (name, other)
+
+
+def test_good_items_of_a_list_stay():
+    told = STATE.to_json() | {"barred": ["sha256:y", 5, "a\0", None, "sha256:z"]}
+    told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
+    assert salvage.state(told) == STATE
+    assert salvage.state(
+        told | {"known": {"windows": 2, "similarity": [3, -4], "clusters": [5]}}
+    ).known == Known(windows=2, clusters=(5,)), "counts are told by their place"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {}, None, [], "x", {**ENTRY, "epoch": "x"}, {**ENTRY, "epoch": HUGE}, {**ENTRY, "epoch": None}, {**ENTRY, "time": "yesterday"},
+        {**ENTRY, "time": "0001-01-01T00:00:00+12:00"}, {**ENTRY, "fit": None}, {**ENTRY, "reason": "a\0"}, {"time": TIME},
+    ],
+)  # fmt: skip
+def test_a_bad_entry_of_the_history_is_dropped(live, bad):
+    found = memory.read(damaged(live, lambda told: told.update(history=[bad, ENTRY, bad])), {})
+    assert found.history == (ENTRY,)
+    assert memory.read(None, {"history": [bad, ENTRY, bad]}).table.epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "lost"),
+    [
+        ("epoch", HUGE, None), ("epoch", "x", None), ("epoch", math.inf, None), ("epoch", -1, None),
+        ("active", {"fit": "f"}, "active"), ("active", [1], "active"), ("staged", "x", None),
+    ],
+)  # fmt: skip
+def test_a_bad_pointer_loses_only_itself(live, key, value, lost):
+    text = json.dumps(json.loads(live["data"][contract.ROUTING_KEY]) | {key: value})
+    found = memory.read(live | {"data": live["data"] | {contract.ROUTING_KEY: text}}, {"history": [ENTRY]})
+    assert found.table.epoch == 3
+    if key != "epoch":
+        assert (found.table.active is None) == (lost == "active")
+        assert found.drift == STATE
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "null", "{", "", "7"])
+def test_what_is_no_json_is_named(live, text):
+    for key in (KEY, contract.ROUTING_KEY):
+        bad = live | {"data": live["data"] | {key: text}}
+        found = memory.read(bad, {"history": [ENTRY]})
+        assert found.table.epoch == 3
+        assert memory.lost(bad, found)
+    assert memory.read({"data": [1]}, {}) == Memory()
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(TIME),
+    lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from(sorted(STATE.to_json())), one, max_size=3),
+    max_leaves=8,
+))  # fmt: skip
+def test_whatever_drift_holds_is_a_state(value):
+    found = salvage.state(value)
+    assert salvage.state(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None, 5, "soon", "", "2026-01-01T00:00:00", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+12:00",
+        "9999-12-31T23:59:59-12:00", "0000-01-01T00:00:00Z",
+    ],
+)  # fmt: skip
+def test_a_time_that_one_cannot_reckon_with_is_none(told):
+    assert clock.read(told) is None
+
+
+def test_a_time_of_another_zone_is_read_in_utc():
+    assert clock.read("2026-01-01T02:00:00+02:00") == AT
+    assert clock.stamp(clock.read(TIME)) == TIME
+
+
+@pytest.mark.parametrize("key", ["since", "before"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+12:00", "9999-12-31T23:59:59-12:00", "2026-01-01T00:00:00",
+        "0001-01-01T00:00:00Z",
+    ],
+)  # fmt: skip
+def test_a_fit_with_a_time_that_one_cannot_reckon_with_is_named(make_fit, key, told):
+    with pytest.raises(InvalidResourceError, match=f"spec.{key}"):
+        make_fit("f", **{key: told})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"digest": "a\0"},
+        {"k": 10**400},
+        {"k": 0},
+        {"shards": None},
+        {"shards": [{"name": ""}]},
+        {"digest": None},
+    ],
+)
+def test_a_fit_whose_status_tells_no_set_has_none(make_fit, damage):
+    fit = make_fit("f")
+    fit = fit.model_copy(update={"status": fit.status | damage | {"finishedAt": "0000-01-01T00:00:00Z"}})
+    assert fit.accepted_set is None
+    assert fit.finished_at == fit.metadata.creation_timestamp
