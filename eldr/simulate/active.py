@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from eldr.core.signature import Floats
 from eldr.simulate.population import Cells, Ints, Population
+from eldr.simulate.replicas import Held
 
 
 class Active(NamedTuple):
@@ -111,14 +112,21 @@ class SampledUnion:
         Each holds as many experts of every layer.
     order : ndarray of int, shape (n_layers * n_experts,), optional
         Cells of the first layer's first rank, of its second one, and so on; without, experts lie in their own order.
+    held : Held, optional
+        In place of ``order``: experts that have replicas.
     """
 
     steady = False
 
     def __init__(
-        self, steps: Cells, shape: tuple[int, int], ranks: int = 1, order: Ints | None = None
+        self,
+        steps: Cells,
+        shape: tuple[int, int],
+        ranks: int = 1,
+        order: Ints | None = None,
+        held: Held | None = None,
     ) -> None:
-        self._steps, self._order = steps, order
+        self._steps, self._order, self._held = steps, order, held
         self._n_steps = steps.shape[1]
         self._n_layers, self._ranks = shape[0], ranks
         self._used = np.zeros(shape[0] * shape[1], dtype=np.bool_)
@@ -143,9 +151,12 @@ class SampledUnion:
             members = np.array(self._members, dtype=np.intp)
             self._arrays = members[:, 0], members[:, 1]
         records, joined = self._arrays
+        cells = self._steps[records, (step - joined) % self._n_steps]
         self._used[:] = False
-        self._used[self._steps[records, (step - joined) % self._n_steps]] = True
+        self._used[cells] = True
         every = np.count_nonzero(self._used) / self._n_layers
+        if self._held is not None:
+            return Active(every, float(self._held.fullest(cells).mean()))
         if self._ranks == 1:
             return Active(every, every)
         placed = self._used if self._order is None else self._used[self._order]
@@ -154,18 +165,25 @@ class SampledUnion:
 
 
 def active_experts(
-    population: Population, *, sampled: bool, ranks: int = 1, order: Ints | None = None
+    population: Population,
+    *,
+    sampled: bool,
+    ranks: int = 1,
+    order: Ints | None = None,
+    held: Held | None = None,
 ) -> ActiveExperts:
-    """Return an empty batch of a population on an engine of so many ranks, which hold experts in some order.
+    """Return an empty batch of a population on an engine of so many ranks, which hold experts in some order, or with replicas.
 
     Raises
     ------
     ValueError
-        If single steps are asked for and not known, or the experts cannot be divided evenly.
+        If single steps are asked for and not known, or needed for replicas, or the experts cannot be divided evenly.
     """
     population.of_a_rank(ranks)
+    if held is not None and not sampled:
+        raise ValueError("unions: which replica computes is chosen step by step; use sampled unions")
     if not sampled:
         return ExpectedUnion(population.logs, population.n_layers, ranks, order)
     if population.steps is None:
         raise ValueError("unions: single steps of these requests are not known; use expected unions")
-    return SampledUnion(population.steps, (population.n_layers, population.n_experts), ranks, order)
+    return SampledUnion(population.steps, (population.n_layers, population.n_experts), ranks, order, held)

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 import click
 from rich.console import Console
@@ -22,9 +23,10 @@ from eldr.simulate import options, picture, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import LAWS
+from eldr.simulate.laws import LAWS, after
 from eldr.simulate.objective import Objective
 from eldr.simulate.outcome import Outcome
+from eldr.simulate.replicas import Balance, Placing
 from eldr.simulate.setting import ArrivalTimes, Setting
 from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES
@@ -159,9 +161,30 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--ranks",
     type=click.IntRange(1),
-    help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4]",
+    help="Ranks of each engine, with as many of the experts each; steps wait for the fullest [default: 1; qwen3-235b 4, deepseek-v3 8]",
 )
 @click.option("--spread/--no-spread", help="Deal the hot experts of each engine's cluster out to its ranks.")
+@click.option(
+    "--replication",
+    type=files.FiniteRange(1, 8),
+    help="Physical experts per expert on the ranks of each engine: some have replicas [default: 1]",
+)
+@click.option(
+    "--balance",
+    type=click.Choice(get_args(Balance)),
+    help="Which replica computes: by vLLM's hash of tokens, or METRO's fewest experts on the fullest rank [default: exact]",
+)
+@click.option(
+    "--placed-by",
+    type=click.Choice(get_args(Placing)),
+    help="What experts and replicas are placed on ranks by; tokens as vLLM's EPLB does [default: activations, with --replication]",
+)
+@click.option(
+    "--decision",
+    type=files.FiniteRange(0),
+    default=0.0,
+    help="What choosing replicas takes on each layer, us: the kernel, and a collective where ranks have different requests.",
+)
 @click.option(
     "--objective",
     callback=options.objective,
@@ -214,6 +237,10 @@ def command(
     cached_counts: str,
     ranks: int | None,
     spread: bool,
+    replication: float | None,
+    balance: Balance | None,
+    placed_by: Placing | None,
+    decision: float,
     objective: Objective | None,
     jobs: int,
     json_file: Path | None,
@@ -242,6 +269,12 @@ def command(
     )
     if rates and batches:
         raise click.UsageError("--rate and --batch: choose one")
+    replicas = options.replicas(replication, balance, placed_by, decision)
+    if replicas is not None and unions == "expected":
+        raise click.UsageError(
+            "--unions expected: which replica computes is chosen step by step; use --unions sampled"
+        )
+    unions = unions or ("sampled" if replicas is not None else None)
     try:
         reading = sources.Reading(
             model=model,
@@ -268,16 +301,18 @@ def command(
         raise click.UsageError(str(error)) from error
     chosen = contenders or options.parse_policies(asked.policies)
     chosen = tuple(dict.fromkeys((*chosen, *(parse_contender(f"ELDR:tau={tau:g}") for tau in taus or ()))))
+    law_of_steps = after(asked.law, asked.layers * decision * 1e-6)
     settings = [
         Setting(
             engines=n,
             rate=load if rates else None,
             batch=None if rates else load,
-            law=asked.law,
+            law=law_of_steps,
             speeds=speeds or asked.speeds,
             limits=Limits(max_num_seqs, kv_tokens),
             ranks=ranks or asked.ranks,
             spread=spread,
+            replicas=replicas,
             warmup=warmup,
             seconds=seconds,
             output_tokens=output_tokens or asked.output_tokens,
@@ -305,7 +340,7 @@ def command(
         ) from error
     about = {
         "requests": asked.words,
-        "law": asdict(asked.law),
+        "law": asdict(law_of_steps),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
     if objective is not None:

@@ -11,6 +11,7 @@ import click
 from eldr.simulate.contenders import Contender, parse_contender
 from eldr.simulate.objective import Objective, parse_objective
 from eldr.simulate.prefix import PrefixCache
+from eldr.simulate.replicas import Balance, Placing, Replicas
 from eldr.simulate.setting import Setting
 from eldr.simulate.workload import Prefill
 
@@ -132,8 +133,30 @@ def check(settings: Sequence[Setting], objective: Objective | None, rates: tuple
     """
     if objective is not None and len(rates or ()) < 2:
         raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
+    if any(setting.replicas is not None and setting.ranks == 1 for setting in settings):
+        raise click.UsageError("--replication: one rank needs no second replica of an expert; give --ranks")
     if any(setting.spread and setting.ranks == 1 for setting in settings):
         raise click.UsageError("--spread: the only rank of an engine holds all experts; give --ranks")
+
+
+def replicas(
+    replication: float | None, balance: Balance | None, placed_by: Placing | None, decision: float
+) -> Replicas | None:
+    """Return the replicas that options ask for.
+
+    Raises
+    ------
+    click.UsageError
+        If an option would change nothing.
+    """
+    several = replication is not None and replication > 1
+    if not several and (balance or decision):
+        raise click.UsageError(
+            "--balance, --decision: without replicas nothing is chosen; give --replication above 1"
+        )
+    if not several and placed_by is None:
+        return None
+    return Replicas(ratio=replication or 1.0, balance=balance or "exact", placing=placed_by or "activations")
 
 
 def cache(share: float | None, *, lost: bool, prefilled: bool) -> PrefixCache | None:

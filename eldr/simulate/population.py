@@ -98,6 +98,12 @@ class Population:
         found: npt.NDArray[np.float64] = weights / weights.sum()
         return found
 
+    @property
+    def expert_shares(self) -> Floats:
+        """How often a token of a decode step uses each expert, mean over the traffic: float32 of shape (n_layers, n_experts)."""
+        shares = self.chances @ -np.expm1(self.logs)
+        return shares.reshape(self.n_layers, self.n_experts).astype(np.float32)
+
     def of_a_rank(self, ranks: int) -> int:
         """Return how many experts of a layer each of so many ranks holds.
 

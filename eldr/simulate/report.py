@@ -77,6 +77,7 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "routers": setting.routers,
         "ranks": setting.ranks,
         "spread": setting.spread,
+        "replicas": None if setting.replicas is None else asdict(setting.replicas),
         "cached": None if setting.cache is None else asdict(setting.cache),
         "best": best,
         "level": level,

@@ -16,6 +16,7 @@ from eldr.simulate.active import active_experts
 from eldr.simulate.engine import Engine, Limits, Member
 from eldr.simulate.measures import Measures, Tally
 from eldr.simulate.population import Ints, Population
+from eldr.simulate.replicas import Held
 from eldr.simulate.rolling import Refits
 from eldr.simulate.routing import Knowledge, Placement, Router, exchange
 from eldr.simulate.workload import Times, Window, Workload
@@ -43,6 +44,8 @@ class Pool:
         Of each engine: expert parallelism, every step of a layer waits for the rank with most of the batch's experts.
     orders : tuple of ndarray, optional
         How each engine's ranks hold the experts, see :func:`eldr.simulate.ranks.dealt`.
+    held : tuple of Held, optional
+        In their place, each engine's replicas.
     """
 
     laws: tuple[StepTime, ...]
@@ -52,6 +55,7 @@ class Pool:
     lag: float = 0.25
     ranks: int = 1
     orders: tuple[Ints | None, ...] | None = None
+    held: tuple[Held, ...] | None = None
 
     @property
     def known_laws(self) -> tuple[StepTime, ...]:
@@ -151,9 +155,14 @@ class _Simulation:
             Engine(
                 law,
                 pool.limits,
-                active_experts(population, sampled=pool.sampled, ranks=pool.ranks, order=order),
+                active_experts(population, sampled=pool.sampled, ranks=pool.ranks, order=order, held=held),
             )
-            for law, order in zip(pool.laws, pool.orders or [None] * len(pool.laws), strict=True)
+            for law, order, held in zip(
+                pool.laws,
+                pool.orders or [None] * len(pool.laws),
+                pool.held or [None] * len(pool.laws),
+                strict=True,
+            )
         ]
         self._in_flight = [0] * len(self._engines)
         self._tally = Tally(window)

@@ -14,6 +14,7 @@ from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
 from eldr.simulate.prefix import PrefixCache
+from eldr.simulate.replicas import Replicas
 from eldr.simulate.workload import Prefill, Window
 
 ArrivalTimes = Literal["poisson", "logged"]
@@ -37,7 +38,9 @@ class Setting:
     ranks : int
         Of every engine, each with its part of the experts.
     spread : bool
-        Whether the hot experts of each engine's cluster are dealt out to its ranks.
+        Whether the hot experts of each engine's cluster are dealt out to its ranks, or its replicas placed for that cluster.
+    replicas : Replicas or None
+        Of experts, on the ranks of every engine.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
@@ -64,6 +67,7 @@ class Setting:
     limits: Limits
     ranks: int = 1
     spread: bool = False
+    replicas: Replicas | None = None
     warmup: float | None
     seconds: float
     output_tokens: int | None

@@ -72,6 +72,8 @@ class Asked:
     sampled : bool
     distinct : int
         Requests that there are to draw from.
+    layers : int
+        Of the model: the simulated ones may stand for more.
     ranks : int
         Of an engine.
     notes : tuple of str
@@ -94,6 +96,7 @@ class Asked:
     output_tokens: int | None
     sampled: bool
     distinct: int
+    layers: int
     ranks: int = 1
     notes: tuple[str, ...] = ()
     engines: int = 16
@@ -188,6 +191,7 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
         None,
         sampled=reading.sampled,
         distinct=len(requests),
+        layers=requests.n_layers,
         notes=notes,
         has_rate=requests.arrivals is not None,
         batch=None if reading.arrivals == "logged" else BATCH,
@@ -222,6 +226,7 @@ def from_captured(*, drifts: bool, law: str | None, sampled: bool) -> Asked:
         96,
         sampled=sampled,
         distinct=len(loaded) // (4 if drifts else 2),
+        layers=loaded.n_layers,
     )
 
 
@@ -242,5 +247,6 @@ def synthetic(workload: str, geometry: str, *, law: str | None, sampled: bool) -
         512,
         sampled=sampled,
         distinct=source.requests,
+        layers=shape.layers,
         ranks=shape.ranks,
     )

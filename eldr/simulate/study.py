@@ -16,6 +16,7 @@ from eldr.simulate.contenders import Contender
 from eldr.simulate.outcome import Done, Outcome
 from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.ranks import dealt, profiles
+from eldr.simulate.replicas import Held, Replicas, place
 from eldr.simulate.rolling import Refits, refits
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
@@ -106,6 +107,8 @@ class Load:
         Their cosines to centroids, by number of engines and kind of centroids.
     orders : tuple or None
         How the experts of each engine are dealt out to its ranks.
+    held : tuple or None
+        Each engine's replicas.
     prefill_rate : float
         As in :class:`Done`.
     """
@@ -116,6 +119,7 @@ class Load:
     seen: Population
     similarity: dict[tuple[int, str], Floats]
     orders: tuple[Ints, ...] | None
+    held: tuple[Held, ...] | None
     prefill_rate: float
 
 
@@ -144,11 +148,25 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
             for key, one in prepared.centroids.items()
             if key[0] == setting.engines
         }
-    orders = None
-    if setting.spread:
+    orders, held = None, None
+    if setting.replicas is not None:
+        held = _held(prepared, setting, setting.replicas, point.batch)
+    elif setting.spread:
         orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
     able = prefill_rate(setting.prefill, population, workload, setting.cache)
-    return Load(point.rate, window, workload, seen, similarity, orders, able)
+    return Load(point.rate, window, workload, seen, similarity, orders, held, able)
+
+
+def _held(prepared: Prepared, setting: Setting, replicas: Replicas, batch: float) -> tuple[Held, ...]:
+    """Place replicas: for the cluster of each engine, or alike on all."""
+
+    def of(shares: Floats) -> Held:
+        placed = place(shares, batch, setting.ranks, replicas.ratio, replicas.placing)
+        return Held(placed, replicas.balance)
+
+    if setting.spread:
+        return tuple(of(shares) for shares in prepared.profiles[setting.engines])
+    return (of(prepared.population.expert_shares),) * setting.engines
 
 
 def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Done:
@@ -173,6 +191,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
             setting.lag,
             setting.ranks,
             load.orders,
+            load.held,
         ),
         population,
         load.workload,

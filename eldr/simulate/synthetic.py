@@ -23,18 +23,20 @@ _CALIBRATED_TOKENS = 511
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Mixture-of-experts layers of a model: experts per layer, experts per token; ranks of an engine that serves it."""
+    """Mixture-of-experts layers of a model: experts per layer, experts per token, how many; ranks of an engine that serves it."""
 
     n_experts: int
     top_k: int
+    layers: int = 1
     ranks: int = 1
 
 
 GEOMETRIES = {
-    "qwen3-30b": Geometry(128, 8),
-    "gpt-oss-120b": Geometry(128, 4),
-    "gemma-4-26b": Geometry(128, 8),
-    "qwen3-235b": Geometry(128, 8, ranks=4),
+    "qwen3-30b": Geometry(128, 8, 48),
+    "gpt-oss-120b": Geometry(128, 4, 36),
+    "gemma-4-26b": Geometry(128, 8, 30),
+    "qwen3-235b": Geometry(128, 8, 94, ranks=4),
+    "deepseek-v3": Geometry(256, 8, 58, ranks=8),
 }
 
 

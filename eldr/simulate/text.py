@@ -83,6 +83,9 @@ def _calmest(setting: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     return calm if calm["tpot_p99"] < best["tpot_p99"] * 0.99 else best
 
 
+_CHOSEN = {"tokens": "vLLM's hash of tokens", "greedy": "METRO's greedy way", "exact": "METRO, exactly"}
+
+
 def _percent(found: list[float | None], unit: str = " %") -> str:
     mean, half_width = found
     text = f"{100 * (mean or 0.0):+.1f}"
@@ -141,6 +144,9 @@ def _table(setting: dict[str, Any]) -> Table:
     engines = f"{setting['engines']} engines"
     if setting["ranks"] > 1:
         engines += f" of {setting['ranks']} ranks"
+    if (replicas := setting["replicas"]) is not None:
+        engines += f" with {replicas['ratio']:g} physical experts per expert, placed by {replicas['placing']}"
+        engines += f" and chosen by {_CHOSEN[replicas['balance']]}" if replicas["ratio"] > 1 else ""
     title = f"{engines}, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
     if setting["drift_at"] is not None:
         title += f", after the mix has changed at {setting['drift_at']:.0f} s"

@@ -25,11 +25,12 @@ OUT = HERE.parents[1] / "docs" / "benchmarks" / "README.md"
 FIGURES = OUT.with_name("figures.json")
 BENCHMARKS = {
     "decision": ("decision.py",),
+    "metro": ("metro.py",),
     "fit": ("fit.py",),
     "large fit": ("fit.py", "--large"),
     "router": ("router.py",),
 }
-USUAL = ("decision", "fit", "router")
+USUAL = ("decision", "metro", "fit", "router")
 INTRODUCTION = """# Benchmarks
 
 Written by `make bench`; `make bench ONLY=decision` measures one part anew, `ONLY="large fit"` fits of 100,000 records. Other programs may have run

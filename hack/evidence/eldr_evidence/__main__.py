@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from eldr_evidence import cells, figures, grid, real, routing
+from eldr_evidence import balance_results, balance_study, cells, figures, grid, real, routing
 from eldr_evidence.document import document
 from eldr_evidence.results import Results
 from eldr_evidence.running import Plan, run
@@ -30,7 +30,7 @@ def write(results: Results, out: Path) -> Path:
     figures.draw(results, images)
     page = out / "evidence.md"
     real.copy_pictures(out / "images")
-    page.write_text(document(results, real.read(), routing.read()))
+    page.write_text(document(results, real.read(), routing.read(), balance_results.read()))
     return page
 
 
@@ -84,6 +84,7 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
     if not smoke:
         RUNS.parent.mkdir(exist_ok=True)
         RUNS.write_bytes(pickle.dumps(results))
+        balance_study.write(balance_study.FIGURES)
     click.echo(f"written: {write(results, out)}")
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from eldr_evidence import advice, claims, details, published, routing, sections
+from eldr_evidence import advice, balance, balance_rows, claims, details, published, routing, sections
 from eldr_evidence.cells import (
     BAND,
     BOUNDED,
@@ -45,7 +45,9 @@ _MISSING = (
 )
 
 
-def document(results: Results, measured: str, routed: Mapping[str, Any] | None) -> str:
+def document(
+    results: Results, measured: str, routed: Mapping[str, Any] | None, balanced: Mapping[str, Any] | None
+) -> str:
     """Return the whole document.
 
     Parameters
@@ -55,10 +57,14 @@ def document(results: Results, measured: str, routed: Mapping[str, Any] | None) 
         The section about real engines: the strongest evidence stands first.
     routed : mapping, optional
         What :func:`eldr_evidence.routing.read` returns.
+    balanced : mapping, optional
+        What :func:`eldr_evidence.balance_results.read` returns.
     """
     found, holds = rows(results), claims.claims(results)
     if routed is not None:
         found += routing.rows(routed)
+    if balanced is not None:
+        found += balance_rows.rows(balanced)
     plan = results.plan
     about = (
         f"Written by `make evidence`; no figure is by hand. Pools of decode engines were simulated with the router's own policies "
@@ -76,8 +82,8 @@ def document(results: Results, measured: str, routed: Mapping[str, Any] | None) 
         measured,
         "## In simulated pools",
         about,
-        f"Published numbers: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT}).",
-        _take(results, found),
+        f"Published numbers: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT}); {published.METRO}.",
+        _take(results, found, [] if balanced is None else [balance.take(balanced)]),
         section("Reproduction", _legend(), "![the band against the best balancer](images/evidence/headline.png)", _reproduction(found)),
         section("What should hold, and does it?", _summary(holds), table(("what", "found, %", "holds"), [(c.what, c.found, c.holds.value) for c in holds])),
         details.times(results),
@@ -107,6 +113,7 @@ def document(results: Results, measured: str, routed: Mapping[str, Any] | None) 
         sections.clusters(results),
         sections.prefix(results),
         sections.ranks(results),
+        balance.text(balanced),
         sections.steps(results),
         sections.throughput(results),
         details.laws(list(dict.fromkeys(geometry for geometry, _ in results.kinds("main")))),
@@ -121,7 +128,7 @@ def document(results: Results, measured: str, routed: Mapping[str, Any] | None) 
     return "\n\n".join(parts) + "\n"
 
 
-def _take(results: Results, found: list[Row]) -> str:
+def _take(results: Results, found: list[Row], further: list[str]) -> str:
     standing = [
         (
             policy(one.policy),
@@ -160,6 +167,7 @@ def _take(results: Results, found: list[Row]) -> str:
             f"{claims.count([one[4] for one in duels])}; over all of them P50 {pooled[0]} % and P99 {pooled[1]} %; against the bounded band P50 {bounded[0]} % and P99 {bounded[1]} %."
         ),
         _re_fitted(results),
+        *further,
         f"Of {len(found)} published numbers, {counts[Verdict.REPRODUCED]} are reproduced, {counts[Verdict.WEAKER]} come out weaker, "
         f"{counts[Verdict.STRONGER]} stronger, {counts[Verdict.NOT]} are not reproduced"
         + (f": {'; '.join(weak)}." if weak else "."),

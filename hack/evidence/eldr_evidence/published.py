@@ -13,6 +13,7 @@ from eldr_evidence.cells import BALANCERS, RATES
 
 ARTIFACT = "casys-kaist/ELDR, results/camera-ready-20261010-completed (single runs, 16 MI300X decode engines, 512 tokens)"
 PAPER = "ELDR, arXiv 2607.00466"
+METRO = "METRO, arXiv 2512.09277"
 
 
 class Times(NamedTuple):
@@ -126,3 +127,31 @@ RANKS = (Range(-4.3, -2.7, "paper"), Range(-2.0, -0.6, "paper"))
 """The paper's P50 and P99 of its band for Qwen3-235B on 8 engines of 4 expert-parallel ranks, percent (Fig 18)."""
 FIRST, FIRST_MODEL, FIRST_RATE = 69.0, "qwen3-30b", 60.0
 """Time to first token that the paper sets its overhead of 0.86 ms (1.2 %) beside, milliseconds."""
+
+METRO_GREEDY = 10.9
+"""How far METRO's greedy choice is from the optimum at most, percent of the fullest rank's experts."""
+METRO_FEWER = -42.3
+"""The largest reduction of the fullest rank's experts against EPLB, percent."""
+METRO_TIME = (-21.8, -1.9)
+"""Time per output token against EPLB, the largest and the smallest gain, percent."""
+METRO_NONE = (-5.0, -4.3)
+"""Largest gains of the same against no replicas, prefill and decode being apart, percent."""
+METRO_THROUGHPUT = (98.0, 311.0)
+"""Decode throughput within a fixed time per token against EPLB, 1.98 to 4.11 times: percent more."""
+EPLB_EXPERTS, EPLB_TIME = 30.0, 14.0
+"""What EPLB's replicas add at 1.5 physical experts per expert to experts and to time per token: Qwen3-30B on 8 A100, percent."""
+
+
+class Gather(NamedTuple):
+    """An all-gather and an all-to-all of the same tokens, and how long the paper says that they take on the wire."""
+
+    tokens: int
+    ranks: int
+    hidden: int
+    bandwidth: float
+    exchange: float
+    gather: float
+
+
+METRO_GATHER = Gather(32, 8, 4096, 600e9, 0.4, 3.0)
+"""Tokens of each rank, 16-bit values, bytes a second; microseconds."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eldr_evidence import advice, real, routing
+from eldr_evidence import advice, balance_results, real, routing
 from eldr_evidence.__main__ import main, write
 from eldr_evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
 from eldr_evidence.document import document
@@ -34,7 +34,7 @@ def test_two_runs_agree_whoever_ends_first(results):
 
 def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
     text = write(results, tmp_path).read_text()
-    assert text == document(results, real.read(), routing.read())
+    assert text == document(results, real.read(), routing.read(), balance_results.read())
     pictures = re.findall(r"\]\((images/evidence/[^)]+)\)", text)
     assert pictures
     assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
@@ -49,6 +49,7 @@ def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
         "Balanced and plain clusters",
         "Prefix cache",
         "Engines of several ranks",
+        "Engines of several ranks with replicas",
         "Single steps",
         "Several routers",
         "Throughput within a time per token",

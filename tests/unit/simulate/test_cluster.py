@@ -1,15 +1,11 @@
 """Servers that are no Kubernetes API, and objects that are not whole."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
-import yaml
 
 from eldr import contract
 from eldr.fit.samples import FitError
 from eldr.simulate.cluster import Cluster
+from tests.support.api_server import answering, as_json
 
 RESOURCE = {"metadata": {"name": "demo"}, "spec": {}}
 POD = {"metadata": {"name": "r-0"}, "status": {"podIP": "10.1.2.3"}}
@@ -20,32 +16,9 @@ def answers(tmp_path, monkeypatch):
     """What a server answers: by the last part of a path, or ``{}``."""
     found = {}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps(found.get(self.path.partition("?")[0].rpartition("/")[2], {})).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "u", "user": {"token": "mine"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    yield found
-    server.shutdown()
-    server.server_close()
+    with answering(lambda path: as_json(found.get(path.rpartition("/")[2], {})), tmp_path / "config"):
+        yield found
 
 
 @pytest.mark.parametrize(

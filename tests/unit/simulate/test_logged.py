@@ -57,7 +57,7 @@ def test_records_whose_engines_lost_counts_are_left_out(write_log):
         ({"n": 200, "decode_exact": False}, "0 records of the log's newer half"),
         ({"n": 200, "decode_tokens": 10**15}, "200 layers that do not sum"),
         ({"n": 200, "decode": bytes(512)}, "200 layers that do not sum"),
-        ({"n": 200, "prompt_tokens": 0, "prefill": bytes(512)}, "0 records of the log's newer half"),
+        ({"n": 200, "prompt_tokens": 0, "prefill": bytes(512)}, "200 prompts without a token"),
         ({"n": 200, "top_k": 0}, "200 damaged records"),
         ({"n": 200, "top_k": 65}, "200 damaged records"),
         ({"n": 200, "time": float("nan")}, "200 damaged records"),

@@ -1,0 +1,251 @@
+"""``python -m eldr_evidence.balance_study``: expert-parallel engines, and which replica of an expert computes.
+
+Writes docs/benchmarks/balance.json, which the document reads. Means over layers and steps of the experts on the fullest rank, one for each seed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from eldr.core.metro import Placement
+from eldr.core.metro.baselines import active_set
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.sim import traces
+from eldr.simulate.captured import Captured
+from eldr.simulate.contenders import parse_contender
+from eldr.simulate.engine import Limits
+from eldr.simulate.laws import DEEPSEEK_V3_MI300X, QWEN3_235B_MI300X, after
+from eldr.simulate.population import Population
+from eldr.simulate.replicas import Balance, Placing, Replicas, fullest, place
+from eldr.simulate.setting import Setting
+from eldr.simulate.study import Study, run_study
+from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
+from eldr_evidence.cells import BAND, JSQ, PRIOR
+
+FIGURES = Path(__file__).parents[3] / "docs" / "benchmarks" / "balance.json"
+BATCHES = 8, 16, 32, 64, 128, 256, 512
+RATIOS = 1.125, 1.25, 1.5
+PLACINGS: tuple[Placing, ...] = "tokens", "activations"
+BALANCES: tuple[Balance, ...] = "tokens", "greedy", "exact"
+MEETING_BATCH = 32
+DECISION = 20e-6
+"""What METRO's choice takes on each layer, seconds: its kernel takes 17 to 26 us as published."""
+
+Ids = npt.NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """A model on an engine: its ranks, the law of one of them by the engine's batch, and its layers of experts."""
+
+    ranks: int
+    law: StepTime
+    layers: int
+
+
+MODELS = {
+    # attention is data-parallel: a rank has an eighth of the engine's requests
+    "qwen3-30b": Model(8, replace(QWEN3_30B_MI300X, per_request=QWEN3_30B_MI300X.per_request / 8), 48),
+    "qwen3-235b": Model(4, QWEN3_235B_MI300X, 94),
+    "deepseek-v3": Model(8, DEEPSEEK_V3_MI300X, 58),
+}
+HIDDEN = {"qwen3-30b": 2048, "qwen3-235b": 4096, "deepseek-v3": 7168}
+"""Numbers of 16 bits that a token's state has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is drawn: layers that stand for all, batches of each cell, requests, seconds and tokens of a simulated pool."""
+
+    layers: int
+    draws: int
+    requests: int
+    seconds: float
+    tokens: int
+
+
+FULL = Size(4, 40, 800, 20.0, 128)
+SMOKE = Size(1, 3, 120, 0.5, 8)
+
+
+def draw(population: Population, among: Ids, batch: int, draws: int, rng: np.random.Generator) -> list[Ids]:
+    """Return the experts of random steps of random requests: int of shape (batch, n_layers, top_k) each."""
+    if population.steps is None:
+        raise ValueError("population: its single steps are not known")
+    chances = population.chances[among]
+    first = population.n_experts * np.arange(population.n_layers)[:, None]
+    drawn = []
+    for _ in range(draws):
+        records = rng.choice(among, batch, p=chances / chances.sum())
+        cells = population.steps[records, rng.integers(0, population.steps.shape[1], batch)]
+        drawn.append(cells.reshape(batch, population.n_layers, -1).astype(np.int64) - first)
+    return drawn
+
+
+def mean(steps: Sequence[Ids], placements: Sequence[Placement], balance: Balance) -> float:
+    """Return the fullest rank's experts, mean over steps and layers."""
+    return float(np.mean([fullest(ids, placements, balance) for ids in steps]))
+
+
+def as_printed(active: npt.NDArray[np.bool_], placement: Placement, order: Ids) -> int:
+    """Return the fullest rank of the paper's algorithm as it is printed: all experts in arbitrary order."""
+    load = [0] * placement.ranks
+    for expert in order[active[order]].tolist():
+        load[min(np.flatnonzero(placement.held[expert]).tolist(), key=load.__getitem__)] += 1
+    return max(load)
+
+
+def above_optimum(
+    steps: Sequence[Ids], placements: Sequence[Placement], rng: np.random.Generator
+) -> dict[str, tuple[float, float]]:
+    """Return mean and largest ratio to the optimum of the greedy choice, and of the same in arbitrary order."""
+    ratios: dict[str, list[float]] = {"greedy": [], "as printed": []}
+    for ids in steps:
+        best, quick = (fullest(ids, placements, balance) for balance in ("exact", "greedy"))
+        ratios["greedy"] += (quick / best).tolist()
+        for layer, placement in enumerate(placements):
+            active = active_set(ids[:, layer], placement.n_experts)
+            other = as_printed(active, placement, rng.permutation(placement.n_experts))
+            ratios["as printed"].append(other / int(best[layer]))
+    return {name: (float(np.mean(values)), max(values)) for name, values in ratios.items()}
+
+
+def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield what every batch and replication of a model has on the fullest rank, under one seed."""
+    ranks = MODELS[name].ranks
+    everyone = np.arange(len(population))
+    shares = population.expert_shares
+    for batch in BATCHES:
+        rng = np.random.default_rng([seed, batch])
+        steps = draw(population, everyone, batch, size.draws, rng)
+        none = {
+            placing: mean(steps, place(shares, batch, ranks, 1.0, placing), "exact") for placing in PLACINGS
+        }
+        for ratio in RATIOS:
+            found: dict[str, float] = {f"none, {placing}": value for placing, value in none.items()}
+            for placing in PLACINGS:
+                placements = place(shares, batch, ranks, ratio, placing)
+                found |= {f"{balance}, {placing}": mean(steps, placements, balance) for balance in BALANCES}
+                if placing == "tokens":
+                    ratios = above_optimum(steps[: max(3, size.draws // 4)], placements, rng)
+            yield {
+                "model": name,
+                "batch": batch,
+                "ratio": ratio,
+                "seed": seed,
+                "fullest": found,
+                "above": ratios,
+            }
+
+
+def meeting(name: str, population: Population, ranks: int, size: Size, seed: int) -> dict[str, Any]:
+    """Return the fullest rank of mixed batches and of batches of one kind, without replicas and with METRO's choice.
+
+    Experts are placed by what the engine's own requests use.
+    """
+    rng = np.random.default_rng([seed, ranks])
+    kinds = [np.flatnonzero(population.label == label) for label in range(len(population.labels))]
+    found: dict[str, float] = {}
+    for where, groups in {"mixed": [np.arange(len(population))], "one kind": kinds}.items():
+        values: dict[str, list[float]] = {"none": [], "vllm": [], "metro": []}
+        for among in groups:
+            steps = draw(population, among, MEETING_BATCH, max(3, size.draws // len(groups)), rng)
+            chances = population.chances[among]
+            shares = (chances / chances.sum()) @ -np.expm1(population.logs[among])
+            shares = shares.reshape(population.n_layers, -1)
+            by_tokens, ours = (place(shares, MEETING_BATCH, ranks, 1.25, placing) for placing in PLACINGS)
+            values["none"].append(mean(steps, place(shares, MEETING_BATCH, ranks, 1.0, "tokens"), "exact"))
+            values["vllm"].append(mean(steps, by_tokens, "tokens"))
+            values["metro"].append(mean(steps, ours, "exact"))
+        found |= {f"{where}, {choice}": float(np.mean(numbers)) for choice, numbers in values.items()}
+    return {"name": name, "ranks": ranks, "batch": MEETING_BATCH, "seed": seed, "fullest": found}
+
+
+def pools(size: Size, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return time per token of a pool of Qwen3-235B under policies, without replicas, with vLLM's choice and with METRO's."""
+    model = MODELS["qwen3-235b"]
+    source = Synthetic(
+        WORKLOADS["task"],
+        GEOMETRIES["qwen3-235b"],
+        size.layers,
+        calibration=400,
+        requests=size.requests,
+        sampled=True,
+    )
+    choices: dict[str, tuple[Replicas, float]] = {
+        "none": (Replicas(ratio=1.0, placing="tokens"), 0.0),
+        "vllm": (Replicas(ratio=1.25, placing="tokens", balance="tokens"), 0.0),
+        "metro": (Replicas(ratio=1.25), DECISION),
+    }
+    settings = [
+        Setting(
+            engines=8, rate=None, batch=32.0, law=after(model.law, model.layers * decision), speeds=(1.0,), limits=Limits(),
+            ranks=model.ranks, replicas=replicas, warmup=None, seconds=size.seconds, output_tokens=size.tokens, sampled=True,
+            drift_at=math.inf, prefill=None, routers=1, lag=0.25,
+        )
+        for replicas, decision in choices.values()
+    ]  # fmt: skip
+    # the same rate for all of them: what gives the batch without replicas
+    rate = settings[0].operating_point(source.traffic(seeds[0]).requests, seeds[0]).rate
+    settings = [replace(setting, rate=rate, batch=None) for setting in settings]
+    contenders = [parse_contender(name) for name in (JSQ, BAND, PRIOR)]
+    outcomes = run_study(Study(source, settings, contenders, seeds))
+    return [
+        {
+            "choice": list(choices)[one.setting],
+            "policy": contenders[one.contender].text,
+            "seed": one.seed,
+            "rate": one.rate,
+            "batch": one.measures.batch,
+            "tpot_p50": one.measures.tpot_p50,
+            "tpot_mean": one.measures.tpot_mean,
+            "fullest": one.measures.fullest_per_token,
+        }
+        for one in outcomes
+    ]
+
+
+def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:
+    """Run everything."""
+    found: dict[str, Any] = {"seeds": list(seeds), "cells": [], "meeting": []}
+    known = traces.load()
+    captured = Captured(known, known.kinds).traffic(0).requests
+    for seed in seeds:
+        for name, model in MODELS.items():
+            click.echo(f"seed {seed}, {name}", err=True)
+            source = Synthetic(
+                WORKLOADS["task"], GEOMETRIES[name], size.layers, 1, size.requests, sampled=True
+            )
+            population = source.traffic(seed).requests
+            found["cells"] += cells(name, population, size, seed)
+            found["meeting"].append(meeting(name, population, model.ranks, size, seed))
+        found["meeting"] += [meeting("captured", captured, ranks, size, seed) for ranks in (4, 8)]
+    click.echo("pools", err=True)
+    found["pools"] = pools(size, seeds)
+    return found
+
+
+def write(figures: Path, size: Size = FULL, seeds: Sequence[int] = range(4)) -> None:
+    """Run everything and keep it."""
+    figures.write_text(as_lines(study(size, seeds)))
+
+
+def as_lines(found: Mapping[str, Sequence[Any]]) -> str:
+    """Return JSON with one record a line: changes can be read."""
+    lists = []
+    for name, some in found.items():
+        records = ",\n".join(json.dumps(record) for record in some)
+        lists.append(f"{json.dumps(name)}: [\n{records}\n]")
+    return "{" + ",\n".join(lists) + "}\n"
+
+
+if __name__ == "__main__":
+    write(FIGURES)

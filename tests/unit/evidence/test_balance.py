@@ -1,0 +1,99 @@
+"""A tiny study through everything: what is tested is the machinery, and what holds whatever is drawn."""
+
+import json
+
+import numpy as np
+import pytest
+
+from eldr.core.metro import Placement
+from eldr_evidence import balance, balance_results, balance_rows
+from eldr_evidence.balance_results import EXACT, NONE, VLLM
+from eldr_evidence.balance_study import BATCHES, MODELS, RATIOS, SMOKE, Size, as_printed, study, write
+
+
+@pytest.fixture(scope="module")
+def found():
+    return json.loads(json.dumps(study(SMOKE, (0, 1))))
+
+
+def test_every_cell_is_there_and_choices_are_in_order(found):
+    cells = {(one["model"], one["batch"], one["ratio"], one["seed"]): one for one in found["cells"]}
+    assert len(cells) == len(MODELS) * len(BATCHES) * len(RATIOS) * 2
+    for (name, batch, ratio, _), one in cells.items():
+        fullest = one["fullest"]
+        for placing in ("tokens", "activations"):
+            assert fullest[f"exact, {placing}"] <= fullest[f"greedy, {placing}"] + 1e-9
+            assert fullest[f"exact, {placing}"] <= fullest[f"tokens, {placing}"]
+        assert fullest["exact, activations"] <= fullest["none, activations"]
+        assert 1 <= one["above"]["greedy"][0] <= one["above"]["greedy"][1], (name, batch, ratio)
+
+
+def test_the_section_has_its_tables_and_every_number_of_the_paper_a_row(found):
+    text = balance.text(found)
+    for title in ("What it may cost", "ELDR across engines, METRO inside", "What ranks tell each other"):
+        assert f"**{title}" in text
+    assert "nan" not in text
+    assert "captured activations" in text
+    rows = list(balance_rows.rows(found))
+    numbers = " ".join(one.published for one in rows)
+    for number in (
+        "+10.9",
+        "-42.3",
+        "+30.0",
+        "+14.0",
+        "-21.8",
+        "-1.9",
+        "-5.0 .. -4.3",
+        "+98.0 .. +311.0",
+        "0.4",
+        "3.0",
+    ):
+        assert number in numbers
+    assert all(one.why or one.verdict.value == "reproduced" for one in rows)
+
+
+def test_a_decision_is_paid_for_and_vllms_choice_is_not(found):
+    fullest = balance_results.Fullest(found)
+    name, batch, ratio = "qwen3-235b", 16, 1.25
+    experts = fullest.values(name, batch, ratio, EXACT)
+    law = MODELS[name].law
+    assert fullest.times(name, batch, ratio, EXACT) == pytest.approx(
+        [law.seconds(batch, one) + 94 * 20e-6 for one in experts]
+    )
+    experts = fullest.values(name, batch, ratio, VLLM)
+    assert fullest.times(name, batch, ratio, VLLM) == pytest.approx(
+        [law.seconds(batch, one) for one in experts]
+    )
+    saved = fullest.saved(name, batch, ratio, EXACT, VLLM).mean
+    ours = np.mean(fullest.values(name, batch, ratio, EXACT))
+    assert saved == pytest.approx(13.8 * (np.mean(experts) - ours))
+
+
+def test_served_is_the_largest_ratio_of_batches_within_a_time():
+    """Times of a choice that costs nothing and halves the experts of another one."""
+    cells = [
+        {"model": "qwen3-235b", "batch": batch, "ratio": 1.5, "seed": 0,
+         "fullest": {VLLM: float(batch), NONE: batch / 2}}
+        for batch in BATCHES
+    ]  # fmt: skip
+    fullest = balance_results.Fullest({"seeds": [0], "cells": cells})
+    more = fullest.served("qwen3-235b", 1.5, NONE, VLLM).mean
+    assert 95 < more < 101
+
+
+def test_the_printed_order_takes_experts_as_they_come():
+    placement = Placement([0, 1, 1, 2], 3, 2)
+    active = np.array([True, True, True])
+    assert as_printed(active, placement, np.array([0, 1, 2])) == 2
+    assert as_printed(active, placement, np.array([1, 0, 2])) == 2
+    assert (
+        as_printed(active & [True, True, False], placement, np.array([1, 0, 2])) == 2
+    )  # 1 takes rank 0 before 0
+    assert as_printed(active & [True, True, False], placement, np.array([0, 1, 2])) == 1
+
+
+def test_a_study_that_was_not_run_is_told(tmp_path):
+    assert balance_results.read(tmp_path / "none.json") is None
+    assert "`make bench-balance` has not been run" in balance.text(None)
+    write(tmp_path / "some.json", Size(1, 1, 120, 0.2, 4), (0,))
+    assert balance_results.read(tmp_path / "some.json")["seeds"] == [0]

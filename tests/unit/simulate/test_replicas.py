@@ -1,0 +1,116 @@
+"""Experts with replicas on the ranks of an engine."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from eldr.core.metro import PlacementError
+from eldr.simulate.active import active_experts
+from eldr.simulate.cli import command
+from eldr.simulate.replicas import Held, fullest, place
+
+
+@pytest.fixture(scope="module")
+def shares(population):
+    return -np.expm1(population.logs.astype(np.float64)).mean(0).reshape(3, 32)
+
+
+@pytest.fixture(scope="module")
+def steps(population):
+    """Steps of 8 requests, int of shape (40, 8, 3, 4)."""
+    rng = np.random.default_rng(0)
+    record, step = (rng.integers(0, n, (40, 8)) for n in population.steps.shape[:2])
+    cells = population.steps[record, step].reshape(40, 8, 3, 4).astype(int)
+    return cells - 32 * np.arange(3)[:, None]
+
+
+def mean(steps, placements, balance):
+    return np.mean([fullest(ids, placements, balance) for ids in steps])
+
+
+def test_without_replicas_every_choice_is_the_same(shares, steps):
+    for placing in ("tokens", "activations"):
+        places = place(shares, 8, 4, 1.0, placing)
+        assert [one.physical_to_logical.size for one in places] == [32, 32, 32]
+        by = [mean(steps, places, balance) for balance in ("tokens", "greedy", "exact")]
+        assert by[0] == by[1] == by[2]
+
+
+@pytest.mark.parametrize("placing", ["tokens", "activations"])
+def test_replicas_help_whom_activated_experts_are_balanced_for(shares, steps, placing):
+    none = mean(steps, place(shares, 8, 4, 1.0, placing), "exact")
+    places = place(shares, 8, 4, 1.25, placing)
+    by_tokens, greedy, exact = (mean(steps, places, balance) for balance in ("tokens", "greedy", "exact"))
+    assert exact <= greedy < none < by_tokens
+
+
+def test_slots_are_a_multiple_of_the_ranks(shares):
+    assert {one.per_rank for one in place(shares, 8, 3, 1.1, "activations")} == {12}
+    with pytest.raises(PlacementError, match="slots for 32 experts"):
+        place(shares, 8, 4, 0.5, "tokens")
+
+
+def test_an_engine_waits_for_the_rank_that_its_choice_makes_fullest(population, shares):
+    """The same steps as counted by hand."""
+    placements = place(shares, 6, 4, 1.25, "activations")
+    ids = {}
+    for balance in ("tokens", "exact"):
+        union = active_experts(population, sampled=True, ranks=4, held=Held(placements, balance))
+        for record in range(6):
+            union.join(record, 0)
+        found = union.count(5)
+        cells = population.steps[:6, 5].reshape(6, 3, 4).astype(int) - 32 * np.arange(3)[:, None]
+        assert found.fullest == fullest(cells, placements, balance).mean()
+        assert found.all == np.mean([len(np.unique(cells[:, layer])) for layer in range(3)])
+        ids[balance] = found.fullest
+    assert ids["exact"] < ids["tokens"]
+
+
+def test_replicas_need_single_steps(population, shares):
+    held = Held(place(shares, 6, 4, 1.25, "activations"), "exact")
+    with pytest.raises(ValueError, match="use sampled unions"):
+        active_experts(population, sampled=False, ranks=4, held=held)
+
+
+def simulated(*arguments):
+    """Return the report of a small pool on captured activations."""
+    base = "--workload captured --policies JSQ --seeds 1 --seconds 3 --warmup 1 --engines 2 --batch 8 --ranks 4 --jobs 1 --json -"
+    ran = CliRunner().invoke(command, [*base.split(), *arguments])
+    assert ran.exit_code == 0, ran.output
+    return json.loads(ran.stdout)
+
+
+def test_the_command_compares_choices_on_the_same_requests():
+    none = simulated("--placed-by", "tokens")
+    found = {
+        balance: simulated("--replication", "1.25", "--balance", balance, "--placed-by", "tokens")
+        for balance in ("tokens", "greedy", "exact")
+    }
+    setting = found["exact"]["settings"][0]
+    assert setting["replicas"] == {"ratio": 1.25, "balance": "exact", "placing": "tokens"}
+    assert setting["unions"] == "sampled"
+    fullest = {name: one["settings"][0]["policies"][0]["fullest_per_token"] for name, one in found.items()}
+    assert fullest["exact"] <= fullest["greedy"] < none["settings"][0]["policies"][0]["fullest_per_token"]
+    assert fullest["tokens"] > fullest["greedy"]
+
+
+def test_a_decision_takes_its_time_on_every_layer():
+    free, slow = (simulated("--replication", "1.25", "--decision", text) for text in ("0", "50"))
+    assert slow["law"]["fixed"] - free["law"]["fixed"] == pytest.approx(4 * 50e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--balance", "exact", "--ranks", "4"], "give --replication above 1"),
+        (["--decision", "20", "--ranks", "4"], "give --replication above 1"),
+        (["--replication", "1.25"], "give --ranks"),
+        (["--replication", "1.25", "--ranks", "4", "--unions", "expected"], "use --unions sampled"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(arguments, message):
+    ran = CliRunner().invoke(command, ["--workload", "captured", "--jobs", "1", *arguments])
+    assert ran.exit_code == 2
+    assert message in " ".join(ran.output.split()).replace("│ ", "")
