@@ -21,16 +21,15 @@ from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
 from eldr_kube.cluster import Cluster
-from tests.support.kube import Kube
+from tests.support.kube import Kube, delete_crds
 from tests.support.processes import wait_for
 
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
-CRDS = [f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS)]
 NAME = "e2e"
 SPEED = 2.0
 KINDS = ("en", "zh", "python")
 """Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
-SECONDS = 45.0
+SECONDS = 90.0
 
 
 class System:
@@ -177,8 +176,7 @@ def system(cluster: Cluster) -> Iterator[System]:
         SECONDS,
     )
     cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")
-    # The chart keeps its CRDs; another release of this session could not take them over.
-    cluster.kubectl("delete", "crd", *CRDS, "--wait=true", "--timeout=60s")
+    delete_crds(cluster)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from eldr.sim import traces
 from tests.e2e.conftest import NAME, System, traffic
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 async def send(system: System, count: int) -> None:

@@ -15,7 +15,7 @@ from tests.e2e.drifting import REFIT, detected, is_active, routing, workload
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 FIT = f"{NAME}-drift-1"
 OTHERS = ("fr", "ru", "manual")

@@ -12,7 +12,7 @@ from eldr_demo.load import Outcome
 from tests.e2e.conftest import System, kill, traffic
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 async def disturbed(system: System, event: Callable[[], None]) -> list[Outcome]:

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import NAME, System, traffic
 from tests.support.processes import ELDR, wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 def simulate(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:

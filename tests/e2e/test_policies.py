@@ -10,7 +10,7 @@ from eldr import contract
 from tests.e2e.conftest import NAME, System, kill, traffic
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 def patch(system: System, policy: str) -> None:
@@ -20,7 +20,7 @@ def patch(system: System, policy: str) -> None:
     wait_for(
         lambda: system.get("eldr")["status"]["router"].get("policyInEffect") == policy,
         f"policy {policy} in effect",
-        45,
+        60,
     )
 
 
@@ -66,6 +66,6 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
     def forgotten() -> bool:
         return all(not any(state["locality"]["active_experts"].values()) for state in system.states())
 
-    wait_for(forgotten, "no experts expected where nothing runs", 30)
+    wait_for(forgotten, "no experts expected where nothing runs", 60)
     patch(system, "JSQ")
     assert all(state["locality"] is None for state in system.states())

@@ -99,12 +99,12 @@ def test_killed_agent_leaves_nothing_and_the_next_one_goes_on(space: Space):
     space.apply(pod("stays", main, volumes=volumes), pod("once", once, restartPolicy="Never"))
     space.wait_ready("stays")
     space.wait_ready("once")
-    wait_for(lambda: len(marked(mark)) >= 3, "the grandchild", 30)
+    wait_for(lambda: len(marked(mark)) >= 3, "the grandchild", 60)
     cluster = space.cluster
     port = kubelet_port(space)
     cluster.agent.send_signal(signal.SIGKILL)
     cluster.agent.wait()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
     assert str(cluster.data) not in Path("/proc/self/mountinfo").read_text()
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass
@@ -115,7 +115,7 @@ def test_killed_agent_leaves_nothing_and_the_next_one_goes_on(space: Space):
     assert container_status(found)["lastState"]["terminated"]["exitCode"] == 137
     space.wait_pod("once", lambda p: p["status"]["phase"] == "Failed", "Failed: it must not run twice")
     cluster.stop_agent()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
     assert not (cluster.data / "agent").exists()
     cluster.start_agent()
 
@@ -223,7 +223,7 @@ def test_ordinary_user_gets_the_same(space: Space, unprivileged: subprocess.Pope
     assert "serviceAccountToken" in token
     unprivileged.kill()
     unprivileged.wait()
-    wait_for(lambda: not marked(mark), "every process to end with the agent", 30)
+    wait_for(lambda: not marked(mark), "every process to end with the agent", 60)
 
 
 def test_killed_cluster_leaves_nothing(tmp_path: Path):
@@ -244,4 +244,4 @@ def test_killed_cluster_leaves_nothing(tmp_path: Path):
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not marked(mark), "every process to end with its parent", 30)
+    wait_for(lambda: not marked(mark), "every process to end with its parent", 60)

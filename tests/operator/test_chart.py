@@ -12,7 +12,7 @@ import yaml
 from eldr_kube.binaries import BinariesUnavailableError, clients
 from tests.operator.conftest import CHART
 from tests.operator.world import KIND, simulated
-from tests.support.kube import Kube
+from tests.support.kube import Kube, delete_crds
 from tests.support.processes import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +124,4 @@ def test_installed_by_helm_it_reconciles(cluster, namespace):
         assert kube.get(KIND, "x"), "an uninstalled operator takes nothing with it"
         kube.delete(KIND, "x")
         wait_for(lambda: not kube.list("StatefulSet"), "children gone", 60)
+    delete_crds(cluster)

@@ -203,7 +203,7 @@ def test_what_admission_makes_of_our_own_requests_stays(policy, world):
         world.kube.delete("Deployment", "probe")
         return made["spec"]["template"]["spec"].get(policy) is True
 
-    wait_for(is_in_force, "the policy", 30)
+    wait_for(is_in_force, "the policy", 60)
     world.up()
     before = pod(world)
     assert before[policy] is True

@@ -48,6 +48,7 @@ def test_created_becomes_ready(world):
     columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
     assert columns.split()[:7] == ["NAME", "MODEL", "READY", "PREFILL", "DECODE", "POLICY", "CENTROIDS"]
     assert columns.splitlines()[1].split()[:6] == ["x", "org/tiny", "True", "1/1", "2/2", "MarginalUnion"]
+    world.until_told("Ready")
     events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
     assert events.count("Ready") == 1
 

@@ -78,7 +78,4 @@ def test_engines_without_signatures_are_told(world):
     condition = world.condition("SignaturesReported", reason="Missing")
     assert condition["message"].startswith("100% of recent prefill answers carried no expert counts")
     world.condition("Ready", status="True")
-    # Events are written after the status that they tell of.
-    wait_for(
-        lambda: "SignaturesMissing" in [event["reason"] for event in world.kube.list("Event")], "an event", 60
-    )
+    world.until_told("SignaturesMissing")

@@ -176,6 +176,14 @@ class World:
 
         wait_for(ended, f"Job {name} ended")
 
+    def events(self) -> list[str]:
+        """Return the reasons of all Events."""
+        return [event["reason"] for event in self.kube.list("Event")]
+
+    def until_told(self, *reasons: str) -> None:
+        """Wait for Events with these reasons: they are written after the status that they tell of."""
+        wait_for(lambda: set(reasons) <= set(self.events()), f"Events {reasons}", show=self.events)
+
     def active(self) -> str | None:
         return (self.status.get("centroids", {}).get("active") or {}).get("fit")
 

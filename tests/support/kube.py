@@ -7,11 +7,18 @@ from typing import Any, Self
 
 import httpx
 
+from eldr import contract
 from eldr_kube.cluster import Cluster
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 
 Object = dict[str, Any]
+
+
+def delete_crds(cluster: Cluster) -> None:
+    """Delete what the chart keeps: another release, in another namespace, could not take them over."""
+    kinds = [f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS)]
+    cluster.kubectl("delete", "crd", *kinds, "--wait=true", "--timeout=60s")
 
 
 class Refused(Exception):

@@ -27,7 +27,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 def wait_for(
     condition: Callable[[], T],
     what: str,
-    seconds: float = 30.0,
+    seconds: float = 60.0,
     show: Callable[[], object] | None = None,
     every: float = 0.02,
 ) -> T:

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from eldr import contract
 from eldr.cli import main
-from tests.operator.test_drift import EVEN, OTHER, baseline, detected, router, up
+from tests.operator.locality.test_drift import EVEN, OTHER, baseline, detected, router, up
 from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 def run(world, *arguments, kubeconfig=None):

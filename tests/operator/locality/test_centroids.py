@@ -68,9 +68,9 @@ def test_bootstrap_once_there_are_enough_samples(world):
         "AGE",
     ]
     assert columns[1].split()[:7] == ["x-bootstrap", "x", "Bootstrap", "Accepted", "1234", "0.812", "9.1"]
-    reasons = [event["reason"] for event in world.kube.list("Event")]
-    for reason in ("FitRunning", "FitAccepted", "CentroidsActivated"):
-        assert reasons.count(reason) == 1, reasons
+    told = ("FitRunning", "FitAccepted", "CentroidsActivated")
+    world.until_told(*told)
+    assert [world.events().count(reason) for reason in told] == [1, 1, 1]
 
 
 def test_a_set_waits_for_every_ready_router(world):

@@ -113,7 +113,7 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     )
     assert "no router can load it" in condition["message"]
     assert "shape differs" in condition["message"]
-    wait_for(lambda: world.routing["staged"] is None, "nothing staged", 30)
+    wait_for(lambda: world.routing["staged"] is None, "nothing staged", 60)
     condition = world.condition("CentroidsActive", status="False", reason="Bootstrapping")
     assert "EldrFit x-bootstrap ended Refused" in condition["message"]
     world.fit("next")
@@ -133,13 +133,12 @@ def test_routers_out_of_reach_are_told_of(world):
     condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
     assert "answers 503" in condition["message"]
     assert "port 9100" in condition["message"]
-    events = lambda: [event["reason"] for event in world.kube.list("Event")]  # noqa: E731
-    wait_for(lambda: "CentroidsRoutersUnreachable" in events(), "an Event", 60, events)
+    world.until_told("CentroidsRoutersUnreachable")
     router(world).is_deaf = False
     world.condition("CentroidsActive", status="False", reason="Bootstrapping")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_an_admin_secret_made_anew_is_told_of(world):
     world.up(centroids={"ackTimeoutSeconds": 1})
     world.kube.delete("Secret", contract.admin_secret_name("x"))

@@ -10,7 +10,7 @@ from tests.operator.real_fits import OTHER, USUAL, detected, history, router, ve
 from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 WRONG = "layers that do not sum to tokens x top-k"
 
 

@@ -11,7 +11,7 @@ from tests.operator.routers import PretendRouter
 from tests.operator.world import FIT, KIND, World
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 class Liar(PretendRouter):
@@ -52,7 +52,7 @@ def goes_on(world, tau):
         found = world.kube.get(KIND, world.name)
         return found["status"].get("observedGeneration") == found["metadata"]["generation"]
 
-    wait_for(is_current, "the new generation", 20, lambda: world.status)
+    wait_for(is_current, "the new generation", 60, lambda: world.status)
 
 
 def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, logged):

@@ -11,7 +11,7 @@ from tests.operator.real_fits import OTHER, detected, history, router
 from tests.operator.world import FIT
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 def config_maps(world, name=None):
