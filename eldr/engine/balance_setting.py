@@ -2,7 +2,7 @@
 
 vLLM spreads the tokens of an expert over all its replicas, and so wakes more of them than are needed. With
 ``ELDR_BALANCE=Activations`` every step uses one replica of each expert, chosen so that the rank with most of them has as
-few as possible (METRO [1]_).
+few as possible (METRO [1]_), and EPLB places experts to that end; without replicas that is all there is to do.
 
 References
 ----------
@@ -87,16 +87,10 @@ def problems(config: Any, *, prefill: bool) -> list[str]:
         Whether the engine produces KV.
     """
     parallel, found = config.parallel_config, []
-    # read without defaults, as eldr.engine.compatibility does
-    redundant = parallel.eplb_config.num_redundant_experts
     if prefill:
         found.append("kv_role=kv_producer: prefill steps are bound by computing, where vLLM's choice stays")
     if not parallel.enable_eplb:
-        found.append(
-            "no expert has a second replica to choose: it needs --enable-eplb with num_redundant_experts"
-        )
-    elif not redundant:
-        found.append("num_redundant_experts=0: no expert has a second replica to choose")
+        found.append("experts stay where they are and have no replicas: it needs --enable-eplb")
     if parallel.enable_elastic_ep:
         found.append("enable_elastic_ep: ranks come and go, and with them the experts' places; leave it off")
     if parallel.enable_fault_tolerance:

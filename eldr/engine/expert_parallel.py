@@ -27,7 +27,7 @@ logger = init_logger("vllm.eldr")
 
 
 def start(config: Any, setting: BalanceSetting) -> Balance | None:
-    """Compare the ranks, and balance activations if the setting says so; None if it does not.
+    """Compare the ranks, and balance activations if the setting says so; None if it does not, or there are no replicas to choose.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     RanksDisagreeError
         If versions, settings or maps of experts differ between ranks.
     UnsupportedEngineError
-        If the engine has a layer whose replicas cannot be chosen.
+        If the engine has a layer whose replicas cannot be chosen, or whose experts are placed by somebody else.
     """
     if not config.parallel_config.enable_eplb:
         return None
@@ -59,6 +59,11 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     if why:
         raise UnsupportedEngineError(why)
     if not found:
+        return None
+    if not config.parallel_config.eplb_config.num_redundant_experts:
+        logger.info(
+            "ELDR: no redundant experts: experts are placed by activation, and there is no choice to make"
+        )
         return None
     rules = Rules(
         chooser_for(found[0].maps.logical_replica_count.device, group.world_size),

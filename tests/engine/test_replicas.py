@@ -183,9 +183,9 @@ def test_a_model_without_such_layers_is_refused():
 # --- the start of a worker, in a group of one rank
 
 
-def config_of(*runners, eplb=True):
+def config_of(*runners, eplb=True, redundant=REDUNDANT):
     model = SimpleNamespace(get_num_experts=lambda: EXPERTS, get_num_experts_per_tok=lambda: 2)
-    parallel = SimpleNamespace(enable_eplb=eplb)
+    parallel = SimpleNamespace(enable_eplb=eplb, eplb_config=SimpleNamespace(num_redundant_experts=redundant))
     return SimpleNamespace(
         compilation_config=compilation(*runners), model_config=model, parallel_config=parallel
     )
@@ -219,6 +219,15 @@ def test_off_means_that_nothing_is_attached(ours, group):
     assert expert_parallel.start(config_of(runner), BalanceSetting()) is None
     assert expert_parallel.start(config_of(runner, eplb=False), BalanceSetting()) is None
     assert runner.routed_experts.exchange is None
+
+
+def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ours, group):
+    runner = Runner(0, ours())
+    assert expert_parallel.start(config_of(runner, redundant=0), ON) is None
+    assert runner.routed_experts.exchange is None
+    group.append({"maps": "abc"})
+    with pytest.raises(RanksDisagreeError, match="maps: rank 0 has"):
+        expert_parallel.start(config_of(runner, redundant=0), ON)
 
 
 @pytest.mark.parametrize(

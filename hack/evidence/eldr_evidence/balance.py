@@ -9,6 +9,7 @@ from eldr_evidence import published
 from eldr_evidence.balance_results import EXACT, GREEDY, NONE, OURS, VLLM, Found, Fullest
 from eldr_evidence.balance_study import BATCHES, DECISION, HIDDEN, MODELS
 from eldr_evidence.intervals import interval
+from eldr_evidence.layouts import ACTIVATIONS, ALIKE, DEALT, IN_ORDER, TOKENS
 from eldr_evidence.markdown import listed, section, table
 from eldr_evidence.names import model, policy
 
@@ -39,6 +40,10 @@ def text(found: Found | None) -> str:
         _together(found),
         "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas; METRO's decision is paid:",
         _pool(found),
+        "**Without replicas.** Where experts lie matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
+        "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert "
+        "(`balance: Activations`). *Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order; no step pays for it:",
+        _layouts(found),
         f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_COLLECTIVE} bytes "
         f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_GATHER.bandwidth / 1e9:.0f} GB/s; what a collective takes before its first "
         "byte, some ten microseconds, is more than any of it:",
@@ -175,6 +180,23 @@ def _together(found: Found) -> str:
         cells = (str(interval(changes[choice])) for choice in columns)
         lines.append((told, str(ranks), f"{np.mean(changes['experts']):.2f}", *cells))
     return table(head, lines)
+
+
+def _layouts(found: Found) -> str:
+    columns = (DEALT, TOKENS, ACTIVATIONS, ALIKE)
+    every = found["layouts"]
+    lines = []
+    for name, ranks, batch in dict.fromkeys((one["name"], one["ranks"], one["batch"]) for one in every):
+        seeds = [
+            one["fullest"]
+            for one in every
+            if (one["name"], one["ranks"], one["batch"]) == (name, ranks, batch)
+        ]
+        told = "captured activations" if name == "captured" else model(name)
+        cells = (interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds]) for layout in columns)
+        experts = float(np.mean([one[IN_ORDER] for one in seeds]))
+        lines.append((told, str(ranks), str(batch), f"{experts:.2f}", *map(str, cells)))
+    return table(("model", "ranks", "batch", "in order", *columns), lines)
 
 
 def _pool(found: Found) -> str:

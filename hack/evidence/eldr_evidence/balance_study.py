@@ -30,6 +30,8 @@ from eldr.simulate.setting import Setting
 from eldr.simulate.study import Study, run_study
 from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
 from eldr_evidence.cells import BAND, JSQ, PRIOR
+from eldr_evidence.draws import draw, mean, shares_of
+from eldr_evidence.layouts import layouts
 
 FIGURES = Path(__file__).parents[3] / "docs" / "benchmarks" / "balance.json"
 BATCHES = 8, 16, 32, 64, 128, 256, 512
@@ -74,25 +76,6 @@ class Size:
 
 FULL = Size(4, 40, 800, 20.0, 128)
 SMOKE = Size(1, 3, 120, 0.5, 8)
-
-
-def draw(population: Population, among: Ids, batch: int, draws: int, rng: np.random.Generator) -> list[Ids]:
-    """Return the experts of random steps of random requests: int of shape (batch, n_layers, top_k) each."""
-    if population.steps is None:
-        raise ValueError("population: its single steps are not known")
-    chances = population.chances[among]
-    first = population.n_experts * np.arange(population.n_layers)[:, None]
-    drawn = []
-    for _ in range(draws):
-        records = rng.choice(among, batch, p=chances / chances.sum())
-        cells = population.steps[records, rng.integers(0, population.steps.shape[1], batch)]
-        drawn.append(cells.reshape(batch, population.n_layers, -1).astype(np.int64) - first)
-    return drawn
-
-
-def mean(steps: Sequence[Ids], placements: Sequence[Placement], balance: Balance) -> float:
-    """Return the fullest rank's experts, mean over steps and layers."""
-    return float(np.mean([fullest(ids, placements, balance) for ids in steps]))
 
 
 def as_printed(active: npt.NDArray[np.bool_], placement: Placement, order: Ids) -> int:
@@ -158,9 +141,7 @@ def meeting(name: str, population: Population, ranks: int, size: Size, seed: int
         values: dict[str, list[float]] = {"none": [], "vllm": [], "metro": []}
         for among in groups:
             steps = draw(population, among, MEETING_BATCH, max(3, size.draws // len(groups)), rng)
-            chances = population.chances[among]
-            shares = (chances / chances.sum()) @ -np.expm1(population.logs[among])
-            shares = shares.reshape(population.n_layers, -1)
+            shares = shares_of(population, among)
             by_tokens, ours = (place(shares, MEETING_BATCH, ranks, 1.25, placing) for placing in PLACINGS)
             values["none"].append(mean(steps, place(shares, MEETING_BATCH, ranks, 1.0, "tokens"), "exact"))
             values["vllm"].append(mean(steps, by_tokens, "tokens"))
@@ -215,7 +196,7 @@ def pools(size: Size, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:
     """Run everything."""
-    found: dict[str, Any] = {"seeds": list(seeds), "cells": [], "meeting": []}
+    found: dict[str, Any] = {"seeds": list(seeds), "cells": [], "meeting": [], "layouts": []}
     known = traces.load()
     captured = Captured(known, known.kinds).traffic(0).requests
     for seed in seeds:
@@ -227,6 +208,9 @@ def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:
             population = source.traffic(seed).requests
             found["cells"] += cells(name, population, size, seed)
             found["meeting"].append(meeting(name, population, model.ranks, size, seed))
+            found["layouts"] += layouts(name, population, model.ranks, size.draws, seed)
+        for ranks in (4, 8):
+            found["layouts"] += layouts("captured", captured, ranks, size.draws, seed)
         found["meeting"] += [meeting("captured", captured, ranks, size, seed) for ranks in (4, 8)]
     click.echo("pools", err=True)
     found["pools"] = pools(size, seeds)

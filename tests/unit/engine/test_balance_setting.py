@@ -8,10 +8,9 @@ from eldr.engine import balance_setting, compatibility
 from eldr.engine.balance_setting import BalanceSetting, bound_by_compute
 
 
-def engine(*, lora=None, redundant=32, **parallel):
+def engine(*, lora=None, **parallel):
     fields = {
         "enable_eplb": True,
-        "eplb_config": SimpleNamespace(num_redundant_experts=redundant),
         "enable_elastic_ep": False,
         "enable_fault_tolerance": False,
         "all2all_backend": "allgather_reducescatter",
@@ -42,7 +41,7 @@ def test_a_value_that_means_nothing_is_named(environ, named):
         balance_setting.read(environ)
 
 
-def test_a_decode_engine_with_redundant_experts_is_accepted_on_every_backend_that_goes_by_ids():
+def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_that_goes_by_ids():
     for backend in balance_setting.BACKENDS:
         assert balance_setting.problems(engine(all2all_backend=backend), prefill=False) == []
 
@@ -51,8 +50,11 @@ def test_a_decode_engine_with_redundant_experts_is_accepted_on_every_backend_tha
     ("changes", "prefill", "named"),
     [
         ({}, True, "kv_role=kv_producer: prefill steps are bound by computing"),
-        ({"enable_eplb": False}, False, "no expert has a second replica to choose: it needs --enable-eplb"),
-        ({"redundant": 0}, False, "num_redundant_experts=0"),
+        (
+            {"enable_eplb": False},
+            False,
+            "experts stay where they are and have no replicas: it needs --enable-eplb",
+        ),
         ({"enable_elastic_ep": True}, False, "enable_elastic_ep"),
         ({"enable_fault_tolerance": True}, False, "enable_fault_tolerance"),
         ({"all2all_backend": "moonep"}, False, "all2all_backend=moonep"),
@@ -84,7 +86,7 @@ def test_the_reasons_stand_among_those_of_the_counting():
     config.device_config = SimpleNamespace(device_type="cuda")
     on = BalanceSetting(activations=True)
     (found,) = compatibility.problems(config, 16, "0.32.0", prefill=False, balance=on)
-    assert "no expert has a second replica" in found
+    assert "experts stay where they are" in found
     assert compatibility.problems(config, 16, "0.32.0", prefill=False) == []
 
 

@@ -28,9 +28,21 @@ def test_every_cell_is_there_and_choices_are_in_order(found):
         assert 1 <= one["above"]["greedy"][0] <= one["above"]["greedy"][1], (name, batch, ratio)
 
 
+def test_a_layout_for_all_kinds_gains_less_than_one_for_an_engines_own(found):
+    every = [one["fullest"] for one in found["layouts"]]
+    gain = lambda layout: np.mean([1 - one[layout] / one["in order"] for one in every])  # noqa: E731
+    assert gain("activations") > max(0.0, gain("alike"))
+    assert gain("dealt") > 0
+
+
 def test_the_section_has_its_tables_and_every_number_of_the_paper_a_row(found):
     text = balance.text(found)
-    for title in ("What it may cost", "ELDR across engines, METRO inside", "What ranks tell each other"):
+    for title in (
+        "What it may cost",
+        "ELDR across engines, METRO inside",
+        "Without replicas",
+        "What ranks tell each other",
+    ):
         assert f"**{title}" in text
     assert "nan" not in text
     assert "captured activations" in text
