@@ -38,6 +38,10 @@ SPLIT = {
 BALANCED, VLLM = {"choice": contract.CHOICE_BALANCED}, {"choice": contract.CHOICE_VLLM}
 
 
+def eplb(**changes: object) -> tuple[str, ...]:
+    return ("--enable-expert-parallel", "--enable-eplb", "--eplb-config", json.dumps(EPLB | changes))
+
+
 def setup_of(layout: str, plugin: Path, log: Path) -> Setup:
     return Setup(
         role="decode",
@@ -45,13 +49,7 @@ def setup_of(layout: str, plugin: Path, log: Path) -> Setup:
         saboteur=True,
         plugin=plugin,
         max_len=512,
-        arguments=(
-            *SPLIT[layout],
-            "--enable-expert-parallel",
-            "--enable-eplb",
-            "--eplb-config",
-            json.dumps(EPLB),
-        ),
+        arguments=(*SPLIT[layout], *eplb()),
         env={
             contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
             contract.ENV_BALANCE_CHECK: "1",
@@ -217,18 +215,28 @@ def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
 def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     one_process, reference, environment, plugin, tmp_path, near_ties
 ):
-    """The layout of a decode pool by default: nothing to choose, every expert in one place; and prefill engines of the same kind."""
-    arguments = (*SPLIT["data"], "--enable-expert-parallel")
+    """Every expert in one place: where it was on prefill engines, and on decode engines where EPLB moves it by activation."""
+    lab = {"ELDR_LAB_EXPERT_PARALLEL": "1"}
     setup = Setup(
         role="prefill",
         lease=LEASE,
         plugin=plugin,
         max_len=512,
-        arguments=arguments,
-        env={"ELDR_LAB_EXPERT_PARALLEL": "1"},
+        arguments=(*SPLIT["data"], "--enable-expert-parallel"),
+        env=lab,
+    )
+    moving = replace(
+        setup,
+        role="decode",
+        arguments=(*SPLIT["data"], *eplb(num_redundant_experts=0)),
+        env=lab
+        | {
+            contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
+            "ELDR_LAB_EXPERTS_LOG": str(tmp_path / "experts"),
+        },
     )
     prefill = Engine("prefill-data", setup, environment, tmp_path)
-    decode = Engine("decode-data", replace(setup, role="decode"), environment, tmp_path)
+    decode = Engine("decode-data", moving, environment, tmp_path)
     try:
         for engine in (prefill, decode):
             engine.start()
@@ -238,7 +246,9 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
         with ThreadPoolExecutor(8) as pool:
             exchanges = list(pool.map(lambda prompt: pair.ask(prompt, 24), PROMPTS))
         assert [exchange.generated for exchange in exchanges] == [ids[:24] for ids in one_process]
-        check(Served(decode, pair, exchanges, tmp_path, reference, near_ties), exchanges)
+        check(Served(decode, pair, exchanges, tmp_path / "experts", reference, near_ties), exchanges)
+        assert decode.log.read_text().count("Rearranged experts") >= 1
+        assert "no redundant experts: experts are placed by activation" in decode.log.read_text()
         for engine in (prefill, decode):
             counted = [engine.metric(f"{contract.METRIC_RECORDS}_total", engine=rank) for rank in ("0", "1")]
             assert all(counted), f"{engine.name}: a rank had no request: {counted}"
