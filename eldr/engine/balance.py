@@ -22,6 +22,7 @@ import torch
 from eldr.engine.agreement import digest_of, disagree, table_digest, words
 from eldr.engine.balance_setting import bound_by_compute
 from eldr.engine.compatibility import RanksDisagreeError
+from eldr.engine.kernels import active_of
 
 N_FIGURES = 4
 FULLEST, ALL, FULLEST_VLLM, ALL_VLLM = range(N_FIGURES)
@@ -141,15 +142,10 @@ class LayerBalance:
             return ids
         read = self._read_maps()
         group, maps = self._group, self._maps
-        said = group.add(torch.cat((flags(ids, group.experts), self._words)))
+        said = group.add(torch.cat((active_of(ids, group.experts).to(torch.int32), self._words)))
         self._compare(said[group.experts :], "versions, settings or maps of experts", wait=read)
         used = said[: group.experts] > 0
-        active = (
-            torch.zeros(self.n_experts, dtype=torch.int32, device=ids.device).index_add_(
-                0, self._logical, used.to(torch.int32)
-            )
-            > 0
-        )
+        active = active_of(torch.where(used, self._logical, -1), self.n_experts)
         choice = self._rules.choose(
             active,
             maps.logical_to_physical_map,
@@ -159,8 +155,8 @@ class LayerBalance:
         )
         if self._rules.checked:
             self._check(choice, active)
-        chosen = torch.where(active, choice, -1)
-        self._figures.copy_(torch.cat((_figures(flags(chosen, group.experts), group), _figures(used, group))))
+        chosen = active_of(torch.where(active, choice, -1), group.experts)
+        self._figures.copy_(torch.cat((_figures(chosen, group), _figures(used, group))))
         return torch.where(ids >= 0, choice[self._logical][ids.clamp(min=0).long()], ids).to(ids.dtype)
 
     def _read_maps(self) -> bool:
@@ -214,17 +210,6 @@ def disagreement(why: str) -> str:
     return (
         f"ELDR: {why}. Answers would be wrong without anybody noticing, so the engine ends. Start all ranks with the same image "
         "and the same ELDR_BALANCE; if they are the same, unset it and report this"
-    )
-
-
-def flags(ids: torch.Tensor, experts: int) -> torch.Tensor:
-    """Return 1 where any of some ids is, int32 of shape (experts,); ids outside 0..experts-1 are nowhere."""
-    places = ids.reshape(-1).long()
-    places = torch.where((places >= 0) & (places < experts), places, experts)
-    return (
-        torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
-        .scatter_(0, places, torch.ones_like(places, dtype=torch.int32))[:experts]
-        .contiguous()
     )
 
 

@@ -80,24 +80,6 @@ def lowest_ids(
     return table[:, :ranks]
 
 
-def rank_loads(physical_ids: torch.Tensor, experts_per_rank: int, ranks: int) -> torch.Tensor:
-    """Count the distinct physical experts of each rank among ids of any shape; ids outside 0..P-1 do not count.
-
-    Returns
-    -------
-    Tensor of int64, shape (R,)
-    """
-    return active_of(physical_ids, experts_per_rank * ranks).view(ranks, experts_per_rank).sum(1)
-
-
-def active_of(expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
-    """Return which experts ids of any shape name, bool of shape (n_experts,); ids outside 0..n_experts-1 name none."""
-    ids = expert_ids.reshape(-1).to(torch.int64)
-    named = torch.zeros(n_experts + 1, dtype=torch.bool, device=ids.device)
-    named.index_fill_(0, torch.where((ids >= 0) & (ids < n_experts), ids, n_experts), True)
-    return named[:n_experts]
-
-
 @dataclass(slots=True)
 class _State:
     """A choice, and what improving it needs.

@@ -49,8 +49,8 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
             found = _layers(config)
         except UnsupportedEngineError as error:
             why = str(error)  # said to the other ranks first: none may be left waiting
-    group = get_ep_group()
-    said = _identity(config, setting) | {
+    group, identity = get_ep_group(), _identity(config, setting)
+    said = identity | {
         "layers": str(len(found)),
         "maps": ",".join(_map_digest(layer.maps) for layer in found),
         "refused": why,
@@ -68,7 +68,7 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     rules = Rules(
         chooser_for(found[0].maps.logical_replica_count.device, group.world_size),
         config.model_config.get_num_experts_per_tok(),
-        repr(sorted(_identity(config, setting).items())),
+        repr(sorted(identity.items())),
         checked=setting.checked,
     )
     shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)

@@ -96,6 +96,14 @@ def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Ten
     counts.view(-1).index_add_(0, cells.view(-1), ones)
 
 
+def active_of(expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
+    """Return which experts ids of any shape name, bool of shape (n_experts,); ids outside 0..n_experts-1 name none."""
+    ids = expert_ids.reshape(-1).to(torch.int64)
+    named = torch.zeros(n_experts + 1, dtype=torch.bool, device=ids.device)
+    named.index_fill_(0, torch.where((ids >= 0) & (ids < n_experts), ids, n_experts), True)
+    return named[:n_experts]
+
+
 def active_experts(expert_ids: torch.Tensor, slots: torch.Tensor, n_experts: int) -> torch.Tensor:
     """Count the distinct experts that a step used.
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from eldr.engine.kernels import active_of
+
 
 class GroupUnion:
     """A step over ranks that have different tokens, from one sum when the last layer has routed.
@@ -40,8 +42,8 @@ class GroupUnion:
     ) -> None:
         self._rows = {layer: row for row, layer in enumerate(sorted(layers))}
         self._last = max(layers)
-        self._experts, self._add = experts, add
-        self._used = torch.zeros(len(layers), experts + 1, dtype=torch.int32, device=device)
+        self._add = add
+        self._used = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
         self._own = torch.zeros(1, dtype=torch.int32, device=device)
         self.counts = torch.zeros(len(layers), dtype=torch.int64, device=device)
         self.requests = torch.zeros((), dtype=torch.int64, device=device)
@@ -58,13 +60,8 @@ class GroupUnion:
 
     def take(self, layer: int, ids: torch.Tensor) -> None:
         """Take a layer's experts, of shape (T, K)."""
-        places = ids.reshape(-1).long()
-        places = torch.where((places >= 0) & (places < self._experts), places, self._experts)
-        used = self._used[self._rows[layer]]
-        used.zero_()
-        used.index_fill_(0, places, 1)
+        self._used[self._rows[layer]] = active_of(ids, self._used.shape[1])
         if layer == self._last:
             said = self._add(torch.cat((self._used.view(-1), self._own)))
-            used = said[:-1].view(self._used.shape)[:, : self._experts]
-            self.counts.copy_((used > 0).sum(1))
+            self.counts.copy_((said[:-1].view(self._used.shape) > 0).sum(1))
             self.requests.copy_(said[-1])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from eldr.core.metro import Placement, exact, greedy
 from eldr.core.metro.baselines import active_set, rank_loads, vllm_choice
-from eldr.core.metro.packing import pack, spread
+from eldr.core.metro.packing import activation_weights, pack, spread
 from eldr.simulate.population import Cells
 
 Balance = Literal["tokens", "greedy", "exact"]
@@ -70,14 +70,11 @@ def place(
     n_experts = shares.shape[1]
     slots = -(-round(n_experts * ratio) // ranks) * ranks
     tokens = batch * shares.astype(np.float64)
-    return tuple(
-        Placement(
-            pack(row, slots, ranks) if placing == "tokens" else spread(-np.expm1(-row), slots, ranks),
-            n_experts,
-            ranks,
-        )
-        for row in tokens
-    )
+    if placing == "tokens":
+        held = [pack(row, slots, ranks) for row in tokens]
+    else:
+        held = [spread(activation_weights(row, steps=1), slots, ranks) for row in tokens]
+    return tuple(Placement(row, n_experts, ranks) for row in held)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

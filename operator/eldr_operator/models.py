@@ -243,18 +243,14 @@ class EldrFit(CamelModel):
     @property
     def state(self) -> tuple[str, str]:
         """Status and reason of the condition Succeeded."""
-        for condition in self.status.get("conditions", ()):
-            if condition.get("type") == "Succeeded":
-                return str(condition.get("status", "Unknown")), str(condition.get("reason", "Pending"))
-        return "Unknown", "Pending"
+        said = self._condition("Succeeded")
+        return str(said.get("status", "Unknown")), str(said.get("reason", "Pending"))
 
     @property
     def barred(self) -> str:
         """Reason of the condition Barred; empty while the set may be activated."""
-        for condition in self.status.get("conditions", ()):
-            if condition.get("type") == "Barred" and condition["status"] == "True":
-                return str(condition["reason"])
-        return ""
+        said = self._condition("Barred")
+        return str(said["reason"]) if said.get("status") == "True" else ""
 
     @property
     def is_finished(self) -> bool:
@@ -275,6 +271,10 @@ class EldrFit(CamelModel):
             return CentroidSet.model_validate({"fit": self.name} | self.status)
         except ValidationError:
             return None
+
+    def _condition(self, name: str) -> Mapping[str, Any]:
+        told = self.status.get("conditions", ())
+        return next((condition for condition in told if condition.get("type") == name), {})
 
 
 Figure = Annotated[float, Field(ge=-1e6, le=1e6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from eldr import contract
 from eldr.sim import traces
+from eldr_demo.load import Workload
+from eldr_demo.simulated import replay
 from tests.e2e.conftest import NAME, System, kill, process, traffic
-from tests.e2e.drifting import REFIT, detected, is_active, routing, workload
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
@@ -19,6 +21,22 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 FIT = f"{NAME}-drift-1"
 OTHERS = ("fr", "ru", "manual")
+REFIT = {
+    "minSamples": 300,
+    "drift": {"windowRequests": 100, "windowSeconds": 5, "consecutiveWindows": 2, "coolDownMinutes": 60},
+}
+
+
+def routing(kube: Kube) -> dict[str, Any]:
+    return json.loads(kube.get("ConfigMap", contract.routing_name(NAME))["data"][contract.ROUTING_KEY])
+
+
+def detected(kube: Kube, status: str) -> bool:
+    return kube.condition(contract.KIND_DEPLOYMENT, NAME, "DriftDetected").get("status") == status
+
+
+def is_active(kube: Kube, fit: str) -> bool:
+    return (routing(kube)["active"] or {}).get("fit") == fit
 
 
 def runs(kube: Kube, fit: str) -> bool:
@@ -50,7 +68,7 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
     async with traffic(system, 20.0, logged=True) as load:
         await until(lambda: is_active(kube, f"{NAME}-bootstrap"), "the first set")
         await until(lambda: detected(kube, "False"), "quiet")
-        load.switch(workload(traces.load().split(OTHERS)[0]))
+        load.switch(Workload("drifting", replay(traces.load().split(OTHERS)[0]), logged=True))
         for number, (what, condition) in enumerate(steps):
             await until(condition, what)
             # one that was killed may wait for its restart, longer each time: then it is another's turn

@@ -10,9 +10,10 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from eldr.core.metro import Placement, exact
-from eldr.core.metro.baselines import active_set, rank_loads
+from eldr.core.metro.baselines import active_set
 from eldr.core.metro.packing import activation_weights, pack, spread
 from eldr.engine import balance_torch, balance_triton
+from eldr.engine.kernels import active_of
 
 FORMS = [balance_torch.choose, balance_triton.choose]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]
@@ -132,8 +133,7 @@ def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
         table = torch.zeros(64, 1024, dtype=torch.int64, device="cuda")
         chosen = balance_torch.choose(active, table, table[:, 0], 9, 8)
         assert chosen.shape == (64,)
-        assert balance_torch.rank_loads(chosen, 9, 8).shape == (8,)
-        assert balance_torch.active_of(chosen, 64).shape == (64,)
+        assert active_of(chosen, 72).shape == (72,)
         with pytest.raises(DataDependentOutputException):
             bool(active.any())
 
@@ -141,15 +141,6 @@ def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
 def test_more_ranks_than_bits_are_refused():
     with pytest.raises(ValueError, match="ranks: 33"):
         balance_triton.choose(torch.ones(33).bool(), torch.arange(33)[:, None], torch.ones(33).int(), 1, 33)
-
-
-def test_loads_count_distinct_experts_of_each_rank():
-    _, placement = case(2)
-    rng = np.random.default_rng(0)
-    ids = rng.integers(-1, len(placement.physical_to_logical), (40, 4))
-    got = balance_torch.rank_loads(torch.from_numpy(ids).to(torch.int32), placement.per_rank, placement.ranks)
-    assert got.tolist() == rank_loads(ids, placement).tolist()
-    assert balance_torch.active_of(torch.tensor([[3, -1], [0, 4]]), 4).tolist() == [True, False, False, True]
 
 
 COMPILE = """

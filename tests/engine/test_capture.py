@@ -170,7 +170,7 @@ def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_befor
 
 def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     layers = Layer(2), Layer(0)
-    used = torch.zeros(2, EXPERTS + 1, dtype=torch.int32)
+    used = torch.zeros(2, EXPERTS, dtype=torch.int32)
     used[0, 5] = used[1, [1, 3]] = 1  # by layer number
     other = torch.cat((used.view(-1), torch.tensor([7])))  # and its requests
     step = capture.RoutingCapture(engine(*layers), over=SimpleNamespace(all_reduce=lambda said: said + other))

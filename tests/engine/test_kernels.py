@@ -1,8 +1,10 @@
 """Counting kernels: torch against plain Python, Triton (interpreted) against torch, bit for bit."""
 
+import numpy as np
 import pytest
 import torch
 
+from eldr.core.metro.baselines import active_set
 from eldr.engine import kernels, kernels_triton
 from eldr.engine.kernels import RequestRows
 
@@ -119,3 +121,11 @@ def test_a_full_block_does_not_overflow(tokens, size):
         assert table.itemsize == size
         module.count_blocks(table, ids, slots, tokens)
         assert table[0, :, 0].tolist() == [tokens] * LAYERS
+
+
+def test_ids_name_the_same_experts_as_on_the_host():
+    assert kernels.active_of(torch.tensor([[3, -1], [0, 4]]), 4).tolist() == [True, False, False, True]
+    ids = np.random.default_rng(0).integers(-2, 150, (40, 4))
+    for dtype in torch.int32, torch.int64:
+        named = kernels.active_of(torch.from_numpy(ids).to(dtype), 144)
+        assert named.tolist() == active_set(ids, 144).tolist()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from eldr import contract
 from tests.support import processes
 from tests.support.processes import free_port
 
@@ -280,18 +281,23 @@ class Engine:
                     os.kill(pid, number)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric's samples with these labels."""
-        text = httpx.get(f"{self.url}/metrics", timeout=60).text
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        """Do what :func:`metric` does."""
+        return metric(self.url, name, **labels)
 
     def requests(self) -> float:
         """Return how many requests it works on or keeps waiting."""
         return self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting")
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    """Return the sum of a metric's samples with these labels."""
+    text = httpx.get(f"{url}{contract.PATH_METRICS}", timeout=60).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
 
 
 def _kv_shape(model: Path) -> tuple[int, int, int]:

@@ -12,14 +12,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 from eldr_kube.vllm import vllm_images
 from tests.vllm.conftest import ENV
-from tests.vllm.engines import MODEL, wait_for
+from tests.vllm.engines import MODEL, metric, wait_for
 
 NAME = "ranks"
 CHATS = 12
@@ -72,14 +71,7 @@ class Deployed:
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric's samples on the decode engine."""
-        url = f"http://{self.address(contract.ROLE_DECODE)}:{contract.PORT_ENGINE}{contract.PATH_METRICS}"
-        families = text_string_to_metric_families(httpx.get(url, timeout=60).text)
-        return sum(
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return metric(f"http://{self.address(contract.ROLE_DECODE)}:{contract.PORT_ENGINE}", name, **labels)
 
 
 @pytest.fixture(scope="module")

@@ -51,13 +51,16 @@ class RollBack:
     Parameters
     ----------
     digest : str
-        The set that does not keep its promise.
+        The set.
     to : str or None
         Digest of the set that serves instead; None for no set.
+    returned : bool
+        Whether traffic is again what it was before the set's own, and what served that can serve again.
     """
 
     digest: str
     to: str | None
+    returned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +197,11 @@ def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | N
         return None
     promise = state.promise
     lost = promise.lost >= spec.consecutive_windows and promise.windows <= ON_TRIAL
-    if not lost and not _is_over(state, seen) and state.digest not in state.barred:
+    to = None if seen.previous in state.barred else seen.previous
+    returned = to is not None and state.drift.phase == "Detected" and state.drift.returned
+    if not lost and not returned and state.digest not in state.barred:
         return None
-    return RollBack(state.digest, None if seen.previous in state.barred else seen.previous)
-
-
-def _is_over(state: State, seen: Observation) -> bool:
-    """Tell whether traffic is again what it was before the set's own, and what served that can serve again."""
-    can_serve = seen.previous is not None and seen.previous not in state.barred
-    return can_serve and state.drift.phase == "Detected" and state.drift.returned
+    return RollBack(state.digest, to, returned=returned)
 
 
 def bar(state: State, digest: str) -> State:
@@ -221,7 +220,7 @@ def _verdict(
     if roll_back is not None:
         text = (
             words.returned(acts=acts)
-            if _is_over(state, seen)
+            if roll_back.returned
             else words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
         )
         return Verdict(

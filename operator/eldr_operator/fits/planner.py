@@ -11,7 +11,6 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, cron, meta
-from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import State
 from eldr_operator.fits.candidates import candidates, is_for_model
@@ -89,12 +88,11 @@ def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetim
 
     After a roll-back to no set it is the roll-back: a set of older records has just not kept its promise.
     """
-    active = table.active
-    if active is None and table.reason == ROLLED_BACK:
+    if table.rolled_back_to_none:
         return table.activated_at
     if drift.drift.phase == "Detected":
         return drift.drift.changed
-    return next((fit.spec.since for fit in fits if active is not None and fit.name == active.fit), None)
+    return next((fit.spec.since for fit in fits if _is(fit, table.active)), None)
 
 
 def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
@@ -176,7 +174,7 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object
 
 def _has_just_rolled_back(table: Table, now: datetime) -> bool:
     since = table.activated_at
-    return table.reason == ROLLED_BACK and since is not None and now - since < _FIRST_RETRY
+    return table.rolled_back_to_none and since is not None and now - since < _FIRST_RETRY
 
 
 def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
@@ -200,7 +198,7 @@ def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: da
 def _situation_since(at: Situation) -> datetime | None:
     """Return since when attempts count. A set that was rolled back to none was one more of them that has not helped."""
     table = at.table
-    if table.active is not None or table.reason != ROLLED_BACK:
+    if not table.rolled_back_to_none:
         return table.activated_at
     made = ((fit.finished_at, fit.accepted_set) for fit in at.fits)
     return max((when for when, found in made if found and found.digest not in at.barred), default=None)

@@ -62,18 +62,17 @@ class Lookout:
             if full is not None:
                 self._window[key] = full
         window = self._window.get(key)
-        if (
-            window is not None and window.latest.until > now
-        ):  # the clock was set back: it would be judged again and again
+        if window is not None and window.latest.until > now:
+            # the clock was set back: it would be judged again and again
             del self._window[key]
             window = None
         previous = before.table.previous
+        if previous is not None and previous.k != cr.spec.decode.replicas:
+            previous = None  # it cannot serve
         return Observation(
             digest=None if active is None else active.digest,
             activated=before.table.activated_at,
-            previous=previous.digest
-            if previous is not None and previous.k == cr.spec.decode.replicas
-            else None,
+            previous=None if previous is None else previous.digest,
             pinned=active is not None and cr.spec.centroids.pin == active.fit,
             policy=cr.spec.router.policy,
             baseline=None if active is None else _baseline(before.baselines.get(active.digest)),

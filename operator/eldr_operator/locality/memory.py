@@ -133,10 +133,7 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
     """
     if live is None:
         return ()
-    try:
-        told = salvage.mapping(border.load(live["data"][KEY]))
-    except (KeyError, TypeError, ValueError):
-        told = {}
+    told = _stored(live)
     again = json.loads(json.dumps(_told(found)))
     return tuple(key for key in again if key in told and told[key] != again[key]) if told else (KEY,)
 
@@ -151,15 +148,11 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
         Of the deployment: if the ConfigMap is lost or damaged, the table is made anew, but goes on from the epoch that is
         shown there, because an epoch must never name two tables.
     """
-    data = salvage.mapping((live or {}).get("data"))
     try:
-        table = routing.read(data[contract.ROUTING_KEY])
+        table = routing.read((live or {})["data"][contract.ROUTING_KEY])
     except (KeyError, TypeError, ValueError):
         return _shown(status)
-    try:
-        told = salvage.mapping(border.load(data[KEY]))
-    except (KeyError, TypeError, ValueError):
-        told = {}
+    told = _stored(live)
     if not told:
         return replace(_shown(status), table=table)
     return Memory(
@@ -177,6 +170,13 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
         baselines=salvage.baselines(told.get("baselines")),
         protective=told.get("protective") is True,
     )
+
+
+def _stored(live: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    try:
+        return salvage.mapping(border.load((live or {})["data"][KEY]))
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
 def _shown(status: Mapping[str, Any]) -> Memory:

@@ -9,6 +9,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import border
+from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.locality import salvage
 from eldr_operator.models import CentroidSet, EldrDeployment
 
@@ -39,6 +40,11 @@ class Table:
     activated_at: datetime | None = None
     staged_at: datetime | None = None
     reason: str = ""
+
+    @property
+    def rolled_back_to_none(self) -> bool:
+        """Whether the last set was taken out of use, and no other serves."""
+        return self.active is None and self.reason == ROLLED_BACK
 
     @property
     def sets(self) -> list[CentroidSet]:

@@ -295,11 +295,11 @@ def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_s
     one.look(baseline=with_before(one))
     assert one.window(times=8).roll_back is None
     verdict = one.window(OTHER, 5)
-    assert verdict.roll_back == RollBack("a", "z")
+    assert verdict.roll_back == RollBack("a", "z", returned=True)
     assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
     assert "what was before it has returned: the set before serves again" in verdict.message
     assert one.state.barred == ("a",)
-    assert one.window(SHARES, 3).roll_back == RollBack("a", "z"), "until it has happened"
+    assert one.window(SHARES, 3).roll_back == RollBack("a", "z", returned=False), "until it has happened"
     one.activate("z", previous="a")
     assert one.window(times=12).roll_back is None
     assert one.verdict.status == "False"

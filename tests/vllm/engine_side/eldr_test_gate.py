@@ -1,30 +1,19 @@
-"""A KV connector that moves nothing: it can hold a real engine between a finished pull and the first token.
+"""Holds a real engine between a finished pull and the first token, beside the real transport.
 
-It runs inside the engine, as a child of its MultiConnector beside the real transport, and only where a test asked for it.
-While the file ``closed`` lies in the folder ``ELDR_TEST_GATE``, the scheduler stops in the one place where it has just
-learned that blocks have arrived, before it can schedule the first step of their request, and leaves a file ``pulled``.
+While the file ``closed`` lies in the folder, the scheduler stops in the one place where it has just learned that blocks have
+arrived, before it can schedule the first step of their request, and leaves a file ``pulled``.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    SupportsHMA,
-)
+from eldr_test_connector import Idle
 
 
-class Gate(KVConnectorBase_V1, SupportsHMA):
+class Gate(Idle):
     """Holds the scheduler after a pull."""
-
-    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        self._folder = Path(os.environ["ELDR_TEST_GATE"])
 
     def update_connector_output(self, connector_output: Any) -> None:
         closed = self._folder / "closed"
@@ -32,22 +21,3 @@ class Gate(KVConnectorBase_V1, SupportsHMA):
             (self._folder / "pulled").touch()
             while closed.exists():
                 time.sleep(0.01)
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        return 0, False
-
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None: ...
-
-    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        return KVConnectorMetadata()
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        return False, None
-
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
-
-    def wait_for_layer_load(self, layer_name: str) -> None: ...
-
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None: ...
-
-    def wait_for_save(self) -> None: ...
