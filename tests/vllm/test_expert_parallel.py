@@ -38,18 +38,20 @@ SPLIT = {
 BALANCED, VLLM = {"choice": contract.CHOICE_BALANCED}, {"choice": contract.CHOICE_VLLM}
 
 
-def eplb(**changes: object) -> tuple[str, ...]:
-    return ("--enable-expert-parallel", "--enable-eplb", "--eplb-config", json.dumps(EPLB | changes))
-
-
-def setup_of(layout: str, plugin: Path, log: Path) -> Setup:
+def setup_of(layout: str, plugin: Path, log: Path, **changes: int) -> Setup:
     return Setup(
         role="decode",
         lease=LEASE,
         saboteur=True,
         plugin=plugin,
         max_len=512,
-        arguments=(*SPLIT[layout], *eplb()),
+        arguments=(
+            *SPLIT[layout],
+            "--enable-expert-parallel",
+            "--enable-eplb",
+            "--eplb-config",
+            json.dumps(EPLB | changes),
+        ),
         env={
             contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
             contract.ENV_BALANCE_CHECK: "1",
@@ -215,28 +217,18 @@ def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
 def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     one_process, reference, environment, plugin, tmp_path, near_ties
 ):
-    """Every expert in one place: where it was on prefill engines, and on decode engines where EPLB moves it by activation."""
-    lab = {"ELDR_LAB_EXPERT_PARALLEL": "1"}
+    """The layout of a decode pool by default: nothing to choose, every expert in one place; and prefill engines of the same kind."""
+    arguments = (*SPLIT["data"], "--enable-expert-parallel")
     setup = Setup(
         role="prefill",
         lease=LEASE,
         plugin=plugin,
         max_len=512,
-        arguments=(*SPLIT["data"], "--enable-expert-parallel"),
-        env=lab,
-    )
-    moving = replace(
-        setup,
-        role="decode",
-        arguments=(*SPLIT["data"], *eplb(num_redundant_experts=0)),
-        env=lab
-        | {
-            contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
-            "ELDR_LAB_EXPERTS_LOG": str(tmp_path / "experts"),
-        },
+        arguments=arguments,
+        env={"ELDR_LAB_EXPERT_PARALLEL": "1"},
     )
     prefill = Engine("prefill-data", setup, environment, tmp_path)
-    decode = Engine("decode-data", moving, environment, tmp_path)
+    decode = Engine("decode-data", replace(setup, role="decode"), environment, tmp_path)
     try:
         for engine in (prefill, decode):
             engine.start()
@@ -246,9 +238,7 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
         with ThreadPoolExecutor(8) as pool:
             exchanges = list(pool.map(lambda prompt: pair.ask(prompt, 24), PROMPTS))
         assert [exchange.generated for exchange in exchanges] == [ids[:24] for ids in one_process]
-        check(Served(decode, pair, exchanges, tmp_path / "experts", reference, near_ties), exchanges)
-        assert decode.log.read_text().count("Rearranged experts") >= 1
-        assert "no redundant experts: experts are placed by activation" in decode.log.read_text()
+        check(Served(decode, pair, exchanges, tmp_path, reference, near_ties), exchanges)
         for engine in (prefill, decode):
             counted = [engine.metric(f"{contract.METRIC_RECORDS}_total", engine=rank) for rank in ("0", "1")]
             assert all(counted), f"{engine.name}: a rank had no request: {counted}"
@@ -259,3 +249,37 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     finally:
         for engine in (prefill, decode):
             engine.stop()
+
+
+def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
+    prefill, one_process, reference, environment, plugin, tmp_path, near_ties
+):
+    log = tmp_path / "experts"
+    setup = setup_of("tensor", plugin, log, num_redundant_experts=0, step_interval=64)
+    engine = Engine("moving", setup, environment, tmp_path)
+    engine.start()
+    try:
+        wait_for(engine.ready, "the engine of two ranks", 300, engine.tail)
+        served = Served(engine, Pair(prefill.url, engine.url, NAME), [], log, reference, near_ties)
+        told = "no redundant experts: experts are placed by activation, and there is no choice to make"
+        assert told in engine.log.read_text()
+
+        def alone() -> list[tuple[int, int]]:
+            """Return what either rank loads for a request that is alone, call by call: traffic of one kind."""
+            before = len(served.calls()) if Path(f"{log}.0").exists() else 0
+            assert served.pair.ask(PROMPTS[0], 12).generated == one_process[0][:12]
+            return [(one, other) for _, one, other in served.calls()[before:]]
+
+        in_order = alone()
+        assert "Rearranged experts" not in engine.log.read_text().partition(told)[2]
+        exchanges = serve(served.pair)
+        assert [exchange.generated for exchange in exchanges] == one_process
+        check(served, exchanges)
+        assert engine.log.read_text().count("Rearranged experts") >= 1
+        moved = wait_for(lambda: [ranks] if (ranks := alone()) != in_order else None, "experts to move", 120)[
+            0
+        ]
+        assert [sum(ranks) for ranks in moved] == [sum(ranks) for ranks in in_order]
+        served.pair.close()
+    finally:
+        engine.stop()
