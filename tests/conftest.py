@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from eldr_kube import left
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 
@@ -23,6 +25,17 @@ def _programs() -> None:
         binaries()
     except BinariesUnavailableError as error:
         pytest.skip(f"no control plane here: {error}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Keep what is in the cluster of a test that fails, while it is there."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and cluster is not None:
+        folder = item.config.rootpath / "out" / "failed" / re.sub(r"[^\w.-]+", "-", item.nodeid)
+        report.sections.append((f"Left in the cluster ({call.when})", left.keep(cluster, folder)))
+    return report
 
 
 @pytest.fixture(scope="session")

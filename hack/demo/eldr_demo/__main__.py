@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eldr_demo import kept, left, objects, report
+from eldr_demo import kept, objects, report
 from eldr_demo.engines import Engines
 from eldr_demo.picture import draw
 from eldr_demo.real import RealEngines
 from eldr_demo.run import Demo
 from eldr_demo.simulated import SimulatedEngines
+from eldr_kube import left
 from eldr_kube.cluster import Cluster
 
 

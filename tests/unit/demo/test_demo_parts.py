@@ -1,6 +1,5 @@
 import asyncio
 import io
-import json
 import math
 import re
 import shlex
@@ -17,7 +16,6 @@ from eldr.contract import BATCH_BUCKETS
 from eldr.sim import text, traces
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts, encode_counts
-from eldr_demo import left
 from eldr_demo.answers import Answer, AnswerError, read_stream
 from eldr_demo.arrivals import ClosedLoop, Poisson
 from eldr_demo.compare import STATISTICS, compare
@@ -30,7 +28,6 @@ from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
 from eldr_demo.story import Story
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
-from eldr_kube.cluster import CommandError
 from tests.support.records import make_record
 
 
@@ -354,31 +351,3 @@ async def test_the_story_of_a_shift_is_told():
         in first
     )
     assert second.endswith("fitted: 9.0 % +- 0.5; re-fitted: 8.5 % +- 0.5")
-
-
-def test_a_failed_demo_leaves_logs_and_events(tmp_path):
-    pod = {
-        "metadata": {"namespace": "default", "name": "p"},
-        "spec": {"containers": [{"name": "engine"}, {"name": "odd"}]},
-    }
-
-    class Answers:
-        def kubectl(self, *arguments):
-            if arguments[:3] == ("get", "pods", "-A"):
-                return json.dumps({"items": [pod]})
-            if "logs" in arguments:
-                if "odd" in arguments:
-                    raise CommandError("container odd is waiting to start")
-                return "\n".join(f"line {n}" for n in range(40))
-            return f"{arguments[-1]} of {arguments[3]}"
-
-    said = left.keep(Answers(), tmp_path / "failed")
-    assert sorted(path.name for path in (tmp_path / "failed").iterdir()) == [
-        "events.txt",
-        "objects.yaml",
-        "p.engine.log",
-        "p.odd.log",
-    ]
-    assert "line 39" in said
-    assert "line 3\n" not in said
-    assert "odd is waiting to start" in said

@@ -1,11 +1,10 @@
-"""What a failed demo leaves behind: containers' logs, events and objects."""
+"""What a failed demo or test leaves behind: containers' logs, events and objects."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from eldr_demo import objects
 from eldr_kube.cluster import Cluster, CommandError
 
 _SHOWN = 15
@@ -23,14 +22,17 @@ def keep(cluster: Cluster, folder: Path) -> str:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, arguments in {
-        "events.txt": ("get", "events", "--sort-by=.lastTimestamp"),
-        "objects.yaml": ("get", "eldr,ef,pods,jobs,deployments,statefulsets,configmaps", "-o", "yaml"),
+        "events.txt": ("events", "--sort-by=.lastTimestamp"),
+        "eldr.yaml": ("eldr,ef", "-o", "yaml"),
+        "workloads.yaml": ("pods,jobs,deployments,statefulsets,configmaps", "-o", "yaml"),
     }.items():
-        (folder / name).write_text(_ask(cluster, "-n", objects.NAMESPACE, *arguments))
-    said = [f"kept in {folder}: events.txt, objects.yaml, and the logs of all containers; their last lines:"]
+        (folder / name).write_text(_ask(cluster, "get", "-A", *arguments))
+    said = [
+        f"kept in {folder}: events.txt, eldr.yaml, workloads.yaml, and the logs of all containers; their last lines:"
+    ]
     for namespace, pod, container in _containers(cluster):
         text = _ask(cluster, "-n", namespace, "logs", pod, "-c", container)
-        path = folder / f"{pod}.{container}.log"
+        path = folder / f"{namespace}.{pod}.{container}.log"
         path.write_text(text)
         said += [f"--- {path}", *text.splitlines()[-_SHOWN:]]
     return "\n".join(said)
