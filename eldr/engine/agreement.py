@@ -44,6 +44,11 @@ def words(digest: torch.Tensor) -> torch.Tensor:
     return torch.cat((word, word * word)).to(torch.int32)
 
 
+def is_capturing(device: torch.device) -> bool:
+    """Tell whether a graph is being captured, which must not wait for the device."""
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+
 def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
     """Tell from the sum of all ranks' words whether any differ: bool of shape ()."""
     total = said.to(torch.int64)

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import torch
 
-from eldr.engine.agreement import digest_of, disagree, table_digest, words
+from eldr.engine.agreement import digest_of, disagree, is_capturing, table_digest, words
 from eldr.engine.balance_setting import bound_by_compute
 from eldr.engine.compatibility import RanksDisagreeError
 from eldr.engine.kernels import active_of
@@ -165,7 +165,7 @@ class LayerBalance:
         What a graph replays cannot ask whether anything changed, so a graph holds the reading itself.
         """
         table, count = self._maps.logical_to_physical_map, self._maps.logical_replica_count
-        capturing = table.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        capturing = is_capturing(table.device)
         version = table._version  # noqa: SLF001 - vLLM copies new maps into the same tensor
         if version == self._seen and not capturing:
             return False

@@ -30,6 +30,7 @@ from eldr.engine.messages import BalanceReport, DecodeOrders, StepReport
 from eldr.engine.prefill import scheduled
 from eldr.engine.ring import RingWriter, rings_of
 from eldr.engine.tracking import Ended, Plan, Tracker
+from eldr.engine.watch import MapsWatch
 from eldr.wire import ExpertCounts, encode_counts
 
 logger = init_logger("vllm.eldr")
@@ -76,7 +77,7 @@ class DecodeWorker:
         KV blocks of the engine.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
-    balance : Balance, optional
+    balance : Balance or MapsWatch, optional
         Who chooses replicas, where vLLM does not.
 
     Attributes
@@ -85,7 +86,13 @@ class DecodeWorker:
     """
 
     def __init__(
-        self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool, balance: Balance | None = None
+        self,
+        config: Any,
+        group: CacheGroup,
+        n_blocks: int,
+        *,
+        reports: bool,
+        balance: Balance | MapsWatch | None = None,
     ) -> None:
         self._balance = balance
         self._stats = metrics.EngineStats()

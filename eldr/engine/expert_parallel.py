@@ -22,12 +22,13 @@ from eldr.engine.backend import chooser_for
 from eldr.engine.balance import Balance, Group, Rules
 from eldr.engine.balance_setting import BalanceSetting
 from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.watch import MapsWatch
 
 logger = init_logger("vllm.eldr")
 
 
-def start(config: Any, setting: BalanceSetting) -> Balance | None:
-    """Compare the ranks, and balance activations if the setting says so; None if it does not, or there are no replicas to choose.
+def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
+    """Compare the ranks, and balance activations if the setting says so; None if it does not.
 
     Parameters
     ----------
@@ -60,18 +61,21 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
         raise UnsupportedEngineError(why)
     if not found:
         return None
+    same = repr(sorted(identity.items()))
+    shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)
     if not config.parallel_config.eplb_config.num_redundant_experts:
+        watch = MapsWatch([layer.maps for layer in found], shape, same)
+        replicas.attach(found[0], watch.exchange)
         logger.info(
             "ELDR: no redundant experts: experts are placed by activation, and there is no choice to make"
         )
-        return None
+        return watch
     rules = Rules(
         chooser_for(found[0].maps.logical_replica_count.device, group.world_size),
         config.model_config.get_num_experts_per_tok(),
-        repr(sorted(identity.items())),
+        same,
         checked=setting.checked,
     )
-    shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)
     balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
     balance.try_out()
     for layer, one in zip(found, balance.layers, strict=True):

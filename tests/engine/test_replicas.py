@@ -222,9 +222,13 @@ def test_off_means_that_nothing_is_attached(ours, group):
 
 
 def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ours, group):
-    runner = Runner(0, ours())
-    assert expert_parallel.start(config_of(runner, redundant=0), ON) is None
-    assert runner.routed_experts.exchange is None
+    runners = [Runner(number, ours()) for number in range(LAYERS)]
+    watch = expert_parallel.start(config_of(*runners, redundant=0), ON)
+    ids = torch.tensor([[0, 8], [5, -1]])
+    assert runners[0].routed_experts.exchange(ids, 2) is ids
+    assert [runner.routed_experts.exchange for runner in runners[1:]] == [None] * (LAYERS - 1)
+    assert len(watch.figures) == 0
+    runner = runners[0]
     group.append({"maps": "abc"})
     with pytest.raises(RanksDisagreeError, match="maps: rank 0 has"):
         expert_parallel.start(config_of(runner, redundant=0), ON)

@@ -278,6 +278,13 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
         assert engine.log.read_text().count("Rearranged experts") >= 1
         moved = wait_for(lambda: ranks if (ranks := alone()) != in_order else None, "experts to move", 120)
         assert [sum(ranks) for ranks in moved] == [sum(ranks) for ranks in in_order]
+        (engine.gate / "maps").touch()
+        with pytest.raises(AssertionError, match="EngineCore encountered an issue"):
+            served.pair.ask_decode_only(PROMPTS[0], 8)
+        wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
+        assert (
+            "versions, settings or maps of experts differ. Answers would be wrong" in engine.log.read_text()
+        )
         served.pair.close()
     finally:
         engine.stop()
