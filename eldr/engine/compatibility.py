@@ -79,7 +79,7 @@ def problems(
     if len(several := sorted(set(group_sizes))) > 1:
         # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong
         found.append(
-            f"KV blocks of {', '.join(map(str, several))} tokens: NIXL hands blocks of several sizes over wrongly, and answers change; set "
+            f"KV blocks of {', '.join(map(str, several))} tokens: NIXL was seen to hand blocks of several sizes over wrongly, which changes answers; set "
             "--disable-hybrid-kv-cache-manager on prefill and decode engines"
         )
     if prefill and block_size > MAX_BLOCK_SIZE:

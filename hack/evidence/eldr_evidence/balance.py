@@ -29,7 +29,8 @@ def text(found: Found | None) -> str:
         f"METRO (arXiv 2512.09277): a step waits for the rank that activates most experts, so which replica computes decides how long it takes. {len(fullest.seeds)} seeds of the task "
         "workload, mixed batches, single steps; Qwen3-30B and DeepSeek-V3 on 8 ranks, Qwen3-235B on 4. *None*: no replicas. *vLLM*: replicas placed by tokens as "
         "EPLB does, chosen by vLLM's hash of the token's index. *METRO*: the same replicas, each active expert on one rank, greedily or exactly; and exactly with replicas "
-        "placed by activation. Experts of the fullest rank:",
+        "placed by activation. vLLM's index is that of all the engine's tokens, as where ranks have the same ones; ranks with requests of their own count from 0 each, which changes vLLM's column below a "
+        "batch of 64. Greedy's distance to the optimum is told for replicas placed by tokens; placed by activation it is larger ([benchmark](benchmarks/README.md)). Experts of the fullest rank:",
         _experts(fullest),
         f"**What it may cost.** Microseconds that a layer saves, before the choice is paid: it pays where that is more than the choice takes on a layer (the paper's kernel 17 to 26 us, and a "
         f"small collective where ranks have different requests). Then the change of a step's time with {1e6 * DECISION:.0f} us for each layer, %, replicas placed by activation:",
@@ -42,7 +43,7 @@ def text(found: Found | None) -> str:
         _pool(found),
         "**Without replicas.** Where experts lie matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
         "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert "
-        "(`balance: Activations`). *Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order; no step pays for it:",
+        "(`balance: Activations`). *Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order; steps pay no choice, only the lookup of places that vLLM makes with EPLB:",
         _layouts(found),
         f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_COLLECTIVE} bytes "
         f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_GATHER.bandwidth / 1e9:.0f} GB/s; what a collective takes before its first "

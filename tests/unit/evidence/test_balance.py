@@ -1,6 +1,7 @@
 """A tiny study through everything: what is tested is the machinery, and what holds whatever is drawn."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,3 +110,10 @@ def test_a_study_that_was_not_run_is_told(tmp_path):
     assert "`make bench-balance` has not been run" in balance.text(None)
     write(tmp_path / "some.json", Size(1, 1, 120, 0.2, 4), (0,))
     assert balance_results.read(tmp_path / "some.json")["seeds"] == [0]
+
+
+def test_the_page_holds_what_the_figures_give():
+    page = (Path(__file__).parents[3] / "docs" / "evidence.md").read_text()
+    figures = balance_results.read()
+    assert balance.text(figures).strip() in page
+    assert balance.take(figures) in page
