@@ -296,6 +296,7 @@ class Report(BaseModel):
     imbalance: Figure | None = None
     reduction: Figure | None = None
     active_harms: bool | None = None
+    active_digest: Name | None = None
     baseline: Object | None = None
 
 

@@ -16,7 +16,7 @@ from eldr_operator.drift.judge import ON_TRIAL, RETURNS, is_replaced, judge, tol
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Fits, Promise, Spread, State
+from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Spread, State
 
 DAY = timedelta(days=1)
 LONGEST_COOL_DOWN = DAY
@@ -153,7 +153,7 @@ def _rest(state: State, seen: Observation) -> State:
             "drift": Drift(),
             "promise": Promise(windows=max(ON_TRIAL, state.promise.windows)),
             "protection": known.model_copy(
-                update={"report": seen.harms or known.report, "worse": 0, "calm": 0, "better": 0}
+                update={"report": _said_to_harm(seen) or known.report, "worse": 0, "calm": 0, "better": 0}
             ),
         }
     )
@@ -179,17 +179,28 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
 
 
 def _protect(state: State, seen: Observation, now: datetime) -> State:
-    """Believe a report, once, that says that the active set harms."""
-    protection = state.protection
-    if seen.harms is None or seen.harms == protection.report or state.digest is None:
+    """Believe a report on the active set: once where it harms, and where it does not if protection began before."""
+    protection, report = state.protection, seen.report
+    if report is None or state.digest is None:
+        return state
+    if not report.harms:
+        if not protection.active or protection.since is None or report.finished <= protection.since:
+            return state
+        serves = Protection(since=now, report=protection.report, returns=protection.returns)
+        return state.model_copy(update={"protection": serves, "promise": Promise(windows=ON_TRIAL)})
+    if report.fit == protection.report:
         return state
     active: dict[str, object] = (
         {} if protection.active else {"active": True, "since": now, "calm": 0, "better": 0}
     )
     left = protection.left or state.drift.phase != "Quiet"
     return state.model_copy(
-        update={"protection": protection.model_copy(update={"report": seen.harms, "left": left, **active})}
+        update={"protection": protection.model_copy(update={"report": report.fit, "left": left, **active})}
     )
+
+
+def _said_to_harm(seen: Observation) -> str | None:
+    return seen.report.fit if seen.report is not None and seen.report.harms else None
 
 
 def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:

@@ -32,6 +32,8 @@ LEAST_BATCH = 0.5
 """Of the batch that a prediction assumed: placement saves less in smaller ones, and breaks no promise by that."""
 RETURNS = 2
 """How often a set that was out of service comes back by itself."""
+PROVED = 20
+"""Windows in which such a set did better than chance in service, from which on it may come back as often again."""
 UNSETTLED = timedelta(hours=6)
 """While the mix goes on changing, a fit waits for its end, but no longer than this."""
 _Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
@@ -218,10 +220,12 @@ def _protection(
         if better >= wanted:
             return Protection(since=now, report=protection.report, returns=protection.returns)
         return protection.model_copy(update={"calm": calm, "left": left, "better": better})
-    worse = protection.worse
+    worse, better = protection.worse, protection.better
     if saving is not None:
         worse = worse + 1 if saving.share + _Z * saving.error < 0 else 0
-    update: dict[str, object] = {"worse": worse}
+        better = 0 if worse else better + 1 if saving.share > 0 else better
+    returns = 0 if better >= PROVED else protection.returns
+    update: dict[str, object] = {"worse": worse, "better": min(better, PROVED), "returns": returns}
     if worse >= wanted:
         left = differs or state.drift.phase != "Quiet"
         update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}

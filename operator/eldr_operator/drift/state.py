@@ -153,9 +153,10 @@ class Protection(_Record):
     calm : int
         Consecutive windows that look like the baseline again.
     better : int
-        Consecutive windows in which a set that goes on serving, pinned say, did better than chance.
+        Windows in which it did better than chance: consecutive ones of a set that harms and goes on serving, pinned say; of one
+        that does not harm, all since it did worse.
     returns : int
-        How often the set came back.
+        How often the set came back, and has not proved itself since.
     """
 
     active: bool = False
