@@ -20,7 +20,7 @@ from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Spread, 
 
 DAY = timedelta(days=1)
 LONGEST_COOL_DOWN = DAY
-_BARRED = 128
+_SETS = 128
 """More than `refit.historyLimit` can be: what an EldrFit that exists has made is never forgotten."""
 _KNOWN_SPREAD = 8.0
 
@@ -113,8 +113,8 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        return _rest(state, seen), Verdict("Unknown", "Disabled", words.DISABLED)
-    state = _protect(judge(state, spec, seen), seen, now)
+        return _note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", words.DISABLED)
+    state = _note_harm(_protect(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
         state = bar(state, roll_back.digest)
@@ -127,6 +127,8 @@ def _adopt(state: State, seen: Observation) -> State:
         return state
     # What serves after a roll-back has been on trial before: what it lacks now is a matter of drift.
     tried = state.digest is not None and state.digest in state.barred
+    # One that harmed may do so again: it is active, to tell when its traffic returns, but does not serve until then.
+    harms = seen.digest in state.harmful
     spread = state.spread
     return State(
         digest=seen.digest,
@@ -137,8 +139,10 @@ def _adopt(state: State, seen: Observation) -> State:
             weight=min(spread.weight, _KNOWN_SPREAD),
         ),
         promise=Promise(windows=ON_TRIAL if tried else 0),
+        protection=Protection(active=True, since=seen.activated, left=True) if harms else Protection(),
         fits=state.fits,
         barred=state.barred,
+        harmful=state.harmful,
     )
 
 
@@ -184,7 +188,7 @@ def _protect(state: State, seen: Observation, now: datetime) -> State:
     if report is None or state.digest is None:
         return state
     if not report.harms:
-        if not protection.active or protection.since is None or report.finished <= protection.since:
+        if not protection.active or (protection.since is not None and report.finished <= protection.since):
             return state
         serves = Protection(since=now, report=protection.report, returns=protection.returns)
         return state.model_copy(update={"protection": serves, "promise": Promise(windows=ON_TRIAL)})
@@ -197,6 +201,15 @@ def _protect(state: State, seen: Observation, now: datetime) -> State:
     return state.model_copy(
         update={"protection": protection.model_copy(update={"report": report.fit, "left": left, **active})}
     )
+
+
+def _note_harm(state: State) -> State:
+    """Remember whether the active set harms: it may be active again after another one."""
+    if state.digest is None:
+        return state
+    others = tuple(digest for digest in state.harmful if digest != state.digest)
+    harmful = (*others, state.digest)[-_SETS:] if state.protection.active else others
+    return state.model_copy(update={"harmful": harmful})
 
 
 def _said_to_harm(seen: Observation) -> str | None:
@@ -219,7 +232,7 @@ def bar(state: State, digest: str) -> State:
     """Return it with a set barred: it is not activated by itself any more."""
     if digest in state.barred:
         return state
-    return state.model_copy(update={"barred": (*state.barred, digest)[-_BARRED:]})
+    return state.model_copy(update={"barred": (*state.barred, digest)[-_SETS:]})
 
 
 def _verdict(
@@ -229,10 +242,11 @@ def _verdict(
     harm = _harm(state, spec, seen)
     protective = is_replaced(state, spec, seen)
     if roll_back is not None:
+        follows = words.instead(roll_back.to, seen.policy, state.harmful)
         text = (
-            words.returned(acts=acts)
+            words.returned(follows, acts=acts)
             if roll_back.returned
-            else words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
+            else words.roll_back(follows, seen, spec, acts=acts)
         )
         return Verdict(
             "True",

@@ -208,6 +208,8 @@ class State(_Record):
     fits : Fits
     barred : tuple of str
         Digests of sets that were rolled back, newest last; only a pin brings one back.
+    harmful : tuple of str
+        Digests of sets that harm, or harmed when they were active last.
     """
 
     digest: str | None = None
@@ -220,6 +222,7 @@ class State(_Record):
     protection: Protection = Protection()
     fits: Fits = Fits()
     barred: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as it is persisted."""

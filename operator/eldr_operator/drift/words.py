@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
+from eldr.contract import POLICY_ELDR
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.judge import KEEPS, RETURNS
 from eldr_operator.drift.observation import Observation
@@ -93,22 +95,27 @@ def unusable(window: MaintenanceWindow) -> str:
     )
 
 
-def roll_back(
-    to: str | None, saving: Saving | None, baseline: Baseline | None, spec: DriftSpec, *, acts: bool
-) -> str:
+def instead(to: str | None, policy: str, harmful: Collection[str]) -> str:
+    """Say what follows a set that is taken back."""
+    if to is None:
+        return "no set serves, requests are placed without centroids"
+    if to in harmful and policy == POLICY_ELDR:
+        return "the set before is active again, out of service until it is known not to harm"
+    return "the set before serves again"
+
+
+def roll_back(follows: str, seen: Observation, spec: DriftSpec, *, acts: bool) -> str:
     """Say why a set is taken back, and what serves instead."""
-    instead = "the set before serves again" if to else "no set serves, requests are placed without centroids"
-    done = instead if acts else f"{OBSERVING}; else {instead}"
+    done = follows if acts else f"{OBSERVING}; else {follows}"
     return (
-        f"{_saves(saving, baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
+        f"{_saves(seen.saving, seen.baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
         f"less than {KEEPS:.0%} of the promise: {done}"
     )
 
 
-def returned(*, acts: bool) -> str:
+def returned(follows: str, *, acts: bool) -> str:
     """Say why a set is taken back whose traffic did not last."""
-    instead = "the set before serves again"
-    done = instead if acts else f"{OBSERVING}; else {instead}"
+    done = follows if acts else f"{OBSERVING}; else {follows}"
     return f"the traffic that the set was fitted for is over, and what was before it has returned: {done}"
 
 

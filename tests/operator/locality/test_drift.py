@@ -145,6 +145,9 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert world.routing["policy"] == "JSQ"
     assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
     assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetHarms"] is True
+    world.kube.until_condition(FIT, "first", "Harmful", status="True")
+    wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
+    wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten", 60)
     router(world).kinds = EVEN
     wait_for(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120, lambda: world.status)
     world.condition("CentroidsActive", status="True", reason="Active")
@@ -152,8 +155,11 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("first", 1, "Accepted"),
         ("first", 1, "Protective"),
-        ("first", 1, "ServesAgain"),
+        ("first", 2, "Accepted"),
+        ("first", 2, "Protective"),
+        ("first", 2, "ServesAgain"),
     ]
+    world.kube.until_condition(FIT, "first", "Harmful", status="False")
 
 
 def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):

@@ -434,3 +434,55 @@ def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(life, fits):
                 one.told(f"x-drift-{order.number}", harms=False, minutes=1)
     assert max(out) <= 8
     assert len(made) <= 1
+
+
+def rolled_back_to_what_harmed(harmful, traffic=OTHER, **options):
+    """The set goes out of service, another one comes, breaks its promise, and the first is active again."""
+    one = harmful(**options)
+    one.activate("b", previous="a")
+    assert (one.verdict.harm, one.state.harmful) == (None, ("a",))
+    verdict = one.window(traffic, 3, saving=POOR)
+    assert verdict.roll_back.to == "a"
+    one.activate("a", previous="b")
+    return one
+
+
+def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_back_with_its_traffic(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.verdict.protective
+    assert one.window(OTHER, 3).protective
+    one.window(SHARES, 8, saving=GOOD)
+    assert (one.verdict.protective, one.state.harmful) == (False, ())
+    one.activate("b")
+    assert not one.activate("a").protective
+
+
+def test_what_is_said_of_a_roll_back_to_a_set_that_harmed(harmful):
+    one = harmful()
+    one.activate("b", previous="a")
+    assert "the set before is active again, out of service" in one.window(OTHER, 3, saving=POOR).message
+    decays = harmful(policy=POLICY_MARGINAL)
+    decays.activate("b", previous="a")
+    assert "the set before serves again" in decays.window(OTHER, 3, saving=POOR).message
+
+
+def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.window(OTHER, 30).fit is not None
+    assert not one.told("x-drift-1", harms=False, minutes=1).protective
+    assert one.state.harmful == ()
+
+
+def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service(life):
+    one = life(digest=None)
+    one.state = one.state.model_copy(update={"harmful": ("a", "b")})
+    assert one.look(digest="a", activated=None).protective
+    assert one.state.harmful == ("b", "a")
+    assert not one.told("manual", harms=False).protective
+
+
+def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.look(pinned=True).harm[0] == "PinnedHarms"
+    assert one.window(times=3, saving=GOOD).harm is None
+    assert one.state.harmful == ()
