@@ -34,6 +34,8 @@ RETURNS = 2
 """How often a set that was out of service comes back by itself."""
 PROVED = 20
 """Windows in which such a set did better than chance in service, from which on it may come back as often again."""
+FORGOTTEN = 20
+"""Windows without a lost one after which a saving is lost no longer, though nothing could be measured in them: batches became small, say."""
 UNSETTLED = timedelta(hours=6)
 """While the mix goes on changing, a fit waits for its end, but no longer than this."""
 _Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
@@ -87,7 +89,8 @@ def _drift(
     wanted = spec.consecutive_windows
     if drift.phase == "Detected":
         calm = drift.calm + 1 if scores.calm else 0
-        if calm >= wanted and (drift.cause != "SavingLost" or promise.kept >= wanted):
+        saves = promise.kept >= wanted or promise.since_lost >= FORGOTTEN
+        if calm >= wanted and (drift.cause != "SavingLost" or saves):
             return Drift()
         against = 0.0 if scores.against_change is None else scores.against_change.value
         moves = against >= RAISE
@@ -183,6 +186,10 @@ def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -
 
 def _promise(state: State, seen: Observation, saving: Saving | None, now: datetime) -> Promise:
     promise, baseline = state.promise, seen.baseline
+    since_lost = min(promise.since_lost + 1, FORGOTTEN)
+    promise = promise.model_copy(update={"since_lost": since_lost})
+    if since_lost == FORGOTTEN:
+        promise = promise.model_copy(update={"lost": 0, "lost_since": None})
     if saving is None or baseline is None:
         return promise
     expected = baseline.saving
@@ -202,6 +209,7 @@ def _promise(state: State, seen: Observation, saving: Saving | None, now: dateti
         lost=promise.lost + 1 if lost else 0,
         kept=promise.kept + 1 if saving.share >= wanted else 0,
         lost_since=(promise.lost_since if promise.lost else now) if lost else None,
+        since_lost=0 if lost else since_lost,
     )
 
 

@@ -129,12 +129,15 @@ class Promise(_Record):
         Consecutive ones of them in which the saving was significantly below its share of the promise, and was not below it.
     lost_since : datetime or None
         End of the first lost one.
+    since_lost : int
+        Windows since the last lost one, those included that told nothing.
     """
 
     windows: int = 0
     lost: int = 0
     kept: int = 0
     lost_since: datetime | None = None
+    since_lost: int = 0
 
 
 class Protection(_Record):
