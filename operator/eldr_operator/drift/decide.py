@@ -12,7 +12,7 @@ from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, RETURNS, is_replaced, judge, told
+from eldr_operator.drift.judge import ON_TRIAL, RETURNS, WAITS, is_replaced, judge, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
@@ -262,14 +262,16 @@ def _verdict(
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
     reason, text, order, wake_at = _next_fit(state, spec, seen, now)
-    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.NOT_FOR_ITS_OWN
+    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.waits(state.protection)
     message = f"{what}. {text}"
     return Verdict("True", reason, message, order, None, protective, harm, wake_at)
 
 
 def _waits_for_another(state: State) -> bool:
-    """Tell whether a set that is out of service cannot come back by itself, though traffic is what it was fitted for."""
+    """Tell whether a set that is out of service does not come back by itself, though there is no drift."""
     known = state.protection
+    if known.waited >= WAITS:
+        return True
     return state.drift.phase == "Quiet" and (not known.left or known.returns >= RETURNS)
 
 

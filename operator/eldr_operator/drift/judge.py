@@ -34,6 +34,8 @@ RETURNS = 2
 """How often a set that was out of service comes back by itself."""
 PROVED = 20
 """Windows in which such a set did better than chance in service, from which on it may come back as often again."""
+WAITS = 20
+"""Windows without drift that a set that is out of service waits for its traffic, before another one is fitted."""
 FORGOTTEN = 20
 """Windows without a lost one after which a saving is lost no longer, though nothing could be measured in them: batches became small, say."""
 UNSETTLED = timedelta(hours=6)
@@ -63,6 +65,9 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     if state.protection.active and not protection.active:
         promise = Promise(windows=ON_TRIAL)
     drift = _drift(state, spec, seen, scores, window, promise=promise)
+    if protection.active:
+        waited = 0 if drift.phase == "Detected" else min(protection.waited + 1, WAITS)
+        protection = protection.model_copy(update={"waited": waited})
     # A fit that leaves a harmful set out of service has brought nothing, however calm traffic is.
     calm = scores.calm and drift.phase == "Quiet" and not protection.active
     return state.model_copy(

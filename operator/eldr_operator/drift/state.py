@@ -158,6 +158,8 @@ class Protection(_Record):
     better : int
         Windows in which it did better than chance: consecutive ones of a set that harms and goes on serving, pinned say; of one
         that does not harm, all since it did worse.
+    waited : int
+        Windows out of service since there was drift last.
     returns : int
         How often the set came back, and has not proved itself since.
     """
@@ -169,6 +171,7 @@ class Protection(_Record):
     left: bool = False
     calm: int = 0
     better: int = 0
+    waited: int = 0
     returns: int = 0
 
 

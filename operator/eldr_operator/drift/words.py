@@ -23,7 +23,6 @@ SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
 PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
-NOT_FOR_ITS_OWN = "the active set is out of service, on traffic that it was fitted for"
 HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
 
 
@@ -126,6 +125,13 @@ def protective(protection: Protection) -> str:
     if not protection.left:
         return "; JSQ is in effect until there is another set: traffic is what this one was fitted for"
     return "; JSQ is in effect until there is a better one, or traffic is what this one was fitted for again"
+
+
+def waits(protection: Protection) -> str:
+    """Say why another set is needed without drift."""
+    if protection.left and protection.returns < RETURNS:
+        return "the active set is out of service, on traffic that is neither what it was fitted for nor clearly other"
+    return "the active set is out of service, on traffic that it was fitted for"
 
 
 def _saves(saving: Saving | None, baseline: Baseline | None) -> str:

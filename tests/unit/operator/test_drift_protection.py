@@ -9,6 +9,7 @@ import pytest
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.decide import FitOrder, RollBack
+from eldr_operator.drift.evidence import LEARNS
 from eldr_operator.drift.judge import ON_TRIAL, RETURNS
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
@@ -486,3 +487,30 @@ def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
     assert one.look(pinned=True).harm[0] == "PinnedHarms"
     assert one.window(times=3, saving=GOOD).harm is None
     assert one.state.harmful == ()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_where_traffic_settles_between_what_a_set_was_fitted_for_and_drift_another_is_fitted(life, settled):
+    """It is neither calm, so that the set came back, nor drift, for which there would be a fit."""
+    near = (0.325, 0.225, 0.225, 0.225) if settled else SHARES
+    one = life()
+    one.window(times=LEARNS)
+    one.window(OTHER)
+    one.told("manual")
+    assert one.state.protection.left
+    one.window(n=3000)
+    orders = []
+    for n in range(60):
+        if one.window(near, n=3000).fit is not None:
+            orders.append(n)
+            break
+        assert one.state.drift.phase != "Detected"
+        if not one.verdict.protective:
+            break
+    assert bool(orders) == settled
+    if settled:
+        assert 10 <= orders[0] <= 30
+        assert "neither" in one.verdict.message
+        assert (one.verdict.status, one.verdict.protective) == ("True", True)
+        fit = DriftFit(1, one.now, one.now)
+        assert one.look(fits=(fit,)).reason == "CoolDown"
