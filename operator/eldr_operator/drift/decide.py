@@ -12,16 +12,15 @@ from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, RETURNS, WAITS, is_replaced, judge, told
+from eldr_operator.drift.judge import ON_TRIAL, judge, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.protection import MOST_SETS, believe, is_replaced, note_harm, rest, waits_for_another
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Spread, State
 
 DAY = timedelta(days=1)
 LONGEST_COOL_DOWN = DAY
-_SETS = 128
-"""More than `refit.historyLimit` can be: what an EldrFit that exists has made is never forgotten."""
 _KNOWN_SPREAD = 8.0
 
 
@@ -113,8 +112,8 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        return _note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", words.DISABLED)
-    state = _note_harm(_protect(judge(state, spec, seen), seen, now))
+        return note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", words.DISABLED)
+    state = note_harm(_believe(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
         state = bar(state, roll_back.digest)
@@ -146,19 +145,24 @@ def _adopt(state: State, seen: Observation) -> State:
     )
 
 
+def _believe(state: State, seen: Observation, now: datetime) -> State:
+    """Let a report on the active set count; what it brings back is not on trial."""
+    protection = believe(state, seen, now)
+    comes_back = state.protection.active and not protection.active
+    promise = Promise(windows=ON_TRIAL) if comes_back else state.promise
+    return state.model_copy(update={"protection": protection, "promise": promise})
+
+
 def _rest(state: State, seen: Observation) -> State:
     """Judge nothing. What is known of the set stays: what is read now is no news later, and what served meanwhile is not on trial."""
     if state.digest is None:
         return state
-    known = state.protection
     return state.model_copy(
         update={
             "shown": None,
             "drift": Drift(),
             "promise": Promise(windows=max(ON_TRIAL, state.promise.windows)),
-            "protection": known.model_copy(
-                update={"report": _said_to_harm(seen) or known.report, "worse": 0, "calm": 0, "better": 0}
-            ),
+            "protection": rest(state, seen),
         }
     )
 
@@ -182,40 +186,6 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
     )
 
 
-def _protect(state: State, seen: Observation, now: datetime) -> State:
-    """Believe a report on the active set: once where it harms, and where it does not if protection began before."""
-    protection, report = state.protection, seen.report
-    if report is None or state.digest is None:
-        return state
-    if not report.harms:
-        if not protection.active or (protection.since is not None and report.finished <= protection.since):
-            return state
-        serves = Protection(since=now, report=protection.report, returns=protection.returns)
-        return state.model_copy(update={"protection": serves, "promise": Promise(windows=ON_TRIAL)})
-    if report.fit == protection.report:
-        return state
-    active: dict[str, object] = (
-        {} if protection.active else {"active": True, "since": now, "calm": 0, "better": 0}
-    )
-    left = protection.left or state.drift.phase != "Quiet"
-    return state.model_copy(
-        update={"protection": protection.model_copy(update={"report": report.fit, "left": left, **active})}
-    )
-
-
-def _note_harm(state: State) -> State:
-    """Remember whether the active set harms: it may be active again after another one."""
-    if state.digest is None:
-        return state
-    others = tuple(digest for digest in state.harmful if digest != state.digest)
-    harmful = (*others, state.digest)[-_SETS:] if state.protection.active else others
-    return state.model_copy(update={"harmful": harmful})
-
-
-def _said_to_harm(seen: Observation) -> str | None:
-    return seen.report.fit if seen.report is not None and seen.report.harms else None
-
-
 def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:
     if state.digest is None or seen.pinned:
         return None
@@ -232,7 +202,7 @@ def bar(state: State, digest: str) -> State:
     """Return it with a set barred: it is not activated by itself any more."""
     if digest in state.barred:
         return state
-    return state.model_copy(update={"barred": (*state.barred, digest)[-_SETS:]})
+    return state.model_copy(update={"barred": (*state.barred, digest)[-MOST_SETS:]})
 
 
 def _verdict(
@@ -258,21 +228,13 @@ def _verdict(
         )
     if state.digest is None:
         return Verdict("Unknown", "NoSet", words.NO_SET)
-    if state.drift.phase != "Detected" and not (protective and _waits_for_another(state)):
+    if state.drift.phase != "Detected" and not (protective and waits_for_another(state)):
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
     reason, text, order, wake_at = _next_fit(state, spec, seen, now)
     what = words.detected(state, seen) if state.drift.phase == "Detected" else words.waits(state.protection)
     message = f"{what}. {text}"
     return Verdict("True", reason, message, order, None, protective, harm, wake_at)
-
-
-def _waits_for_another(state: State) -> bool:
-    """Tell whether a set that is out of service does not come back by itself, though there is no drift."""
-    known = state.protection
-    if known.waited >= WAITS:
-        return True
-    return state.drift.phase == "Quiet" and (not known.left or known.returns >= RETURNS)
 
 
 def _quiet(

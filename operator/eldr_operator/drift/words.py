@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 from eldr.contract import POLICY_ELDR
 from eldr_operator.drift.counts import Baseline, Saving
-from eldr_operator.drift.judge import KEEPS, RETURNS
+from eldr_operator.drift.judge import KEEPS
 from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.protection import RETURNS
 from eldr_operator.drift.spec import DriftSpec, MaintenanceWindow
 from eldr_operator.drift.state import Protection, Shown, State
 
