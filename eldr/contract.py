@@ -258,6 +258,7 @@ REPORT_KEY: Final = "report.json"
    "gain": float | null,                  what the new set saves more than the active one, with
    "gain_interval": [low, high] | null,
    "active_harms": bool | null,           whether the interval of the active set's saving lies wholly below minus HARM_MARGIN
+   "active_digest": str | null,           which set that was
    "baseline": BASELINE | null,           null without held-out records with a signature
    "seconds": float}``
 

@@ -83,12 +83,12 @@ def run(job: Job, progress: Progress) -> dict[str, Any]:
         earlier: dict[str, Any] = json.loads(done["data"][contract.REPORT_KEY])
         return earlier
     try:
-        result, before = _fit(job, cluster, progress)
+        result, before, active = _fit(job, cluster, progress)
     except FitError as error:
         report = reports.failed(error.reason, str(error), time.perf_counter() - began)
     else:
         pointer = _write_shards(job, cluster, result)
-        report = reports.as_json(result, judge(result), time.perf_counter() - began, before)
+        report = reports.as_json(result, judge(result), time.perf_counter() - began, before, active)
         report["set"] = pointer
     cluster.create(
         contract.report_name(job.fit), data={contract.REPORT_KEY: json.dumps(report, sort_keys=True)}
@@ -96,7 +96,8 @@ def run(job: Job, progress: Progress) -> dict[str, Any]:
     return report
 
 
-def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Baseline | None]:
+def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Baseline | None, str | None]:
+    """Return what was found, what traffic before looks like to it, and the digest of the set that it was compared with."""
     routing = _routing(job, cluster)
     urls = cluster.router_urls(job.deployment)
     if not urls:
@@ -132,7 +133,8 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Bas
         min_candidates=int(routing.get("min_candidates", 1)),
     )
     result = fit(samples, settings, now=now, active=active, progress=progress)
-    return result, older.baseline(result.centroids)
+    compared = None if active is None else str(routing["active"].get("digest", ""))
+    return result, older.baseline(result.centroids), compared or None
 
 
 def _routing(job: Job, cluster: Cluster) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def run(
         raise click.ClickException(f"{error.reason}: {error}") from error
     data = dump(result.centroids)
     out.write_bytes(data)
-    report = reports.as_json(result, judge(result), time.perf_counter() - began) | {"digest": digest(data)}
+    compared = None if active is None else digest(active.read_bytes())
+    report = reports.as_json(result, judge(result), time.perf_counter() - began, active=compared)
+    report |= {"digest": digest(data)}
     if picture is not None:
         reports.draw(report, picture)
     if as_json:

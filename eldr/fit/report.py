@@ -23,7 +23,11 @@ _BASIS = {
 
 
 def as_json(
-    result: FitResult, verdict: Verdict, seconds: float, before: Baseline | None = None
+    result: FitResult,
+    verdict: Verdict,
+    seconds: float,
+    before: Baseline | None = None,
+    active: str | None = None,
 ) -> dict[str, Any]:
     """Return the report object; :data:`eldr.contract.REPORT_KEY` plus the details of the local command.
 
@@ -35,6 +39,8 @@ def as_json(
         That it took.
     before : Baseline, optional
         What traffic before the change looks like to the new set.
+    active : str, optional
+        Digest of the active set.
     """
     centroids, evaluation = result.centroids, result.evaluation
     return {
@@ -63,7 +69,7 @@ def as_json(
         "tau": None if evaluation is None else evaluation.band.tau,
         "single_candidate": None if evaluation is None else evaluation.band.single,
         "suggested_tau": None if evaluation is None else evaluation.band.suggested,
-        **_predicted(evaluation),
+        **_predicted(evaluation, active),
         "baseline": None
         if result.baseline is None
         else result.baseline.as_json(
@@ -102,7 +108,7 @@ def failed(reason: str, message: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def _predicted(evaluation: Evaluation | None) -> dict[str, Any]:
+def _predicted(evaluation: Evaluation | None, digest: str | None = None) -> dict[str, Any]:
     """Return what the new set and the active one save against JSQ, and what lies between them."""
     new, active, gain = (
         (None, None, None)
@@ -117,6 +123,7 @@ def _predicted(evaluation: Evaluation | None) -> dict[str, Any]:
         "gain": gain and gain.value,
         "gain_interval": gain and [gain.low, gain.high],
         "active_harms": None if evaluation is None else evaluation.active_harms,
+        "active_digest": active and digest,
     }
 
 

@@ -17,6 +17,8 @@ SUCCEEDED = "Succeeded"
 """Of an EldrFit."""
 BARRED = "Barred"
 """Of an EldrFit whose set is not activated by itself any more."""
+HARMFUL = "Harmful"
+"""Of an EldrFit: whether its set harmed when it was active last."""
 
 NO_SET = "none"
 """In ``status.history`` in place of a fit, where a set was taken out of use and no other serves."""

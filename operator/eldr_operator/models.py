@@ -253,6 +253,11 @@ class EldrFit(CamelModel):
         return str(said["reason"]) if said.get("status") == "True" else ""
 
     @property
+    def harms(self) -> bool:
+        """Whether the condition Harmful says that the set harmed when it was active last."""
+        return self._condition("Harmful").get("status") == "True"
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run has a result, good or bad."""
         return self.state[0] != "Unknown"
@@ -296,6 +301,7 @@ class Report(BaseModel):
     imbalance: Figure | None = None
     reduction: Figure | None = None
     active_harms: bool | None = None
+    active_digest: Name | None = None
     baseline: Object | None = None
 
 

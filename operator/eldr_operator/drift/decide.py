@@ -12,16 +12,15 @@ from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, RETURNS, is_replaced, judge, told
+from eldr_operator.drift.judge import ON_TRIAL, judge, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.protection import MOST_SETS, believe, is_replaced, note_harm, rest, waits_for_another
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Fits, Promise, Spread, State
+from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Spread, State
 
 DAY = timedelta(days=1)
 LONGEST_COOL_DOWN = DAY
-_BARRED = 128
-"""More than `refit.historyLimit` can be: what an EldrFit that exists has made is never forgotten."""
 _KNOWN_SPREAD = 8.0
 
 
@@ -113,8 +112,8 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        return _rest(state, seen), Verdict("Unknown", "Disabled", words.DISABLED)
-    state = _protect(judge(state, spec, seen), seen, now)
+        return note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", words.DISABLED)
+    state = note_harm(_believe(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
         state = bar(state, roll_back.digest)
@@ -127,6 +126,8 @@ def _adopt(state: State, seen: Observation) -> State:
         return state
     # What serves after a roll-back has been on trial before: what it lacks now is a matter of drift.
     tried = state.digest is not None and state.digest in state.barred
+    # One that harmed may do so again: it is active, to tell when its traffic returns, but does not serve until then.
+    harms = seen.digest in state.harmful
     spread = state.spread
     return State(
         digest=seen.digest,
@@ -137,24 +138,31 @@ def _adopt(state: State, seen: Observation) -> State:
             weight=min(spread.weight, _KNOWN_SPREAD),
         ),
         promise=Promise(windows=ON_TRIAL if tried else 0),
+        protection=Protection(active=True, since=seen.activated, left=True) if harms else Protection(),
         fits=state.fits,
         barred=state.barred,
+        harmful=state.harmful,
     )
+
+
+def _believe(state: State, seen: Observation, now: datetime) -> State:
+    """Let a report on the active set count; what it brings back is not on trial."""
+    protection = believe(state, seen, now)
+    comes_back = state.protection.active and not protection.active
+    promise = Promise(windows=ON_TRIAL) if comes_back else state.promise
+    return state.model_copy(update={"protection": protection, "promise": promise})
 
 
 def _rest(state: State, seen: Observation) -> State:
     """Judge nothing. What is known of the set stays: what is read now is no news later, and what served meanwhile is not on trial."""
     if state.digest is None:
         return state
-    known = state.protection
     return state.model_copy(
         update={
             "shown": None,
             "drift": Drift(),
             "promise": Promise(windows=max(ON_TRIAL, state.promise.windows)),
-            "protection": known.model_copy(
-                update={"report": seen.harms or known.report, "worse": 0, "calm": 0, "better": 0}
-            ),
+            "protection": rest(state, seen),
         }
     )
 
@@ -178,20 +186,6 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
     )
 
 
-def _protect(state: State, seen: Observation, now: datetime) -> State:
-    """Believe a report, once, that says that the active set harms."""
-    protection = state.protection
-    if seen.harms is None or seen.harms == protection.report or state.digest is None:
-        return state
-    active: dict[str, object] = (
-        {} if protection.active else {"active": True, "since": now, "calm": 0, "better": 0}
-    )
-    left = protection.left or state.drift.phase != "Quiet"
-    return state.model_copy(
-        update={"protection": protection.model_copy(update={"report": seen.harms, "left": left, **active})}
-    )
-
-
 def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:
     if state.digest is None or seen.pinned:
         return None
@@ -208,7 +202,7 @@ def bar(state: State, digest: str) -> State:
     """Return it with a set barred: it is not activated by itself any more."""
     if digest in state.barred:
         return state
-    return state.model_copy(update={"barred": (*state.barred, digest)[-_BARRED:]})
+    return state.model_copy(update={"barred": (*state.barred, digest)[-MOST_SETS:]})
 
 
 def _verdict(
@@ -218,10 +212,11 @@ def _verdict(
     harm = _harm(state, spec, seen)
     protective = is_replaced(state, spec, seen)
     if roll_back is not None:
+        follows = words.instead(roll_back.to, seen.policy, state.harmful)
         text = (
-            words.returned(acts=acts)
+            words.returned(follows, acts=acts)
             if roll_back.returned
-            else words.roll_back(roll_back.to, seen.saving, seen.baseline, spec, acts=acts)
+            else words.roll_back(follows, seen, spec, acts=acts)
         )
         return Verdict(
             "True",
@@ -233,19 +228,13 @@ def _verdict(
         )
     if state.digest is None:
         return Verdict("Unknown", "NoSet", words.NO_SET)
-    if state.drift.phase != "Detected" and not (protective and _waits_for_another(state)):
+    if state.drift.phase != "Detected" and not (protective and waits_for_another(state)):
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
     reason, text, order, wake_at = _next_fit(state, spec, seen, now)
-    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.NOT_FOR_ITS_OWN
+    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.waits(state.protection)
     message = f"{what}. {text}"
     return Verdict("True", reason, message, order, None, protective, harm, wake_at)
-
-
-def _waits_for_another(state: State) -> bool:
-    """Tell whether a set that is out of service cannot come back by itself, though traffic is what it was fitted for."""
-    known = state.protection
-    return state.drift.phase == "Quiet" and (not known.left or known.returns >= RETURNS)
 
 
 def _quiet(

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from eldr_operator.drift.counts import Baseline
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.score import Score, compare, compare_spans, in_groups, pair_dispersion
+from eldr_operator.drift.score import (
+    ALPHA,
+    SIGNALS,
+    Score,
+    compare,
+    compare_spans,
+    in_groups,
+    pair_dispersion,
+)
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Known, Shown, Spread, State
 from eldr_operator.drift.windows import Window
 
+Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
+"""Standard errors beyond which a measured saving is not chance."""
 RAISE = 1.0
 """Score of consecutive windows together from which on traffic has changed."""
 LEANS = 0.3

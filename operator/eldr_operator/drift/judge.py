@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from math import hypot
-from statistics import NormalDist
 
-from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift.counts import Saving
-from eldr_operator.drift.evidence import RAISE, Scores, learn_reference, learn_spread, shown, weigh
+from eldr_operator.drift.evidence import RAISE, Scores, Z, learn_reference, learn_spread, shown, weigh
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.score import ALPHA, SIGNALS
+from eldr_operator.drift.protection import WAITS, is_replaced, watch
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Phase, Promise, Protection, State
+from eldr_operator.drift.state import Drift, Phase, Promise, State
 from eldr_operator.drift.windows import Window
 
 KEEPS = 0.5
@@ -30,11 +29,10 @@ LEAST_STEPS = 100
 """A saving measured on fewer decode steps says nothing."""
 LEAST_BATCH = 0.5
 """Of the batch that a prediction assumed: placement saves less in smaller ones, and breaks no promise by that."""
-RETURNS = 2
-"""How often a set that was out of service comes back by itself."""
+FORGOTTEN = 20
+"""Windows without a lost one after which a saving is lost no longer, though nothing could be measured in them: batches became small, say."""
 UNSETTLED = timedelta(hours=6)
 """While the mix goes on changing, a fit waits for its end, but no longer than this."""
-_Z = NormalDist().inv_cdf(1.0 - ALPHA / SIGNALS)
 
 
 def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
@@ -55,10 +53,13 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     scores = weigh(state, spec, seen, window)
     saving = _measured(state, spec, seen, window.latest.until)
     promise = _promise(state, seen, saving, window.latest.until)
-    protection = _protection(state, spec, saving, scores, window.latest.until)
+    protection = watch(state, spec, saving, scores, window.latest.until)
     if state.protection.active and not protection.active:
         promise = Promise(windows=ON_TRIAL)
     drift = _drift(state, spec, seen, scores, window, promise=promise)
+    if protection.active:
+        waited = 0 if drift.phase == "Detected" else min(protection.waited + 1, WAITS)
+        protection = protection.model_copy(update={"waited": waited})
     # A fit that leaves a harmful set out of service has brought nothing, however calm traffic is.
     calm = scores.calm and drift.phase == "Quiet" and not protection.active
     return state.model_copy(
@@ -85,7 +86,8 @@ def _drift(
     wanted = spec.consecutive_windows
     if drift.phase == "Detected":
         calm = drift.calm + 1 if scores.calm else 0
-        if calm >= wanted and (drift.cause != "SavingLost" or promise.kept >= wanted):
+        saves = promise.kept >= wanted or promise.since_lost >= FORGOTTEN
+        if calm >= wanted and (drift.cause != "SavingLost" or saves):
             return Drift()
         against = 0.0 if scores.against_change is None else scores.against_change.value
         moves = against >= RAISE
@@ -163,12 +165,6 @@ def _logged(drift: Drift, window: Window, *, begins: bool) -> int | None:
     return 0 if begins else (drift.logged or 0) + latest
 
 
-def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
-    """Tell whether JSQ is in effect instead of the set."""
-    harms = state.digest is not None and state.protection.active
-    return harms and seen.policy == POLICY_ELDR and not seen.pinned and spec.mode == "Enabled"
-
-
 def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> Saving | None:
     """Return the measured saving, if it is one of the active set's placement."""
     since = max((at for at in (seen.activated, state.protection.since) if at is not None), default=None)
@@ -181,6 +177,10 @@ def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -
 
 def _promise(state: State, seen: Observation, saving: Saving | None, now: datetime) -> Promise:
     promise, baseline = state.promise, seen.baseline
+    since_lost = min(promise.since_lost + 1, FORGOTTEN)
+    promise = promise.model_copy(update={"since_lost": since_lost})
+    if since_lost == FORGOTTEN:
+        promise = promise.model_copy(update={"lost": 0, "lost_since": None})
     if saving is None or baseline is None:
         return promise
     expected = baseline.saving
@@ -194,35 +194,11 @@ def _promise(state: State, seen: Observation, saving: Saving | None, now: dateti
         return promise
     keeps = KEEPS_WITH_LOAD if seen.policy == POLICY_MARGINAL else KEEPS
     wanted = keeps * expected
-    lost = saving.share + _Z * hypot(saving.error, keeps * baseline.error) < wanted
+    lost = saving.share + Z * hypot(saving.error, keeps * baseline.error) < wanted
     return Promise(
         windows=promise.windows + 1,
         lost=promise.lost + 1 if lost else 0,
         kept=promise.kept + 1 if saving.share >= wanted else 0,
         lost_since=(promise.lost_since if promise.lost else now) if lost else None,
+        since_lost=0 if lost else since_lost,
     )
-
-
-def _protection(
-    state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime
-) -> Protection:
-    protection, wanted = state.protection, spec.consecutive_windows
-    differs = scores.latest is not None and scores.latest.value >= RAISE
-    if protection.active:
-        calm = protection.calm + 1 if scores.calm else 0
-        left = protection.left or differs
-        if left and calm >= wanted and protection.returns < RETURNS:
-            return Protection(since=now, report=protection.report, returns=protection.returns + 1)
-        # Only a set that goes on serving, pinned or under another policy, can be seen to harm no longer.
-        better = protection.better if saving is None else protection.better + 1 if saving.share > 0 else 0
-        if better >= wanted:
-            return Protection(since=now, report=protection.report, returns=protection.returns)
-        return protection.model_copy(update={"calm": calm, "left": left, "better": better})
-    worse = protection.worse
-    if saving is not None:
-        worse = worse + 1 if saving.share + _Z * saving.error < 0 else 0
-    update: dict[str, object] = {"worse": worse}
-    if worse >= wanted:
-        left = differs or state.drift.phase != "Quiet"
-        update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
-    return protection.model_copy(update=update)

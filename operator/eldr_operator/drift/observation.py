@@ -27,6 +27,23 @@ class DriftFit:
     finished: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SetReport:
+    """What a fit said of the active set.
+
+    Parameters
+    ----------
+    fit : str
+    harms : bool
+        Whether the set does worse than JSQ on recent records, beyond doubt.
+    finished : datetime
+    """
+
+    fit: str
+    harms: bool
+    finished: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One look at a deployment.
@@ -49,8 +66,8 @@ class Observation:
         The last full one; the same one may be shown again.
     saving : Saving or None
         Measured now.
-    harms : str or None
-        The fit whose report was the last to say that the active set harms on recent records.
+    report : SetReport or None
+        The last one since it became active.
     fits : tuple of DriftFit
         Those that exist.
     suspended : bool
@@ -73,7 +90,7 @@ class Observation:
     baseline: Baseline | None = None
     window: Window | None = None
     saving: Saving | None = None
-    harms: str | None = None
+    report: SetReport | None = None
     fits: tuple[DriftFit, ...] = ()
     suspended: bool = False
     busy: str | None = None

@@ -129,12 +129,15 @@ class Promise(_Record):
         Consecutive ones of them in which the saving was significantly below its share of the promise, and was not below it.
     lost_since : datetime or None
         End of the first lost one.
+    since_lost : int
+        Windows since the last lost one, those included that told nothing.
     """
 
     windows: int = 0
     lost: int = 0
     kept: int = 0
     lost_since: datetime | None = None
+    since_lost: int = 0
 
 
 class Protection(_Record):
@@ -153,9 +156,12 @@ class Protection(_Record):
     calm : int
         Consecutive windows that look like the baseline again.
     better : int
-        Consecutive windows in which a set that goes on serving, pinned say, did better than chance.
+        Windows in which it did better than chance: consecutive ones of a set that harms and goes on serving, pinned say; of one
+        that does not harm, all since it did worse.
+    waited : int
+        Windows out of service since there was drift last.
     returns : int
-        How often the set came back.
+        How often the set came back, and has not proved itself since.
     """
 
     active: bool = False
@@ -165,6 +171,7 @@ class Protection(_Record):
     left: bool = False
     calm: int = 0
     better: int = 0
+    waited: int = 0
     returns: int = 0
 
 
@@ -207,6 +214,8 @@ class State(_Record):
     fits : Fits
     barred : tuple of str
         Digests of sets that were rolled back, newest last; only a pin brings one back.
+    harmful : tuple of str
+        Digests of sets that harm, or harmed when they were active last.
     """
 
     digest: str | None = None
@@ -219,6 +228,7 @@ class State(_Record):
     protection: Protection = Protection()
     fits: Fits = Fits()
     barred: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return it as it is persisted."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
+from eldr.contract import POLICY_ELDR
 from eldr_operator.drift.counts import Baseline, Saving
-from eldr_operator.drift.judge import KEEPS, RETURNS
+from eldr_operator.drift.judge import KEEPS
 from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.protection import RETURNS
 from eldr_operator.drift.spec import DriftSpec, MaintenanceWindow
 from eldr_operator.drift.state import Protection, Shown, State
 
@@ -21,7 +24,6 @@ SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
 PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
-NOT_FOR_ITS_OWN = "the active set is out of service, on traffic that it was fitted for"
 HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
 
 
@@ -93,22 +95,27 @@ def unusable(window: MaintenanceWindow) -> str:
     )
 
 
-def roll_back(
-    to: str | None, saving: Saving | None, baseline: Baseline | None, spec: DriftSpec, *, acts: bool
-) -> str:
+def instead(to: str | None, policy: str, harmful: Collection[str]) -> str:
+    """Say what follows a set that is taken back."""
+    if to is None:
+        return "no set serves, requests are placed without centroids"
+    if to in harmful and policy == POLICY_ELDR:
+        return "the set before is active again, out of service until it is known not to harm"
+    return "the set before serves again"
+
+
+def roll_back(follows: str, seen: Observation, spec: DriftSpec, *, acts: bool) -> str:
     """Say why a set is taken back, and what serves instead."""
-    instead = "the set before serves again" if to else "no set serves, requests are placed without centroids"
-    done = instead if acts else f"{OBSERVING}; else {instead}"
+    done = follows if acts else f"{OBSERVING}; else {follows}"
     return (
-        f"{_saves(saving, baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
+        f"{_saves(seen.saving, seen.baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
         f"less than {KEEPS:.0%} of the promise: {done}"
     )
 
 
-def returned(*, acts: bool) -> str:
+def returned(follows: str, *, acts: bool) -> str:
     """Say why a set is taken back whose traffic did not last."""
-    instead = "the set before serves again"
-    done = instead if acts else f"{OBSERVING}; else {instead}"
+    done = follows if acts else f"{OBSERVING}; else {follows}"
     return f"the traffic that the set was fitted for is over, and what was before it has returned: {done}"
 
 
@@ -119,6 +126,13 @@ def protective(protection: Protection) -> str:
     if not protection.left:
         return "; JSQ is in effect until there is another set: traffic is what this one was fitted for"
     return "; JSQ is in effect until there is a better one, or traffic is what this one was fitted for again"
+
+
+def waits(protection: Protection) -> str:
+    """Say why another set is needed without drift."""
+    if protection.left and protection.returns < RETURNS:
+        return "the active set is out of service, on traffic that is neither what it was fitted for nor clearly other"
+    return "the active set is out of service, on traffic that it was fitted for"
 
 
 def _saves(saving: Saving | None, baseline: Baseline | None) -> str:

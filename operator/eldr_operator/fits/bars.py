@@ -1,7 +1,7 @@
-"""Sets that are not activated by themselves any more, as it stands on the fits that made them. Pure.
+"""Sets that are not activated by themselves any more, and sets that harm, as it stands on the fits that made them. Pure.
 
-The operator's memory holds them too; but it may be lost or damaged, and a set that was taken out of use must not come back
-by that.
+The operator's memory holds them too; but it may be lost or damaged, and a set that was taken out of use or of service must
+not come back by that.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from eldr_operator.conditions import BARRED, ROLLED_BACK, Condition, merged
+from eldr_operator.conditions import BARRED, HARMFUL, ROLLED_BACK, Condition, merged
 from eldr_operator.models import EldrFit
 
 Object = dict[str, Any]
 
+_HARMS = Condition(
+    HARMFUL,
+    "True",
+    "SavesLess",
+    "the set saves less than placement by load would: with policy ELDR it is out of service where it is active, until its traffic returns"
+    " or a fit reports that it does not harm",
+)
+_HARMS_NO_LONGER = Condition(
+    HARMFUL, "False", "InService", "the set harmed, and does not any longer as far as is known"
+)
 _STAYS = "it is not activated again by itself; spec.centroids.pin of the EldrDeployment can"
 
 
@@ -28,18 +38,27 @@ def recalled(fits: Iterable[EldrFit], barred: tuple[str, ...]) -> tuple[str, ...
     barred : tuple of str
         As the memory has them, the newest last.
     """
-    told = [
-        (fit.finished_at, found.digest)
-        for fit in fits
-        if fit.barred and (found := fit.accepted_set) is not None
-    ]
-    return (*(digest for _, digest in sorted(told) if digest not in barred), *barred)
+    return _recalled((fit for fit in fits if fit.barred), barred)
+
+
+def recalled_harm(fits: Iterable[EldrFit], harmful: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the digests of sets that harm, in the same way."""
+    return _recalled((fit for fit in fits if fit.harms), harmful)
+
+
+def _recalled(fits: Iterable[EldrFit], known: tuple[str, ...]) -> tuple[str, ...]:
+    told = [(fit.finished_at, found.digest) for fit in fits if (found := fit.accepted_set) is not None]
+    return (*(digest for _, digest in sorted(told) if digest not in known), *known)
 
 
 def marks(
-    fits: Iterable[EldrFit], barred: Collection[str], refused: Mapping[str, str], now: datetime
+    fits: Iterable[EldrFit],
+    barred: Collection[str],
+    refused: Mapping[str, str],
+    harmful: Collection[str],
+    now: datetime,
 ) -> Iterator[tuple[EldrFit, Object]]:
-    """Yield each fit that does not tell yet that its set is barred, and its new status.
+    """Yield each fit that does not tell yet what is known of its set, and its new status.
 
     Parameters
     ----------
@@ -48,17 +67,28 @@ def marks(
         Digests.
     refused : mapping of str to str
         Digests of those that no router can load, and why; the others were rolled back.
+    harmful : collection of str
+        Digests.
     now : datetime
     """
     for fit in fits:
         found = fit.accepted_set
-        if found is None or found.digest not in barred or fit.barred:
+        if found is None:
             continue
-        why = refused.get(found.digest)
-        if why is None:
-            condition = Condition(BARRED, "True", ROLLED_BACK, f"the set was taken out of use: {_STAYS}")
-        else:
-            condition = Condition(BARRED, "True", "Refused", f"{why}: {_STAYS}")
-        others = fit.status.get("conditions", ())
-        made = merged(others, [condition], fit.metadata.generation, now)
-        yield fit, fit.status | {"conditions": [*others, *made]}
+        news = []
+        if found.digest in barred and not fit.barred:
+            news.append(_bar(refused.get(found.digest)))
+        if (found.digest in harmful) != fit.harms:
+            news.append(_HARMS_NO_LONGER if fit.harms else _HARMS)
+        if news:
+            before = fit.status.get("conditions", ())
+            types = {condition.type for condition in news}
+            others = [condition for condition in before if condition.get("type") not in types]
+            made = merged(before, news, fit.metadata.generation, now)
+            yield fit, fit.status | {"conditions": [*others, *made]}
+
+
+def _bar(why: str | None) -> Condition:
+    if why is None:
+        return Condition(BARRED, "True", ROLLED_BACK, f"the set was taken out of use: {_STAYS}")
+    return Condition(BARRED, "True", "Refused", f"{why}: {_STAYS}")

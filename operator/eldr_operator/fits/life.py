@@ -163,6 +163,7 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
             "weighting": border.text(found.weighting, 64),
             "predictedReductionPercent": _decimal(found.reduction and found.reduction * 100, 1),
             "activeSetHarms": found.active_harms,
+            "activeSetDigest": found.active_digest,
         }
         status |= {key: value for key, value in figures.items() if value is not None}
     return status

@@ -9,7 +9,7 @@ from typing import Any
 
 from eldr_operator.drift import windows
 from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
-from eldr_operator.drift.observation import DriftFit, Observation
+from eldr_operator.drift.observation import DriftFit, Observation, SetReport
 from eldr_operator.fits.candidates import candidates
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality.memory import Memory
@@ -78,7 +78,7 @@ class Lookout:
             baseline=None if active is None else _baseline(before.baselines.get(active.digest)),
             window=window,
             saving=most_telling([view.saving for view in views if view.saving is not None]),
-            harms=_harms(fits, before.table.activated_at),
+            report=None if active is None else _report(fits, active.digest, before.table.activated_at),
             fits=tuple(filter(None, (_caused(cr, fit) for fit in fits))),
             busy=_busy(cr, fits, before),
             samples=sum(view.samples for view in views),
@@ -100,17 +100,18 @@ def _baseline(stored: Mapping[str, Any] | None) -> Baseline | None:
         return None  # of another version; the next fit stores one that can be read
 
 
-def _harms(fits: Sequence[EldrFit], activated: datetime | None) -> str | None:
-    """Return the last fit that held recent records against the active set and found that it harms."""
+def _report(fits: Sequence[EldrFit], digest: str, activated: datetime | None) -> SetReport | None:
+    """Return what the last fit said that held recent records against this very set."""
     said = [
-        (fit.finished_at, fit.name)
+        SetReport(fit.name, harms, fit.finished_at)
         for fit in fits
         if fit.is_finished
-        and fit.status.get("activeSetHarms")
+        and fit.status.get("activeSetDigest") == digest
+        and isinstance(harms := fit.status.get("activeSetHarms"), bool)
         and activated is not None
         and fit.finished_at > activated
     ]
-    return max(said)[1] if said else None
+    return max(said, key=lambda one: (one.finished, one.fit), default=None)
 
 
 def _caused(cr: EldrDeployment, fit: EldrFit) -> DriftFit | None:

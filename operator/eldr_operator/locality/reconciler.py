@@ -81,7 +81,9 @@ class Locality:
         self._tell_lost(cr, memory.lost(found, known), now)
         before = await self._with_baselines(cr, known.not_after(now))
         barred = bars.recalled(all_fits, before.drift.barred)
-        before = replace(before, drift=before.drift.model_copy(update={"barred": barred}))
+        harmful = bars.recalled_harm(all_fits, before.drift.harmful)
+        known_sets = {"barred": barred, "harmful": harmful}
+        before = replace(before, drift=before.drift.model_copy(update=known_sets))
         seen = self._lookout.look(cr, all_fits, before, views, now)
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
@@ -151,7 +153,8 @@ class Locality:
             if given_up is not None
             else {}
         )
-        for fit, status in bars.marks(all_fits, look.drift.barred, refused_sets, now):
+        drift = look.drift
+        for fit, status in bars.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
         created = await self._runs.carry_out(cr, plan, all_fits)

@@ -136,7 +136,8 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     up(world, policy="ELDR")
     router(world).kinds = OTHER
     detected(world, status="True")
-    world.report("x-drift-1", verdict="Rejected", reason="NotBetter", active_harms=True)
+    about = {"active_harms": True, "active_digest": world.routing["active"]["digest"]}
+    world.report("x-drift-1", verdict="Rejected", reason="NotBetter", **about)
     condition = world.kube.until_condition(
         KIND, "x", "CentroidsActive", seconds=120, status="False", reason="Protective"
     )
@@ -144,6 +145,9 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert world.routing["policy"] == "JSQ"
     assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
     assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetHarms"] is True
+    world.kube.until_condition(FIT, "first", "Harmful", status="True")
+    wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
+    wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten", 60)
     router(world).kinds = EVEN
     wait_for(lambda: world.routing["policy"] == "ELDR", "the set in service again", 120, lambda: world.status)
     world.condition("CentroidsActive", status="True", reason="Active")
@@ -151,8 +155,29 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("first", 1, "Accepted"),
         ("first", 1, "Protective"),
-        ("first", 1, "ServesAgain"),
+        ("first", 2, "Accepted"),
+        ("first", 2, "Protective"),
+        ("first", 2, "ServesAgain"),
     ]
+    world.kube.until_condition(FIT, "first", "Harmful", status="False")
+
+
+def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
+    up(world, policy="ELDR", drift=DRIFT | {"coolDownMinutes": 60})
+    about = {"verdict": "Rejected", "reason": "NotBetter", "active_digest": world.routing["active"]["digest"]}
+    world.fit("other")
+    world.report("other", active_harms=True, **about | {"active_digest": "sha256:other"})
+    world.kube.until_condition(FIT, "other", "Succeeded", status="False", reason="Rejected")
+    world.fit("harms")
+    wait_for(lambda: world.kube.find("Job", "harms"), "a pass that has seen the other's result", 60)
+    assert world.routing["policy"] == "ELDR"
+    world.report("harms", active_harms=True, **about)
+    wait_for(lambda: world.routing["policy"] == "JSQ", "out of service", 60, lambda: world.status)
+    world.report("x-drift-1", active_harms=False, **about)
+    wait_for(lambda: world.routing["policy"] == "ELDR", "in service again", 60, lambda: world.status)
+    assert world.active() == "first"
+    wait_for(lambda: len(world.status["history"]) == 3, "all of it told", 60, lambda: world.status)
+    assert [entry["reason"] for entry in world.status["history"]] == ["Accepted", "Protective", "ServesAgain"]
 
 
 def test_a_killed_operator_goes_on_where_it_was(operator, world):

@@ -92,6 +92,8 @@ def test_a_fit_of_new_traffic_stores_how_what_was_before_looks_to_its_set(world)
     first = run(replace(JOB, fit="first"), silent)
     world[contract.routing_name("d")] = {"data": {contract.ROUTING_KEY: json.dumps({"active": first["set"]})}}
     report = run(replace(JOB, since=now - 3600, before=now - 7200), silent)
+    assert first["active_digest"] is None
+    assert report["active_digest"] == first["set"]["digest"], "what it was compared with"
     before = report["baseline"]["before"]
     assert before["requests"] == sum(before["clusters"]) == sum(before["similarity"]) == 150
     assert len(before["clusters"]) == 4

@@ -7,7 +7,7 @@ from datetime import timedelta
 from eldr.contract import POLICY_ELDR, SIMILARITY_BINS
 from eldr_operator.drift.counts import Baseline, Counts, Saving
 from eldr_operator.drift.decide import decide
-from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.observation import Observation, SetReport
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
 from eldr_operator.drift.windows import Span, Window
@@ -54,6 +54,12 @@ class Life:
         # killed before the state was persisted: the same look at the same state says the same
         assert decide(before, self.spec, self.seen, self.now) == again
         return self.verdict
+
+    def told(self, fit, *, harms=True, minutes=0.0):
+        """Let a fit that finishes say whether the active set harms; returns the verdict."""
+        return self.look(
+            minutes, report=SetReport(fit, harms=harms, finished=self.now + timedelta(minutes=minutes))
+        )
 
     def window(self, shares=SHARES, times=1, n=500, minutes=5.0, **changes):
         """Let windows pass; returns the last verdict."""

@@ -3,8 +3,8 @@
 from eldr_operator.fits import bars
 
 
-def marked(fit, barred, now, refused=()):
-    ((found, status),) = bars.marks([fit], barred, dict(refused), now)
+def marked(fit, barred, now, refused=(), harmful=()):
+    ((found, status),) = bars.marks([fit], barred, dict(refused), harmful, now)
     assert found is fit
     return fit.model_copy(update={"status": status})
 
@@ -13,7 +13,7 @@ def test_what_was_marked_is_recalled(make_fit, now):
     fit = marked(make_fit("a"), ["sha256:a"], now)
     assert (fit.barred, fit.state) == ("RolledBack", ("True", "Accepted"))
     assert fit.status["conditions"][1]["lastTransitionTime"] == "2026-11-21T12:00:00Z"
-    assert list(bars.marks([fit], ["sha256:a"], {}, now)) == [], "once"
+    assert list(bars.marks([fit], ["sha256:a"], {}, (), now)) == [], "once"
     assert bars.recalled([fit], ()) == ("sha256:a",)
     assert bars.recalled([fit], ("sha256:a", "sha256:b")) == ("sha256:a", "sha256:b")
     assert bars.recalled([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
@@ -21,7 +21,7 @@ def test_what_was_marked_is_recalled(make_fit, now):
 
 def test_only_the_fits_of_barred_sets_are_marked(make_fit, now):
     fits = [make_fit("a"), make_fit("b", "Rejected"), make_fit("c", "Running"), make_fit("d", "Pending")]
-    assert list(bars.marks(fits, ["sha256:b", "sha256:z"], {}, now)) == []
+    assert list(bars.marks(fits, ["sha256:b", "sha256:z"], {}, ("sha256:y",), now)) == []
     assert bars.recalled(fits, ("sha256:z",)) == ("sha256:z",)
 
 
@@ -31,3 +31,23 @@ def test_why_a_set_was_refused_is_told(make_fit, now):
     assert fit.status["conditions"][1]["message"].startswith(
         "no router can load it: shape differs: it is not"
     )
+
+
+def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit, now):
+    fit = marked(make_fit("a"), [], now, harmful=["sha256:a"])
+    assert (fit.harms, fit.barred, fit.state) == (True, "", ("True", "Accepted"))
+    assert list(bars.marks([fit], [], {}, ["sha256:a"], now)) == [], "once"
+    assert bars.recalled_harm([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
+    assert bars.recalled([fit], ()) == ()
+    over = marked(fit, [], now, harmful=["sha256:b"])
+    assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Harmful"]
+    assert not over.harms
+    assert list(bars.marks([over], [], {}, [], now)) == []
+    assert bars.recalled_harm([over], ()) == ()
+
+
+def test_a_set_that_harms_and_is_barred_says_both(make_fit, now):
+    fit = marked(make_fit("a"), ["sha256:a"], now, harmful=["sha256:a"])
+    assert (fit.harms, fit.barred) == (True, "RolledBack")
+    assert not marked(fit, ["sha256:a"], now).harms
+    assert marked(fit, ["sha256:a"], now).barred == "RolledBack"

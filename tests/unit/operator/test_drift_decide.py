@@ -9,7 +9,7 @@ from eldr.contract import POLICY_MARGINAL, SIMILARITY_BINS
 from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.evidence import LEARNS
-from eldr_operator.drift.judge import ON_TRIAL
+from eldr_operator.drift.judge import FORGOTTEN, ON_TRIAL
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
@@ -412,3 +412,27 @@ def test_a_change_neither_becomes_what_is_expected_nor_passes_for_bursts(now, ca
     number = next((n for n in range(1, 31) if window(then).status == "True"), None)
     assert number is not None, one.verdict
     assert number <= 16
+
+
+def test_a_saving_that_was_lost_and_cannot_be_measured_any_more_is_no_drift_for_ever(life):
+    """Batches become too small to judge by, or there are no decode steps at all."""
+    one = life()
+    predicted = Baseline(one.baseline.counts, 0.1, 0.08, 0.12, batch=16)
+    one.window(times=ON_TRIAL + 2, baseline=predicted)
+    one.window(times=3, saving=POOR)
+    assert (one.verdict.status, one.state.drift.cause) == ("True", "SavingLost")
+    small = replace(POOR, batch=3)
+    assert one.window(times=FORGOTTEN - 1, saving=small).status == "True"
+    assert one.window(times=2, saving=small).status == "False"
+    assert one.window(times=10, saving=small).status == "False", "what was lost then is no news"
+    assert one.state.fits.fruitless == 0
+    assert one.window(times=3, saving=POOR).status == "True", "this is"
+
+
+def test_a_saving_that_is_lost_now_and_then_stays_drift(life):
+    one = life()
+    one.window(times=ON_TRIAL + 2)
+    one.window(times=3, saving=POOR)
+    for _ in range(5):
+        one.window(times=FORGOTTEN - 5, saving=None)
+        assert one.window(saving=POOR).status == "True"

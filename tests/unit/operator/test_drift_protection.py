@@ -9,8 +9,10 @@ import pytest
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.decide import FitOrder, RollBack
-from eldr_operator.drift.judge import ON_TRIAL, RETURNS
+from eldr_operator.drift.evidence import LEARNS
+from eldr_operator.drift.judge import ON_TRIAL
 from eldr_operator.drift.observation import DriftFit
+from eldr_operator.drift.protection import RETURNS
 from eldr_operator.drift.spec import DriftSpec
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life, counts
 
@@ -203,9 +205,10 @@ def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another(lif
 def test_fits_of_a_set_that_harms_on_quiet_traffic_are_bounded(life):
     one = life()
     one.window(times=5)
+    one.told("manual")
     fits, orders = (), []
     for _ in range(2 * 48):
-        found = one.window(minutes=30, harms="manual").fit
+        found = one.window(minutes=30).fit
         if found is not None:
             orders.append(one.now)
             fits = (*fits, DriftFit(found.number, one.now, one.now))
@@ -238,12 +241,12 @@ def test_a_report_takes_the_set_out_of_service_once(harmful, life):
     one.window(times=5)
     one.window(OTHER, 3)
     assert not one.verdict.protective
-    assert one.look(harms="x-drift-1").protective
+    assert one.told("x-drift-1").protective
     one.window(SHARES, 8)
     assert not one.verdict.protective
     assert not one.window(SHARES, 3).protective
     one.window(OTHER, 3)
-    assert one.look(harms="x-drift-2").protective
+    assert one.told("x-drift-2").protective
 
 
 def test_marginal_union_lets_its_prior_decay_instead(harmful):
@@ -361,18 +364,18 @@ def test_an_old_report_is_no_news_once_drift_is_enabled_again(life):
     one = life()
     one.window(times=5)
     one.window(OTHER, 3)
-    assert one.look(harms="x-drift-1").protective
+    assert one.told("x-drift-1").protective
     one.window(SHARES, 8)
     assert not one.verdict.protective
     switch(one, "Disabled")
     assert not switch(one, "Enabled").protective
     assert one.window(times=3).harm is None
-    assert one.look(harms="x-drift-2").protective, "a new one is"
+    assert one.told("x-drift-2").protective, "a new one is"
 
 
 def test_a_report_that_came_while_drift_was_disabled_is_old_when_it_is_enabled(life):
     one = life(spec={"mode": "Disabled"})
-    one.look(harms="manual")
+    one.told("manual")
     assert not switch(one, "Enabled").protective
     one.window(OTHER, 3, saving=BAD)
     assert one.verdict.protective, "it is measured instead"
@@ -394,3 +397,121 @@ def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, window
     assert one.window(OTHER, 6, saving=POOR).roll_back is None
     assert one.verdict.status == "True"
     assert one.state.barred == ()
+
+
+def test_a_report_that_the_set_does_not_harm_brings_it_back(life):
+    one = life()
+    one.window(times=5)
+    assert one.told("first").protective
+    verdict = one.told("x-drift-1", harms=False, minutes=1)
+    assert (verdict.protective, verdict.harm) == (False, None)
+    assert not one.window(times=3).protective, "the one before is no news"
+    assert one.state.promise.windows > ON_TRIAL, "it is not on trial"
+    assert one.told("x-drift-2", minutes=1).protective
+
+
+def test_a_report_from_before_it_was_seen_to_harm_brings_nothing_back(life):
+    one = life()
+    one.window(times=ON_TRIAL, baseline=Baseline(one.baseline.counts))
+    one.told("manual", harms=False)
+    assert one.window(times=3, saving=BAD).protective
+    assert one.look().protective
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(life, fits):
+    """By night five windows of other traffic, too few records for a fit; by day the set's own, which it is good for."""
+    one = life()
+    one.window(times=ON_TRIAL + 5)
+    made, out = (), []
+    for _ in range(10):
+        one.window(OTHER, 5, minutes=30, saving=BAD)
+        out.append(0)
+        for _ in range(40):
+            order = one.window(minutes=30, saving=GOOD).fit
+            out[-1] += one.verdict.protective
+            if order is not None and fits:
+                made = (*made, DriftFit(order.number, one.now, one.now))
+                one.look(fits=made)
+                one.told(f"x-drift-{order.number}", harms=False, minutes=1)
+    assert max(out) <= 8
+    assert len(made) <= 1
+
+
+def rolled_back_to_what_harmed(harmful, traffic=OTHER, **options):
+    """The set goes out of service, another one comes, breaks its promise, and the first is active again."""
+    one = harmful(**options)
+    one.activate("b", previous="a")
+    assert (one.verdict.harm, one.state.harmful) == (None, ("a",))
+    verdict = one.window(traffic, 3, saving=POOR)
+    assert verdict.roll_back.to == "a"
+    one.activate("a", previous="b")
+    return one
+
+
+def test_a_set_that_harmed_is_out_of_service_when_it_is_active_again_and_comes_back_with_its_traffic(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.verdict.protective
+    assert one.window(OTHER, 3).protective
+    one.window(SHARES, 8, saving=GOOD)
+    assert (one.verdict.protective, one.state.harmful) == (False, ())
+    one.activate("b")
+    assert not one.activate("a").protective
+
+
+def test_what_is_said_of_a_roll_back_to_a_set_that_harmed(harmful):
+    one = harmful()
+    one.activate("b", previous="a")
+    assert "the set before is active again, out of service" in one.window(OTHER, 3, saving=POOR).message
+    decays = harmful(policy=POLICY_MARGINAL)
+    decays.activate("b", previous="a")
+    assert "the set before serves again" in decays.window(OTHER, 3, saving=POOR).message
+
+
+def test_a_set_that_harmed_comes_back_by_a_report_or_another_is_fitted(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.window(OTHER, 30).fit is not None
+    assert not one.told("x-drift-1", harms=False, minutes=1).protective
+    assert one.state.harmful == ()
+
+
+def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service(life):
+    one = life(digest=None)
+    one.state = one.state.model_copy(update={"harmful": ("a", "b")})
+    assert one.look(digest="a", activated=None).protective
+    assert one.state.harmful == ("b", "a")
+    assert not one.told("manual", harms=False).protective
+
+
+def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
+    one = rolled_back_to_what_harmed(harmful)
+    assert one.look(pinned=True).harm[0] == "PinnedHarms"
+    assert one.window(times=3, saving=GOOD).harm is None
+    assert one.state.harmful == ()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_where_traffic_settles_between_what_a_set_was_fitted_for_and_drift_another_is_fitted(life, settled):
+    """It is neither calm, so that the set came back, nor drift, for which there would be a fit."""
+    near = (0.325, 0.225, 0.225, 0.225) if settled else SHARES
+    one = life()
+    one.window(times=LEARNS)
+    one.window(OTHER)
+    one.told("manual")
+    assert one.state.protection.left
+    one.window(n=3000)
+    orders = []
+    for n in range(60):
+        if one.window(near, n=3000).fit is not None:
+            orders.append(n)
+            break
+        assert one.state.drift.phase != "Detected"
+        if not one.verdict.protective:
+            break
+    assert bool(orders) == settled
+    if settled:
+        assert 10 <= orders[0] <= 30
+        assert "neither" in one.verdict.message
+        assert (one.verdict.status, one.verdict.protective) == ("True", True)
+        fit = DriftFit(1, one.now, one.now)
+        assert one.look(fits=(fit,)).reason == "CoolDown"

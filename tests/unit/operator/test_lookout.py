@@ -7,6 +7,7 @@ from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.routing import Table
 
+ACTIVE, OTHER_SET = "sha256:f", "sha256:g"
 COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
 
 
@@ -43,3 +44,31 @@ def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
     active = make_set("f")
     memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: value})
     assert Lookout().look(make_cr(), [], memory, [], now).baseline is None
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [
+        ([(ACTIVE, True, 11)], ("f11", True)),
+        ([(ACTIVE, False, 11)], ("f11", False)),
+        ([(ACTIVE, True, 11), (ACTIVE, False, 12)], ("f12", False)),
+        ([(ACTIVE, True, 12), (ACTIVE, False, 11)], ("f12", True)),
+        ([(ACTIVE, True, 11), (OTHER_SET, False, 12)], ("f11", True)),
+        ([(OTHER_SET, True, 11)], None),
+        ([(None, True, 11)], None),  # of a version that did not tell which set it was about
+        ([(ACTIVE, None, 11)], None),  # nothing was compared
+        ([(ACTIVE, True, 9)], None),  # before it served
+        ([("nonsense " * 99, "yes", 11)], None),
+    ],
+)
+def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts(
+    make_cr, make_set, make_fit, now, told, believed
+):
+    fits = []
+    for digest, harms, hour in told:
+        fit = make_fit(f"f{hour}", "Rejected", f"2026-11-21T{hour:02}:00:00Z")
+        status = {"activeSetDigest": digest, "activeSetHarms": harms}
+        fits.append(fit.model_copy(update={"status": fit.status | status}))
+    memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
+    found = Lookout().look(make_cr(), fits, memory, [], now).report
+    assert (found and (found.fit, found.harms)) == believed

@@ -1,0 +1,118 @@
+"""Whether the active set harms, so that it must not serve: state in, protection out. Pure.
+
+It is measured, or a fit reports it. A set that is out of service stays loaded, and comes back with its traffic or by a report.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from eldr.contract import POLICY_ELDR
+from eldr_operator.drift.counts import Saving
+from eldr_operator.drift.evidence import RAISE, Scores, Z
+from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import Protection, State
+
+RETURNS = 2
+"""How often a set that was out of service comes back by itself."""
+PROVED = 20
+"""Windows in which such a set did better than chance in service, from which on it may come back as often again."""
+WAITS = 20
+"""Windows without drift that a set that is out of service waits for its traffic, before another one is fitted."""
+MOST_SETS = 128
+"""More than `refit.historyLimit` can be: what an EldrFit that exists has made is never forgotten."""
+
+
+def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
+    """Tell whether JSQ is in effect instead of the set."""
+    harms = state.digest is not None and state.protection.active
+    return harms and seen.policy == POLICY_ELDR and not seen.pinned and spec.mode == "Enabled"
+
+
+def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime) -> Protection:
+    """Take a window into account.
+
+    Parameters
+    ----------
+    state : State
+    spec : DriftSpec
+    saving : Saving or None
+        Measured in the window, if it is one of the active set's placement.
+    scores : Scores
+    now : datetime
+        End of the window.
+    """
+    protection, wanted = state.protection, spec.consecutive_windows
+    differs = scores.latest is not None and scores.latest.value >= RAISE
+    if protection.active:
+        calm = protection.calm + 1 if scores.calm else 0
+        left = protection.left or differs
+        if left and calm >= wanted and protection.returns < RETURNS:
+            return Protection(since=now, report=protection.report, returns=protection.returns + 1)
+        # Only a set that goes on serving, pinned or under another policy, can be seen to harm no longer.
+        better = protection.better if saving is None else protection.better + 1 if saving.share > 0 else 0
+        if better >= wanted:
+            return Protection(since=now, report=protection.report, returns=protection.returns)
+        return protection.model_copy(update={"calm": calm, "left": left, "better": better})
+    worse, better = protection.worse, protection.better
+    if saving is not None:
+        worse = worse + 1 if saving.share + Z * saving.error < 0 else 0
+        better = 0 if worse else better + 1 if saving.share > 0 else better
+    returns = 0 if better >= PROVED else protection.returns
+    update: dict[str, object] = {"worse": worse, "better": min(better, PROVED), "returns": returns}
+    if worse >= wanted:
+        left = differs or state.drift.phase != "Quiet"
+        update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
+    return protection.model_copy(update=update)
+
+
+def believe(state: State, seen: Observation, now: datetime) -> Protection:
+    """Believe a report on the active set: once where it harms, and where it does not if protection began before.
+
+    Parameters
+    ----------
+    state : State
+    seen : Observation
+    now : datetime
+    """
+    protection, report = state.protection, seen.report
+    if report is None or state.digest is None:
+        return protection
+    if not report.harms:
+        if not protection.active or (protection.since is not None and report.finished <= protection.since):
+            return protection
+        return Protection(since=now, report=protection.report, returns=protection.returns)
+    if report.fit == protection.report:
+        return protection
+    update: dict[str, object] = {
+        "report": report.fit,
+        "left": protection.left or state.drift.phase != "Quiet",
+    }
+    if not protection.active:
+        update |= {"active": True, "since": now, "calm": 0, "better": 0}
+    return protection.model_copy(update=update)
+
+
+def rest(state: State, seen: Observation) -> Protection:
+    """Return it as it is while nobody looks: what is read now is no news later."""
+    known = state.protection
+    said = seen.report.fit if seen.report is not None and seen.report.harms else known.report
+    return known.model_copy(update={"report": said, "worse": 0, "calm": 0, "better": 0})
+
+
+def note_harm(state: State) -> State:
+    """Remember whether the active set harms: it may be active again after another one."""
+    if state.digest is None:
+        return state
+    others = tuple(digest for digest in state.harmful if digest != state.digest)
+    harmful = (*others, state.digest)[-MOST_SETS:] if state.protection.active else others
+    return state.model_copy(update={"harmful": harmful})
+
+
+def waits_for_another(state: State) -> bool:
+    """Tell whether a set that is out of service does not come back by itself, though there is no drift."""
+    known = state.protection
+    if known.waited >= WAITS:
+        return True
+    return state.drift.phase == "Quiet" and (not known.left or known.returns >= RETURNS)
