@@ -11,6 +11,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, cron, meta
+from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import State
 from eldr_operator.fits.candidates import candidates, is_for_model
@@ -86,12 +87,14 @@ class Situation:
 def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
     """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after.
 
-    After a roll-back to no set it is the roll-back: a set of older records has just not kept its promise.
+    After a roll-back it is the roll-back: a set of older records has just not kept its promise, or their traffic is over.
     """
-    if table.rolled_back_to_none:
-        return table.activated_at
+    changed = drift.drift.changed if drift.drift.phase == "Detected" else None
+    left = table.previous
+    if table.reason == ROLLED_BACK or (left is not None and left.digest in drift.barred):
+        return max(filter(None, (table.activated_at, changed)), default=None)
     if drift.drift.phase == "Detected":
-        return drift.drift.changed
+        return changed
     return next((fit.spec.since for fit in fits if _is(fit, table.active)), None)
 
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from eldr_operator.drift.decide import FitOrder
-from eldr_operator.drift.state import State
+from eldr_operator.drift.state import Drift, State
 from eldr_operator.fits.candidates import candidates
 from eldr_operator.fits.planner import Situation, regime_since
 from eldr_operator.fits.planner import plan as plan_at
@@ -266,6 +266,29 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
     planned = at(5)
     assert names(planned) == ["x-bootstrap-2"]
     assert planned.create[0]["spec"]["since"] == "2026-11-21T12:00:00Z"
+
+
+@pytest.mark.parametrize("reason", ["RolledBack", "AckTimeout", "Pinned"])
+def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed_was_made_of(
+    make_cr, make_fit, make_set, reason
+):
+    """A flood of some hours is over: its set is taken back, and a scheduled fit comes soon after."""
+    now = utc("2026-11-22T02:00:30")
+    back = now - timedelta(minutes=10)
+    table = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason=reason)
+    fits = [make_fit("a", since="2026-11-01T00:00:00Z")]
+    state = State(digest="sha256:a", barred=("sha256:b",))
+    since = regime_since(fits, table, state)
+    assert since == back
+    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
+    planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, regime_since=since)
+    assert planned.create[0]["spec"]["since"] == "2026-11-22T01:50:30Z"
+    changed = now - timedelta(minutes=2)
+    moved = state.model_copy(update={"drift": Drift(phase="Detected", changed=changed)})
+    assert regime_since(fits, table, moved) == changed, "traffic has changed once more"
+    kept = State(digest="sha256:a")
+    other = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason="Accepted")
+    assert regime_since(fits, other, kept) == fits[0].spec.since
 
 
 @pytest.mark.parametrize("kept", [[], ["x-kept"]])
