@@ -157,6 +157,7 @@ class Metadata(CamelModel):
     generation: int = 1
     creation_timestamp: datetime
     deletion_timestamp: datetime | None = None
+    annotations: Object = Field(default_factory=dict)
 
 
 class EldrDeployment(CamelModel):

@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from eldr import contract
 from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import Drift, State
 from eldr_operator.fits.candidates import candidates
@@ -149,6 +150,63 @@ def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected
     finished = (now - timedelta(minutes=minutes)).isoformat()
     fits = [make_fit(name, "Rejected", finished) for name in attempts]
     assert names(plan(make_cr(), fits, Table(), 5000, now)) == expected
+
+
+@pytest.mark.parametrize(("limit", "others"), [(1, False), (2, True), (1, True), (10, False), (100, False)])
+def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_fit, limit, others):
+    """Two days in which every first fit is rejected."""
+    refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
+    now, status, fits, attempts = utc("2026-11-21T00:00"), {}, [], []
+    end = now + timedelta(days=2)
+    while now < end:
+        planned = plan(make_cr({"refit": status}, refit=refit), fits, Table(), 5000, now)
+        status = planned.refit
+        fits = [fit for fit in fits if fit.name not in planned.delete]
+        for made in planned.create:
+            finished = make_fit(
+                made["metadata"]["name"], "Rejected", (now + timedelta(seconds=30)).isoformat()
+            )
+            metadata = finished.metadata.model_copy(
+                update={"annotations": made["metadata"].get("annotations", {})}
+            )
+            fits.append(finished.model_copy(update={"metadata": metadata}))
+            if "bootstrap" in finished.name:
+                attempts.append(now)
+        assert len(fits) <= limit + 2
+        now += timedelta(minutes=2)
+    assert len(attempts) == 14
+    assert attempts[-1] - attempts[-2] >= timedelta(hours=6)
+
+
+def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept(make_cr, make_fit, make_set, now):
+    since = now - timedelta(hours=1)
+
+    def attempt(name, hours, number):
+        made = make_fit(name, "Rejected", (now - timedelta(hours=hours)).isoformat())
+        metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: number}})
+        return made.model_copy(update={"metadata": metadata})
+
+    table = Table(epoch=2, active=make_set("a"), activated_at=since)
+    before = [attempt("x-scale-k4-8", 5, "8"), attempt("x-scale-k3", 4, "1")]
+    cr = make_cr(decode={"replicas": 4}, refit={"historyLimit": 1})
+    planned = plan(cr, [*before, make_fit("a")], table, 5000, now)
+    assert names(planned) == ["x-scale-k4-9"]
+    assert planned.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
+
+    failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", now.isoformat())]
+    planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now)
+    assert names(planned) == [], "four attempts: 40 minutes"
+    assert set(planned.delete) == {"x-scale-k4-8", "x-scale-k3"}
+    later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now + timedelta(minutes=10))
+    assert later.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
+
+
+@pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", None, 7])
+def test_an_attempt_that_tells_no_number_is_one(make_cr, make_fit, now, told):
+    made = make_fit("x-bootstrap", "Rejected", (now - timedelta(minutes=5)).isoformat())
+    metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: told}})
+    fits = [made.model_copy(update={"metadata": metadata})]
+    assert names(plan(make_cr(), fits, Table(), 5000, now)) == ["x-bootstrap-2"]
 
 
 def test_scale_fit_for_a_new_number_of_decode_workers(make_cr, make_fit, make_set, now):
