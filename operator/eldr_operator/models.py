@@ -226,7 +226,7 @@ class CentroidSet(CamelModel):
     fit: Name
     digest: Name
     k: int = Field(ge=1, lt=1 << 31)
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...] = Field(max_length=256)
 
 
 class EldrFit(CamelModel):
@@ -297,7 +297,7 @@ class Report(BaseModel):
     imbalance: Figure | None = None
     reduction: Figure | None = None
     active_harms: bool | None = None
-    baseline: Object | None = None
+    baseline: Any = None
 
 
 M = TypeVar("M", bound=BaseModel)
