@@ -14,7 +14,7 @@ from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import State
 from eldr_operator.fits import attempts
-from eldr_operator.fits.candidates import candidates, is_for_model
+from eldr_operator.fits.candidates import about_to_serve, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 from eldr_operator.validation import schedule
@@ -155,9 +155,8 @@ def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Obj
 def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
     """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
     active, slots = at.table.active, cr.spec.decode.replicas
-    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.barred) if not _is(fit, active)]
-    if waiting:
-        return  # an accepted set is about to be activated
+    if about_to_serve(cr, at.fits, at.table, at.barred) is not None:
+        return
     if active is None:
         if _has_just_rolled_back(at.table, now):
             return  # a fit at once would find no records but those that the last set was made of

@@ -241,6 +241,13 @@ def test_a_set_that_a_router_cannot_load_is_made_anew(make_cr, make_fit, make_se
     assert names(plan(make_cr(), [make_fit("a")], table, 5000, now)) == []
 
 
+def test_a_set_that_is_the_active_one_once_more_is_not_waited_for(make_cr, make_fit, make_set, now):
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
+    again = make_fit("b", finished="2026-11-21T11:30:00Z")
+    fits = [make_fit("a"), again.model_copy(update={"status": again.status | {"digest": "sha256:a"}})]
+    assert names(plan(make_cr(), fits, table, 5000, now, is_refused=True)) == ["x-repair"]
+
+
 def test_names_of_other_deployments_are_gone_round(make_cr, make_fit, make_set, now):
     assert names(plan(make_cr(), [], Table(), 5000, now, taken={"x-bootstrap"})) == ["x-bootstrap-2"]
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
