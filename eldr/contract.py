@@ -35,6 +35,8 @@ LABEL_ROUTER: Final = f"{GROUP}/router"
 """``"true"`` on every pod that holds a router container (the prefill pods with placement Sidecar)."""
 LABEL_FIT: Final = f"{GROUP}/fit"
 """On the Job, pods and ConfigMaps of a fit: the EldrFit's name."""
+ANNOTATION_ATTEMPT: Final = f"{GROUP}/attempt"
+"""On an EldrFit that the operator made because a set is needed: how many it has made for that, this one included."""
 LABEL_STATEFULSET_INDEX: Final = "apps.kubernetes.io/pod-index"
 """Set by Kubernetes on StatefulSet pods: the ordinal, which is the slot that a centroid belongs to."""
 

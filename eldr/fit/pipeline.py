@@ -64,6 +64,8 @@ class FitResult:
     skipped : dict of str to int
     evaluation : Evaluation or None
         None where held-out records were too few.
+    replaces : bool
+        Whether there is an active set to compare with.
     baseline : Baseline or None
         None where no held-out record has a signature.
     """
@@ -76,6 +78,7 @@ class FitResult:
     fitted: int
     skipped: dict[str, int]
     evaluation: Evaluation | None
+    replaces: bool
     baseline: Baseline | None
 
     @property
@@ -158,6 +161,7 @@ def fit(
         fitted=len(points),
         skipped=samples.skipped,
         evaluation=evaluation,
+        replaces=active is not None,
         baseline=measure_baseline(similarities_to(samples, held_out, centroids, settings.k)),
     )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from eldr.contract import BETTER_MARGIN
 from eldr.core.halves import Interval
+from eldr.fit.evaluation import MIN_HELD_OUT
 from eldr.fit.pipeline import FitResult
 
 MIN_PER_CENTROID = 16
@@ -26,6 +27,7 @@ def judge(result: FitResult) -> Verdict:
     Notes
     -----
     Beyond doubt: the whole 90 % interval lies above :data:`eldr.contract.BETTER_MARGIN`, or above 0 against JSQ.
+    A set that cannot be judged is accepted only where it replaces none, or nothing can be chosen.
     """
     evaluation = result.evaluation
     if evaluation is None and result.fitted < MIN_PER_CENTROID * result.centroids.k:
@@ -33,10 +35,14 @@ def judge(result: FitResult) -> Verdict:
         return Verdict(
             "Rejected", "TooFewSamples", f"{result.fitted} fitted records are no evidence; {least} are needed"
         )
+    if evaluation is None and result.centroids.k < 2:
+        return Verdict("Accepted", "NotEvaluated", "one decode worker: there is nothing to choose")
     if evaluation is None:
-        return Verdict(
-            "Accepted", "NotEvaluated", "too few held-out records with decode-time activations to compare"
-        )
+        few = f"fewer than {MIN_HELD_OUT} held-out records have decode-time activations"
+        if not result.replaces:
+            return Verdict("Accepted", "NotEvaluated", f"{few}: nothing is predicted of this first set")
+        remedy = "log more requests that decode (spec.signatures.samplePercent), or wait for them"
+        return Verdict("Rejected", "NotEvaluated", f"{few} to compare with the active set by; {remedy}")
     new, old, gain = evaluation.reduction, evaluation.active_reduction, evaluation.gain
     saves = f"saves {percent(new)} of active experts against JSQ"
     rests = f"at batch {evaluation.jsq.batch:.0f}, {evaluation.held_out} held-out records, 90 % intervals"

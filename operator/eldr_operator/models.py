@@ -157,6 +157,7 @@ class Metadata(CamelModel):
     generation: int = 1
     creation_timestamp: datetime
     deletion_timestamp: datetime | None = None
+    annotations: Object = Field(default_factory=dict)
 
 
 class EldrDeployment(CamelModel):
@@ -225,7 +226,7 @@ class CentroidSet(CamelModel):
     fit: Name
     digest: Name
     k: int = Field(ge=1, lt=1 << 31)
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...] = Field(max_length=256)
 
 
 class EldrFit(CamelModel):
@@ -302,7 +303,7 @@ class Report(BaseModel):
     reduction: Figure | None = None
     active_harms: bool | None = None
     active_digest: Name | None = None
-    baseline: Object | None = None
+    baseline: Any = None
 
 
 M = TypeVar("M", bound=BaseModel)

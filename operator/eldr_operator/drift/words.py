@@ -15,7 +15,7 @@ from eldr_operator.drift.state import Protection, Shown, State
 
 DISABLED = "spec.refit.drift.mode is Disabled"
 NO_SET = "no centroid set is active"
-NO_BASELINE = "the active set was fitted by a version that stored no baseline; the next fit stores one. Create an EldrFit to have it now"
+NO_BASELINE = "the fit of the active set stored no baseline that can be read (its EldrFit says what is wrong with it; an older version stored none); the next fit stores one. Create an EldrFit to have it now"
 BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
 OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
 PINNED = "The set is pinned: nothing is fitted until spec.centroids.pin is removed"

@@ -47,6 +47,16 @@ def candidates(
     return sorted(found, key=lambda fit: (fit.finished_at, fit.name))
 
 
+def about_to_serve(
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]
+) -> EldrFit | None:
+    """Return the fit whose set comes next; None where that serves already, also where another fit made the very same one."""
+    best = candidates(cr, fits, table, barred)[-1:]
+    digests = [found.digest for fit in best if (found := fit.accepted_set) is not None]
+    serves = table.active is not None and digests == [table.active.digest]
+    return best[0] if best and not serves else None
+
+
 def is_for_model(cr: EldrDeployment, fit: EldrFit) -> bool:
     """Tell whether a fit was made for the model that is deployed now."""
     return bool(fit.status.get("model", cr.spec.model.uri) == cr.spec.model.uri)

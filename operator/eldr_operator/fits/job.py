@@ -45,13 +45,13 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
 
 
 def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
-    """Return how many records must be usable."""
-    if fit.spec.trigger == "Schedule" or (fit.spec.trigger == "Bootstrap" and fit.spec.since is not None):
-        return cr.spec.refit.min_samples
-    if fit.spec.trigger == "Drift":
-        # how many records there are since the change is estimated from requests and their sample rate
-        return max(1, cr.spec.refit.min_samples * 4 // 5)
-    return None
+    """Return how many records must be usable; None for a fit that a person has asked for."""
+    if fit.spec.trigger == "Manual":
+        return None
+    wanted, trigger = cr.spec.refit.min_samples, fit.spec.trigger
+    # Since a change they are estimated from requests and their sample rate; else routers tell how many they hold, usable or not.
+    told = trigger == "Drift" or (trigger != "Schedule" and fit.spec.since is None)
+    return max(1, wanted * 4 // 5) if told else wanted
 
 
 def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:

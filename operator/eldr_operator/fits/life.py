@@ -10,6 +10,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import border, clock
 from eldr_operator.conditions import SUCCEEDED, Condition, merged
+from eldr_operator.drift.baselines import stored
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.models import EldrFit, Report, parse
 
@@ -147,7 +148,7 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
     status = _finished(
         fit,
         verdict,
-        border.text(f"{found.reason}: {found.message}", 4096),
+        border.text(f"{found.reason}: {found.message}", 3000) + _of_baseline(found),
         now,
         "True" if accepted else "False",
     )
@@ -167,6 +168,17 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
         }
         status |= {key: value for key, value in figures.items() if value is not None}
     return status
+
+
+def _of_baseline(found: Report) -> str:
+    """Say what is wrong with what is stored beside a set: it is left out, so nobody would know otherwise."""
+    if found.pointer is None or found.baseline is None:
+        return ""
+    try:
+        stored(found.baseline, found.pointer.k)
+    except ValueError as error:
+        return f"; drift is not told while its set is active: {border.text(str(error))}"
+    return ""
 
 
 def _decimal(value: float | None, digits: int) -> str | None:

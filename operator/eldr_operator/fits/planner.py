@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, cron, meta
+from eldr_operator.conditions import ROLLED_BACK
 from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import State
-from eldr_operator.fits.candidates import candidates, is_for_model
+from eldr_operator.fits import attempts
+from eldr_operator.fits.candidates import about_to_serve, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
-
-_FIRST_RETRY = timedelta(minutes=5)
-_LONGEST_RETRY = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +84,14 @@ class Situation:
 def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
     """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after.
 
-    After a roll-back to no set it is the roll-back: a set of older records has just not kept its promise.
+    After a roll-back it is the roll-back: a set of older records has just not kept its promise, or their traffic is over.
     """
-    if table.rolled_back_to_none:
-        return table.activated_at
+    changed = drift.drift.changed if drift.drift.phase == "Detected" else None
+    left = table.previous
+    if table.reason == ROLLED_BACK or (left is not None and left.digest in drift.barred):
+        return max(filter(None, (table.activated_at, changed)), default=None)
     if drift.drift.phase == "Detected":
-        return drift.drift.changed
+        return changed
     return next((fit.spec.since for fit in fits if _is(fit, table.active)), None)
 
 
@@ -119,7 +119,7 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
         refit["lastFit"] = last
     return Plan(
         create=tuple(created),
-        delete=_surplus(cr, finished, at.table),
+        delete=_surplus(cr, at, finished),
         refit=refit,
         wake_at=clock.read(refit.get("nextScheduleTime")),
     )
@@ -148,16 +148,15 @@ def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object
 def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Object]:
     """Yield the fit of a minute, unless it was made already: an operator may have ended just after that."""
     name = f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}"
-    if not any(_number(fit.name, name) for fit in at.fits):
+    if not any(attempts.number(fit.name, name) for fit in at.fits):
         yield _manifest(cr, _free(name, 1, at.taken), "Schedule", at.regime_since)
 
 
 def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
     """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
     active, slots = at.table.active, cr.spec.decode.replicas
-    waiting = [fit for fit in candidates(cr, at.fits, at.table, at.barred) if not _is(fit, active)]
-    if waiting:
-        return  # an accepted set is about to be activated
+    if about_to_serve(cr, at.fits, at.table, at.barred) is not None:
+        return
     if active is None:
         if _has_just_rolled_back(at.table, now):
             return  # a fit at once would find no records but those that the last set was made of
@@ -174,7 +173,7 @@ def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object
 
 def _has_just_rolled_back(table: Table, now: datetime) -> bool:
     since = table.activated_at
-    return table.rolled_back_to_none and since is not None and now - since < _FIRST_RETRY
+    return table.rolled_back_to_none and since is not None and now - since < attempts.FIRST_PAUSE
 
 
 def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
@@ -182,32 +181,12 @@ def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
 
 
 def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:
-    """Yield the next attempt: base, base-2, base-3, ... with growing pauses while none helps.
-
-    What was tried before the active set was activated was tried in another situation: it counts for the name alone.
-    """
-    since = _situation_since(at)
-    tried = [(number, fit) for fit in at.fits if (number := _number(fit.name, base))]
-    failed = [fit.finished_at for _, fit in tried if since is None or fit.finished_at > since]
-    pause = min(_FIRST_RETRY * 2 ** min(len(failed) - 1, 10), _LONGEST_RETRY) if failed else timedelta()
-    if not failed or now - max(failed) >= pause:
-        following = max((number for number, _ in tried), default=0) + 1
-        yield _manifest(cr, _free(base, following, at.taken), trigger, at.regime_since)
-
-
-def _situation_since(at: Situation) -> datetime | None:
-    """Return since when attempts count. A set that was rolled back to none was one more of them that has not helped."""
-    table = at.table
-    if not table.rolled_back_to_none:
-        return table.activated_at
-    made = ((fit.finished_at, fit.accepted_set) for fit in at.fits)
-    return max((when for when, found in made if found and found.digest not in at.barred), default=None)
-
-
-def _number(name: str, base: str) -> int:
-    """Return 1 for base, n for base-n, and 0 for another name."""
-    match = re.fullmatch(rf"{re.escape(base)}(?:-([1-9]\d*))?", name)
-    return int(match[1] or 1) if match else 0
+    since = attempts.situation_since(at.fits, at.table, at.barred)
+    following = attempts.following(base, at.fits, since, now)
+    if following is not None:
+        made = _manifest(cr, _free(base, following.number, at.taken), trigger, at.regime_since)
+        made["metadata"]["annotations"] = {contract.ANNOTATION_ATTEMPT: str(following.tries)}
+        yield made
 
 
 def _free(base: str, number: int, taken: Collection[str]) -> str:
@@ -219,9 +198,10 @@ def _following(base: str, number: int, taken: Collection[str]) -> str:
     return next(name for n in itertools.count(number) if (name := f"{base}-{n}") not in taken)
 
 
-def _surplus(cr: EldrDeployment, finished: Sequence[EldrFit], table: Table) -> tuple[str, ...]:
-    """Return the finished fits beyond the history limit, the oldest first, but none whose set is in use or pinned."""
-    kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in table.sets)}
+def _surplus(cr: EldrDeployment, at: Situation, finished: Sequence[EldrFit]) -> tuple[str, ...]:
+    """Return the finished fits beyond the history limit, the oldest first, but none that the future depends on."""
+    kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in at.table.sets)}
+    kept |= attempts.latest(cr.name, finished, attempts.situation_since(at.fits, at.table, at.barred))
     older = finished[: -cr.spec.refit.history_limit]
     return tuple(fit.name for fit in older if fit.name not in kept)
 

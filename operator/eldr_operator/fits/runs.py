@@ -8,6 +8,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import border, clock
+from eldr_operator.drift.baselines import stored
 from eldr_operator.errors import ApiError, InvalidResourceError
 from eldr_operator.fits import life
 from eldr_operator.fits.job import fit_job
@@ -115,14 +116,14 @@ class Runs:
         await self._recorder.fit(fit, status, now)
 
     async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Object:
-        """Return what a fit stored beside its set; empty where it stored nothing, or is gone with its report."""
+        """Return what is kept of what a fit stored beside its set; empty for nothing: the fit has told why, or is gone with its report."""
         found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
         try:
             report = parse(Report, border.load((found or {})["data"][contract.REPORT_KEY]))
+            same = report.pointer is not None and report.pointer.digest == pointer.digest
+            return stored(report.baseline, pointer.k) if same and report.baseline is not None else {}
         except (InvalidResourceError, ValueError, KeyError, TypeError):
             return {}
-        same = report.pointer is not None and report.pointer.digest == pointer.digest
-        return (report.baseline or {}) if same else {}
 
     async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> bool:
         """Create and delete automatic EldrFits as planned; tell whether one was created."""

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from eldr_operator import border
 from eldr_operator.drift import windows
 from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
 from eldr_operator.drift.observation import DriftFit, Observation, SetReport
-from eldr_operator.fits.candidates import candidates
+from eldr_operator.fits.candidates import about_to_serve
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
@@ -119,7 +120,8 @@ def _caused(cr: EldrDeployment, fit: EldrFit) -> DriftFit | None:
     if found is None or fit.spec.trigger != "Drift":
         return None
     finished = fit.finished_at if fit.is_finished else None
-    return DriftFit(int(found[1]), fit.metadata.creation_timestamp, finished)
+    # a person may give it a number that cannot be remembered: it counts as a fit, and the next one's number goes on from ours
+    return DriftFit(border.count(int(found[1])) or 0, fit.metadata.creation_timestamp, finished)
 
 
 def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | None:
@@ -128,8 +130,7 @@ def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | 
     running = [fit.name for fit in fits if not fit.is_finished]
     if running:
         return min(running)
-    active = None if table.active is None else table.active.fit
-    waiting = [fit.name for fit in candidates(cr, fits, table, before.drift.barred) if fit.name != active]
-    if waiting:
-        return waiting[-1]
+    following = about_to_serve(cr, fits, table, before.drift.barred)
+    if following is not None:
+        return following.name
     return None if table.staged is None else table.staged.fit

@@ -101,7 +101,7 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
     head = meta.manifest("v1", "ConfigMap", cr, contract.routing_name(cr.name), meta.ROUTER)
     data = {
         contract.ROUTING_KEY: routing.document(cr, memory.table, protective=memory.protective),
-        KEY: json.dumps(_told(memory), indent=1, sort_keys=True),
+        KEY: json.dumps(_told(memory), sort_keys=True, separators=(",", ":")),
     }
     return head | {"data": data}
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from eldr_operator import border, clock
+from eldr_operator.drift.baselines import stored
 from eldr_operator.drift.state import State
 from eldr_operator.models import CentroidSet
 
@@ -64,9 +65,14 @@ def _spec_text(value: object) -> str:
 
 
 def baselines(value: object) -> Object:
-    """Return what fits stored beside their sets, as far as it may be that; what is not is read from their reports again."""
-    whole = {key: one for key, one in mapping(value).items() if isinstance(one, dict)}
-    return dict(list(whole.items())[-_MOST_BASELINES:])
+    """Return what fits stored beside their sets, empty for nothing; what cannot be read is read from their reports again."""
+    whole: Object = {}
+    for key, one in list(mapping(value).items())[-_MOST_BASELINES:]:
+        try:
+            whole[key] = stored(one) if one != {} else {}
+        except ValueError:
+            continue
+    return whole
 
 
 def state(value: object) -> State:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from eldr import contract
+from tests.operator.locality.test_drift import EVEN, baseline
 from tests.operator.routers import PretendRouter
 from tests.operator.world import FIT, KIND, World
 from tests.support.processes import wait_for
@@ -120,3 +121,23 @@ def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, lo
     text = logged()
     assert "Traceback" not in text
     assert text.count("odd is left out") == 1
+
+
+def test_a_baseline_that_nobody_reads_stops_nothing(world, logged):
+    """Far more than a ConfigMap takes: what is not read of it is not kept, and what cannot be read is told of."""
+    world.up(refit={"minSamples": 10})
+    world.fit("first")
+    world.report("first", baseline=baseline(EVEN) | {"notes": [0] * 250_000})
+    world.until_active("first")
+    world.fit("damaged")
+    world.report("damaged", baseline={"clusters": [0] * 250_000, "requests": 0})
+    world.until_active("damaged")
+    message = world.kube.condition(FIT, "damaged", "Succeeded")["message"]
+    assert "drift is not told while its set is active: baseline.similarity" in message
+    detected = world.kube.until_condition(KIND, "x", "DriftDetected", status="Unknown", reason="NoBaseline")
+    assert "its EldrFit says" in detected["message"]
+    goes_on(world, "0.21")
+    kept = world.kube.get("ConfigMap", contract.routing_name("x"))["data"]["memory.json"]
+    assert len(kept) < 5000
+    assert "notes" not in kept
+    assert "Traceback" not in logged()

@@ -126,6 +126,27 @@ def test_without_decode_activations_all_layers_count(samples):
     assert judge(few)[:2] == ("Rejected", "TooFewSamples")
 
 
+def test_a_set_that_cannot_be_held_against_the_active_one_is_rejected(samples, result):
+    """Traffic without decode-time activations, one client's flood say, must not replace a set that was judged."""
+    blind = replace(samples, decode_tokens=np.zeros_like(samples.decode_tokens))
+    for k in (4, 3):
+        again = fit(blind, replace(SETTINGS, k=k), now=0.0, active=result.centroids)
+        got = judge(again)
+        assert got[:2] == ("Rejected", "NotEvaluated")
+        assert "16 held-out records" in got.message
+        assert "decode" in got.message
+    few = fit(blind.take(np.arange(40)), SETTINGS, now=0.0, active=result.centroids)
+    assert judge(few)[:2] == ("Rejected", "TooFewSamples")
+    assert judge(fit(blind, SETTINGS, now=0.0))[:2] == ("Accepted", "NotEvaluated"), (
+        "a first set replaces none"
+    )
+
+
+def test_one_worker_leaves_nothing_to_judge(samples, result):
+    one = fit(samples, replace(SETTINGS, k=1), now=0.0, active=result.centroids)
+    assert judge(one)[:2] == ("Accepted", "NotEvaluated")
+
+
 def test_decode_counts_of_zero_are_no_evidence(samples):
     got = fit(replace(samples, decode=np.zeros_like(samples.decode)), SETTINGS, now=0.0)
     assert got.basis == "uninformative"

@@ -196,10 +196,16 @@ def test_fit_job(make_cr, make_fit):
         "Bootstrap": "--min-samples=1000",
         "Schedule": "--min-samples=1000",
         "Drift": "--min-samples=800",
+        "Scale": "--min-samples=1000",
+        "Repair": "--min-samples=1000",
     }
     for trigger, least in wanted.items():
         made = fit_job(cr, make_fit("f", "Pending", trigger=trigger, **since), IMAGE)
         assert least in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
+    for trigger in ("Bootstrap", "Scale", "Repair"):  # as many as routers hold, of which some may be unusable
+        made = fit_job(cr, make_fit("f", "Pending", trigger=trigger), IMAGE)
+        assert "--min-samples=800" in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
+    assert not [arg for arg in args if arg.startswith("--min-samples")], "a person knows what they ask for"
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
 
 

@@ -1,8 +1,14 @@
 """What a look at a deployment sees of the set in use."""
 
+import json
+
 import pytest
 
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator.drift.decide import decide
+from eldr_operator.drift.spec import DriftSpec
+from eldr_operator.drift.state import State
+from eldr_operator.locality import salvage
 from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.routing import Table
@@ -72,3 +78,34 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
     memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
     found = Lookout().look(make_cr(), fits, memory, [], now).report
     assert (found and (found.fit, found.harms)) == believed
+
+
+def with_set_of(fit, other):
+    """Return a fit whose set is another's, byte for byte."""
+    return fit.model_copy(update={"status": fit.status | {"digest": other.status["digest"]}})
+
+
+def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, make_fit, make_set, now):
+    first = make_fit("first", finished="2026-11-21T10:00:00Z")
+    before = Memory(table=Table(epoch=2, active=make_set("first"), activated_at=now))
+    again = with_set_of(make_fit("again", finished="2026-11-21T11:30:00Z"), first)
+    passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")
+
+    def busy(*fits):
+        return Lookout().look(make_cr(), fits, before, [], now).busy
+
+    assert busy(first) is None
+    assert busy(first, passed_over) == "passed-over"
+    assert busy(first, again) is None
+    assert busy(first, passed_over, again) is None, "only the newest set is activated"
+    assert busy(first, again, make_fit("next", finished="2026-11-21T11:40:00Z")) == "next"
+
+
+@pytest.mark.parametrize("name", ["x-drift-20261121120000000", "x-drift-" + "9" * 200])
+def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(make_cr, make_fit, now, name):
+    fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
+    for _ in range(5):
+        seen = Lookout().look(make_cr(), fits, Memory(), [], now)
+        state = salvage.state(json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json())))
+    assert (state.fits.number, state.fits.fruitless) == (0, 0)
+    assert state.fits.finished == fits[0].finished_at, "yet there was one, and it counts for the pause"

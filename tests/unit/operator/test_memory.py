@@ -7,11 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from eldr import contract
+from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.state import State
 from eldr_operator.locality import memory
 from eldr_operator.locality.drift_day import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Memory
 from eldr_operator.locality.routing import Table
+
+BASELINE = {"similarity": [0] * (SIMILARITY_BINS - 1) + [5], "clusters": [2, 3], "requests": 5}
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def full(make_set, now):
     )  # fmt: skip
     drift = State(digest="sha256:b", barred=("sha256:z",))
     day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
-    more = {"drift": drift, "day": day, "baselines": {"sha256:b": {"requests": 5}}, "protective": True}
+    more = {"drift": drift, "day": day, "baselines": {"sha256:b": BASELINE}, "protective": True}
     return Memory(refit={"lastFit": "b"}, **more).with_table(table)
 
 

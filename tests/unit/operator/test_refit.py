@@ -2,8 +2,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from eldr import contract
 from eldr_operator.drift.decide import FitOrder
-from eldr_operator.drift.state import State
+from eldr_operator.drift.state import Drift, State
 from eldr_operator.fits.candidates import candidates
 from eldr_operator.fits.planner import Situation, regime_since
 from eldr_operator.fits.planner import plan as plan_at
@@ -151,6 +152,63 @@ def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected
     assert names(plan(make_cr(), fits, Table(), 5000, now)) == expected
 
 
+@pytest.mark.parametrize(("limit", "others"), [(1, False), (2, True), (1, True), (10, False), (100, False)])
+def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_fit, limit, others):
+    """Two days in which every first fit is rejected."""
+    refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
+    now, status, fits, attempts = utc("2026-11-21T00:00"), {}, [], []
+    end = now + timedelta(days=2)
+    while now < end:
+        planned = plan(make_cr({"refit": status}, refit=refit), fits, Table(), 5000, now)
+        status = planned.refit
+        fits = [fit for fit in fits if fit.name not in planned.delete]
+        for made in planned.create:
+            finished = make_fit(
+                made["metadata"]["name"], "Rejected", (now + timedelta(seconds=30)).isoformat()
+            )
+            metadata = finished.metadata.model_copy(
+                update={"annotations": made["metadata"].get("annotations", {})}
+            )
+            fits.append(finished.model_copy(update={"metadata": metadata}))
+            if "bootstrap" in finished.name:
+                attempts.append(now)
+        assert len(fits) <= limit + 2
+        now += timedelta(minutes=2)
+    assert len(attempts) == 14
+    assert attempts[-1] - attempts[-2] >= timedelta(hours=6)
+
+
+def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept(make_cr, make_fit, make_set, now):
+    since = now - timedelta(hours=1)
+
+    def attempt(name, hours, number):
+        made = make_fit(name, "Rejected", (now - timedelta(hours=hours)).isoformat())
+        metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: number}})
+        return made.model_copy(update={"metadata": metadata})
+
+    table = Table(epoch=2, active=make_set("a"), activated_at=since)
+    before = [attempt("x-scale-k4-8", 5, "8"), attempt("x-scale-k3", 4, "1")]
+    cr = make_cr(decode={"replicas": 4}, refit={"historyLimit": 1})
+    planned = plan(cr, [*before, make_fit("a")], table, 5000, now)
+    assert names(planned) == ["x-scale-k4-9"]
+    assert planned.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
+
+    failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", now.isoformat())]
+    planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now)
+    assert names(planned) == [], "four attempts: 40 minutes"
+    assert set(planned.delete) == {"x-scale-k4-8", "x-scale-k3"}
+    later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now + timedelta(minutes=10))
+    assert later.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
+
+
+@pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", None, 7])
+def test_an_attempt_that_tells_no_number_is_one(make_cr, make_fit, now, told):
+    made = make_fit("x-bootstrap", "Rejected", (now - timedelta(minutes=5)).isoformat())
+    metadata = made.metadata.model_copy(update={"annotations": {contract.ANNOTATION_ATTEMPT: told}})
+    fits = [made.model_copy(update={"metadata": metadata})]
+    assert names(plan(make_cr(), fits, Table(), 5000, now)) == ["x-bootstrap-2"]
+
+
 def test_scale_fit_for_a_new_number_of_decode_workers(make_cr, make_fit, make_set, now):
     table = Table(epoch=1, active=make_set("a"))
     planned = plan(make_cr(decode={"replicas": 4}), [make_fit("a")], table, 5000, now)
@@ -181,6 +239,13 @@ def test_a_set_that_a_router_cannot_load_is_made_anew(make_cr, make_fit, make_se
     planned = plan(make_cr(), [make_fit("a")], table, 5000, now, is_refused=True)
     assert (names(planned), planned.create[0]["spec"]["trigger"]) == (["x-repair"], "Repair")
     assert names(plan(make_cr(), [make_fit("a")], table, 5000, now)) == []
+
+
+def test_a_set_that_is_the_active_one_once_more_is_not_waited_for(make_cr, make_fit, make_set, now):
+    table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
+    again = make_fit("b", finished="2026-11-21T11:30:00Z")
+    fits = [make_fit("a"), again.model_copy(update={"status": again.status | {"digest": "sha256:a"}})]
+    assert names(plan(make_cr(), fits, table, 5000, now, is_refused=True)) == ["x-repair"]
 
 
 def test_names_of_other_deployments_are_gone_round(make_cr, make_fit, make_set, now):
@@ -266,6 +331,29 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
     planned = at(5)
     assert names(planned) == ["x-bootstrap-2"]
     assert planned.create[0]["spec"]["since"] == "2026-11-21T12:00:00Z"
+
+
+@pytest.mark.parametrize("reason", ["RolledBack", "AckTimeout", "Pinned"])
+def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed_was_made_of(
+    make_cr, make_fit, make_set, reason
+):
+    """A flood of some hours is over: its set is taken back, and a scheduled fit comes soon after."""
+    now = utc("2026-11-22T02:00:30")
+    back = now - timedelta(minutes=10)
+    table = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason=reason)
+    fits = [make_fit("a", since="2026-11-01T00:00:00Z")]
+    state = State(digest="sha256:a", barred=("sha256:b",))
+    since = regime_since(fits, table, state)
+    assert since == back
+    status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
+    planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, regime_since=since)
+    assert planned.create[0]["spec"]["since"] == "2026-11-22T01:50:30Z"
+    changed = now - timedelta(minutes=2)
+    moved = state.model_copy(update={"drift": Drift(phase="Detected", changed=changed)})
+    assert regime_since(fits, table, moved) == changed, "traffic has changed once more"
+    kept = State(digest="sha256:a")
+    other = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason="Accepted")
+    assert regime_since(fits, other, kept) == fits[0].spec.since
 
 
 @pytest.mark.parametrize("kept", [[], ["x-kept"]])

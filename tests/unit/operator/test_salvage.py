@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eldr import contract
+from eldr.contract import SIMILARITY_BINS
 from eldr_operator import clock
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
@@ -20,6 +21,7 @@ from eldr_operator.locality.routing import Table
 TIME = "2026-01-01T00:00:00Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRY = {"time": TIME, "fit": "b", "epoch": 3, "reason": "Accepted"}
+BASELINE = {"similarity": [0] * (SIMILARITY_BINS - 1) + [5], "clusters": [2, 3], "requests": 5}
 HUGE = 10**400
 ODD = [
     None,
@@ -63,7 +65,7 @@ def live(make_cr, make_set, now):
     )
     made = Memory(
         table=table, history=(ENTRY,), refit={"lastFit": "b", "schedule": "0\t3 * * * UTC", "nextScheduleTime": TIME},
-        drift=STATE, day=(HalfHour(AT, 0.25),), baselines={"sha256:b": {"requests": 5}}, protective=True,
+        drift=STATE, day=(HalfHour(AT, 0.25),), baselines={"sha256:b": BASELINE}, protective=True,
     )  # fmt: skip
     return memory.config_map(make_cr(), made)
 
