@@ -25,10 +25,12 @@ def test_bootstrap_once_there_are_enough_samples(world):
     world.kube.until_condition(FIT, "x-bootstrap", "Succeeded", status="Unknown", reason="Running")
     job = world.kube.get("Job", "x-bootstrap")
     container = job["spec"]["template"]["spec"]["containers"][0]
-    uid = world.kube.get(FIT, "x-bootstrap")["metadata"]["uid"]
+    metadata = world.kube.get(FIT, "x-bootstrap")["metadata"]
+    uid = metadata["uid"]
+    assert metadata["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
     assert container["command"] + container["args"] == [
         *("eldr", "fit", "job", f"--namespace={world.kube.namespace}", "--deployment=x", "--fit=x-bootstrap"),
-        *(f"--fit-uid={uid}", "--k=2", "--model=x"),
+        *(f"--fit-uid={uid}", "--k=2", "--model=x", "--min-samples=40"),
     ]
     digest = world.report("x-bootstrap")
     world.until_active("x-bootstrap")
