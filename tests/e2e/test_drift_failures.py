@@ -62,7 +62,8 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
         ("detection", lambda: detected(kube, "True")),
         ("the fit", lambda: kube.find(contract.KIND_FIT, FIT)),
         ("its Job at work", lambda: runs(kube, FIT)),
-        ("staging", lambda: (routing(kube)["staged"] or {}).get("fit") == FIT),
+        # it may last less than a look
+        ("staging", lambda: (routing(kube)["staged"] or {}).get("fit") == FIT or is_active(kube, FIT)),
         ("activation", lambda: is_active(kube, FIT)),
     ]
     async with traffic(system, 20.0, logged=True) as load:

@@ -77,7 +77,7 @@ def test_a_recreated_deployment_takes_no_sets_of_the_earlier(world):
     world.deploy(model={"uri": "org/other"})
     world.make_ready()
     wait_for(lambda: world.kube.find(FIT, "one") is None, "the earlier fit collected", 90)
-    assert world.active() is None
+    wait_for(lambda: world.active() is None, "no set of the earlier", show=lambda: world.status)
     assert world.status.get("history", []) == []
     world.fit("two")
     world.report("two")
