@@ -17,12 +17,9 @@ import pytest
 import eldr
 from eldr import contract
 from eldr_tiny_moe.client import MODEL, ReferenceClient
-from tests.support.router import router
-from tests.vllm.client import ask
 from tests.vllm.comparison import check
 from tests.vllm.engines import NAME, Engine, Setup, wait_for
 from tests.vllm.pair import Exchange, Pair
-from tests.vllm.prompts import COMPLETIONS, Case
 
 LAYERS, REQUESTS, TOKENS = 4, 16, 48
 LEASE = 300
@@ -291,41 +288,3 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
         served.pair.close()
     finally:
         engine.stop()
-
-
-def test_routers_do_what_they_do_for_a_dead_engine_where_a_rank_is_killed(
-    prefill, one_process, environment, plugin, tmp_path, background
-):
-    setup = replace(setup_of("tensor", plugin, tmp_path / "experts"), saboteur=False)
-    ranks = Engine("ranks-killed", setup, environment, tmp_path)
-    other = Engine(
-        "other", Setup(role="decode", lease=LEASE, plugin=plugin, max_len=512), environment, tmp_path
-    )
-    engines = {"p": prefill.url, "d-ranks": ranks.url}
-    try:
-        for engine in (ranks, other):
-            engine.start()
-        for engine in (ranks, other):
-            wait_for(engine.ready, f"{engine.name} to serve", 300, engine.tail)
-        with router(tmp_path, engines, model=NAME, lease_seconds=LEASE) as process:
-            streams = [
-                background.submit(ask, process.url, Case("s", COMPLETIONS, PROMPTS[i], 400), stream=True)
-                for i in (0, 1)
-            ]
-            generated = "vllm:generation_tokens_total"
-            wait_for(lambda: ranks.metric(generated) > 50, "both streams to have begun", 60)
-            process.configure(engines | {"d-other": other.url})
-            wait_for(lambda: "d-other" in process.loads(), "the router to know the other engine", 60)
-            ranks.kill_part("TP1")
-            for stream in streams:
-                answer = stream.result(120)
-                assert answer.outcome != "ok"
-                assert answer.outcome != "silent cut", "a stream that breaks says so"
-            wait_for(lambda: not ranks.running(), "the engine to end", 90, ranks.tail)
-            for prompt, expected in zip(PROMPTS[:4], one_process[:4], strict=True):
-                answer = ask(process.url, Case("a", COMPLETIONS, prompt, 12), stream=False)
-                assert (answer.outcome, answer.ids) == ("ok", expected[:12])
-            wait_for(lambda: not process.in_flight(), "nothing in flight", 60, process.loads)
-    finally:
-        for engine in (ranks, other):
-            engine.stop()
