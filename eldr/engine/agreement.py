@@ -11,6 +11,8 @@ import hashlib
 
 import torch
 
+from eldr.engine.compatibility import RanksDisagreeError
+
 N_WORDS = 6
 """Words of a digest that are compared."""
 WORD_BITS = 8
@@ -53,3 +55,33 @@ def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
     """Tell from the sum of all ranks' words whether any differ: bool of shape ()."""
     total = said.to(torch.int64)
     return (ranks * total[N_WORDS:] != total[:N_WORDS] ** 2).any()
+
+
+def note(trouble: torch.Tensor, wrong: torch.Tensor, why: str, *, wait: bool) -> None:
+    """Remember that something is wrong, and end the engine at once where that is known without waiting for a device.
+
+    Parameters
+    ----------
+    trouble : Tensor of bool, shape ()
+        Becomes true, and stays so.
+    wrong : Tensor of bool, shape ()
+    why : str
+    wait : bool
+        Whether waiting for an accelerator is harmless now.
+
+    Raises
+    ------
+    RanksDisagreeError
+        On CPUs, and on accelerators where waiting is harmless.
+    """
+    trouble.logical_or_(wrong)
+    if (wait or trouble.device.type == "cpu") and bool(trouble):
+        raise RanksDisagreeError(disagreement(why))
+
+
+def disagreement(why: str) -> str:
+    """Return the message of an engine that ends because its ranks disagree."""
+    return (
+        f"ELDR: {why}. Answers would be wrong without anybody noticing, so the engine ends. Start all ranks with the same image "
+        "and the same ELDR_BALANCE; if they are the same, unset it and report this"
+    )

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import torch
 
-from eldr.engine.agreement import digest_of, disagree, is_capturing, table_digest, words
+from eldr.engine.agreement import digest_of, disagree, is_capturing, note, table_digest, words
 from eldr.engine.balance_setting import bound_by_compute
 from eldr.engine.compatibility import RanksDisagreeError
 from eldr.engine.kernels import active_of
@@ -193,24 +193,11 @@ class LayerBalance:
         wrong = active & (self._logical[choice.clamp(min=0)] != expert)
         said = self._group.add(words(table_digest(choice)))
         self._compare(said, "choices of replicas", wait=False)
-        self._trouble.logical_or_(wrong.any())
-        self._raise_if_known("a choice names another expert's replica", wait=False)
+        note(self._trouble, wrong.any(), f"{self._name}: a choice names another expert's replica", wait=False)
 
     def _compare(self, said: torch.Tensor, what: str, *, wait: bool) -> None:
-        self._trouble.logical_or_(disagree(said, self._group.ranks))
-        self._raise_if_known(f"the ranks' {what} differ", wait=wait)
-
-    def _raise_if_known(self, why: str, *, wait: bool) -> None:
-        if (wait or self._trouble.device.type == "cpu") and bool(self._trouble):
-            raise RanksDisagreeError(disagreement(f"{self._name}: {why}"))
-
-
-def disagreement(why: str) -> str:
-    """Return the message of an engine that ends because its ranks disagree."""
-    return (
-        f"ELDR: {why}. Answers would be wrong without anybody noticing, so the engine ends. Start all ranks with the same image "
-        "and the same ELDR_BALANCE; if they are the same, unset it and report this"
-    )
+        differ = disagree(said, self._group.ranks)
+        note(self._trouble, differ, f"{self._name}: the ranks' {what} differ", wait=wait)
 
 
 def _figures(used: torch.Tensor, group: Group) -> torch.Tensor:

@@ -19,8 +19,9 @@ from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
 
 from eldr.engine import metrics
+from eldr.engine.agreement import disagreement
 from eldr.engine.backend import kernels_for
-from eldr.engine.balance import Balance, disagreement
+from eldr.engine.balance import Balance
 from eldr.engine.cache import CacheGroup
 from eldr.engine.capture import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
 from eldr.engine.compatibility import RanksDisagreeError

@@ -59,9 +59,7 @@ class ActivationPolicy(DefaultEplbPolicy):
         found = super().rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_ranks, old)
         if old is None or num_replicas != weight.shape[1] or old.shape != found.shape:
             return found
-        active = torch.from_numpy(
-            np.stack([activation_weights(tokens, cls.steps) for tokens in weight.numpy()])
-        )
+        active = torch.from_numpy(cls._active(weight.numpy()))
         fullest, before = (_fullest(active, places.long(), num_ranks) for places in (found, old))
         return torch.where(fullest < (1 - WORTH_MOVING) * before, found, old.to(found.dtype))
 
@@ -74,12 +72,12 @@ class ActivationPolicy(DefaultEplbPolicy):
         Groups and nodes are left out of account: a step waits for its fullest rank wherever that is.
         """
         del num_groups, num_nodes
-        return np.stack(
-            [
-                spread(activation_weights(tokens, cls.steps), num_physical_experts, num_gpus)
-                for tokens in weight
-            ]
-        )
+        return np.stack([spread(active, num_physical_experts, num_gpus) for active in cls._active(weight)])
+
+    @classmethod
+    def _active(cls, tokens: np.ndarray) -> np.ndarray:
+        """Return how often a step activates each expert, float64 of shape (L, E), from tokens of that shape."""
+        return np.stack([activation_weights(layer, cls.steps) for layer in tokens])
 
 
 def _fullest(active: torch.Tensor, places: torch.Tensor, ranks: int) -> torch.Tensor:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from eldr.engine.agreement import digest_of, disagree, is_capturing, table_digest, words
-from eldr.engine.balance import N_FIGURES, Group, Maps, disagreement
-from eldr.engine.compatibility import RanksDisagreeError
+from eldr.engine.agreement import digest_of, disagree, is_capturing, note, table_digest, words
+from eldr.engine.balance import N_FIGURES, Group, Maps
 
 
 class MapsWatch:
@@ -61,9 +60,8 @@ class MapsWatch:
         del tokens
         read = self._read_maps()
         said = self._group.add(self._words.clone())
-        self.trouble.logical_or_(disagree(said, self._group.ranks))
-        if (read or self.trouble.device.type == "cpu") and bool(self.trouble):
-            raise RanksDisagreeError(disagreement("the ranks' versions, settings or maps of experts differ"))
+        differ = disagree(said, self._group.ranks)
+        note(self.trouble, differ, "the ranks' versions, settings or maps of experts differ", wait=read)
         return ids
 
     def _read_maps(self) -> bool:
