@@ -12,7 +12,7 @@ from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
 from eldr_operator.drift import words
-from eldr_operator.drift.judge import ON_TRIAL, judge, told
+from eldr_operator.drift.judge import ON_TRIAL, judge, on_return, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.protection import MOST_SETS, believe, is_replaced, note_harm, rest, waits_for_another
@@ -148,8 +148,7 @@ def _adopt(state: State, seen: Observation) -> State:
 def _believe(state: State, seen: Observation, now: datetime) -> State:
     """Let a report on the active set count; what it brings back is not on trial."""
     protection = believe(state, seen, now)
-    comes_back = state.protection.active and not protection.active
-    promise = Promise(windows=ON_TRIAL) if comes_back else state.promise
+    promise = on_return(state.protection, protection, state.promise)
     return state.model_copy(update={"protection": protection, "promise": promise})
 
 

@@ -14,7 +14,7 @@ from eldr_operator.drift.evidence import RAISE, Scores, Z, learn_reference, lear
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.protection import WAITS, is_replaced, watch
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Phase, Promise, State
+from eldr_operator.drift.state import Drift, Phase, Promise, Protection, State
 from eldr_operator.drift.windows import Window
 
 KEEPS = 0.5
@@ -54,8 +54,7 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     saving = _measured(state, spec, seen, window.latest.until)
     promise = _promise(state, seen, saving, window.latest.until)
     protection = watch(state, spec, saving, scores, window.latest.until)
-    if state.protection.active and not protection.active:
-        promise = Promise(windows=ON_TRIAL)
+    promise = on_return(state.protection, protection, promise)
     drift = _drift(state, spec, seen, scores, window, promise=promise)
     if protection.active:
         waited = 0 if drift.phase == "Detected" else min(protection.waited + 1, WAITS)
@@ -76,6 +75,11 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
             "fits": state.fits.model_copy(update={"fruitless": 0}) if calm else state.fits,
         }
     )
+
+
+def on_return(before: Protection, after: Protection, promise: Promise) -> Promise:
+    """Return the promise of the active set: one that comes back into service is not on trial."""
+    return Promise(windows=ON_TRIAL) if before.active and not after.active else promise
 
 
 def _drift(

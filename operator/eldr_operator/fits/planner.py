@@ -80,6 +80,11 @@ class Situation:
     samples: int = 0
     is_refused: bool = False
 
+    @property
+    def tried_since(self) -> datetime | None:
+        """Since when attempts count, see :func:`eldr_operator.fits.attempts.situation_since`."""
+        return attempts.situation_since(self.fits, self.table, self.barred)
+
 
 def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
     """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after.
@@ -181,8 +186,7 @@ def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
 
 
 def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:
-    since = attempts.situation_since(at.fits, at.table, at.barred)
-    following = attempts.following(base, at.fits, since, now)
+    following = attempts.following(base, at.fits, at.tried_since, now)
     if following is not None:
         made = _manifest(cr, _free(base, following.number, at.taken), trigger, at.regime_since)
         made["metadata"]["annotations"] = {contract.ANNOTATION_ATTEMPT: str(following.tries)}
@@ -201,7 +205,7 @@ def _following(base: str, number: int, taken: Collection[str]) -> str:
 def _surplus(cr: EldrDeployment, at: Situation, finished: Sequence[EldrFit]) -> tuple[str, ...]:
     """Return the finished fits beyond the history limit, the oldest first, but none that the future depends on."""
     kept: set[str | None] = {cr.spec.centroids.pin, *(found.fit for found in at.table.sets)}
-    kept |= attempts.latest(cr.name, finished, attempts.situation_since(at.fits, at.table, at.barred))
+    kept |= attempts.latest(cr.name, finished, at.tried_since)
     older = finished[: -cr.spec.refit.history_limit]
     return tuple(fit.name for fit in older if fit.name not in kept)
 
