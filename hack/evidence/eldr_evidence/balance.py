@@ -63,7 +63,7 @@ def take(found: Found) -> str:
         steps = [fullest.slower(*cell, OURS, NONE) for cell in cells if cell[0] == name]
         won.append(f"{sum(one.high < 0 for one in steps)} of {len(steps)} ({model(name)})")
     together = [
-        f"{interval(changes['one kind, metro'])} % ({interval(changes['product'])}; {'captured activations' if name == 'captured' else model(name)}, {ranks} ranks)"
+        f"{interval(changes['one kind, metro'])} % ({interval(changes['product'])}; {_population(name)}, {ranks} ranks)"
         for (name, ranks), changes in _meetings(found).items()
     ]
     return (
@@ -163,6 +163,10 @@ def _meetings(found: Found) -> dict[tuple[str, int], dict[str, list[float]]]:
     return every
 
 
+def _population(name: str) -> str:
+    return "captured activations" if name == "captured" else model(name)
+
+
 def _together(found: Found) -> str:
     head = (
         "model",
@@ -176,10 +180,9 @@ def _together(found: Found) -> str:
     )
     lines = []
     for (name, ranks), changes in _meetings(found).items():
-        told = "captured activations" if name == "captured" else model(name)
         columns = ("one kind, none", "mixed, metro", "one kind, metro", "product", "mixed, vllm")
         cells = (str(interval(changes[choice])) for choice in columns)
-        lines.append((told, str(ranks), f"{np.mean(changes['experts']):.2f}", *cells))
+        lines.append((_population(name), str(ranks), f"{np.mean(changes['experts']):.2f}", *cells))
     return table(head, lines)
 
 
@@ -193,10 +196,9 @@ def _layouts(found: Found) -> str:
             for one in every
             if (one["name"], one["ranks"], one["batch"]) == (name, ranks, batch)
         ]
-        told = "captured activations" if name == "captured" else model(name)
         cells = (interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds]) for layout in columns)
         experts = float(np.mean([one[IN_ORDER] for one in seeds]))
-        lines.append((told, str(ranks), str(batch), f"{experts:.2f}", *map(str, cells)))
+        lines.append((_population(name), str(ranks), str(batch), f"{experts:.2f}", *map(str, cells)))
     return table(("model", "ranks", "batch", "in order", *columns), lines)
 
 
