@@ -176,6 +176,19 @@ class World:
 
         wait_for(ended, f"Job {name} ended")
 
+    def remade_routing(self) -> Object:
+        """Delete what the operator knows, and return the table that it makes: a pass that has read it before writes it anew."""
+        name = contract.routing_name(self.name)
+        before = self.kube.get("ConfigMap", name)["metadata"]["uid"]
+        self.kube.delete("ConfigMap", name)
+
+        def other() -> Object | None:
+            live = self.kube.find("ConfigMap", name)
+            return live if live and live["metadata"]["uid"] != before else None
+
+        data = wait_for(other, "the routing table again")["data"]
+        return json.loads(data[contract.ROUTING_KEY])
+
     def events(self) -> list[str]:
         """Return the reasons of all Events."""
         return [event["reason"] for event in self.kube.list("Event")]

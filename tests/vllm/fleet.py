@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from tests.vllm.engines import Engine, wait_for
 
@@ -48,3 +49,14 @@ class Fleet:
         """End them all."""
         for engine in self._engines.values():
             engine.stop()
+
+
+@contextlib.contextmanager
+def serving(*engines: Engine) -> Iterator[None]:
+    """Have engines serve, and end them."""
+    fleet = Fleet(engines, most=len(engines))
+    try:
+        fleet.up(*(engine.name for engine in engines))
+        yield
+    finally:
+        fleet.stop()

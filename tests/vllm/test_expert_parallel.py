@@ -19,6 +19,7 @@ from eldr import contract
 from eldr_tiny_moe.client import MODEL, ReferenceClient
 from tests.vllm.comparison import check
 from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.fleet import serving
 from tests.vllm.pair import Exchange, Pair
 
 LAYERS, REQUESTS, TOKENS = 4, 16, 48
@@ -88,12 +89,8 @@ def prefill(environment, plugin, tmp_path_factory) -> Iterator[Engine]:
     """An engine of one process, from which the others pull KV."""
     setup = Setup(role="prefill", lease=LEASE, plugin=plugin, max_len=512)
     engine = Engine("one", setup, environment, tmp_path_factory.mktemp("one"))
-    engine.start()
-    try:
-        wait_for(engine.ready, "the engine of one process", 300, engine.tail)
+    with serving(engine):
         yield engine
-    finally:
-        engine.stop()
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +115,10 @@ def served(
     folder = tmp_path_factory.mktemp(request.param)
     setup = setup_of(request.param, plugin, folder / "experts")
     engine = Engine(f"ranks-{request.param}", setup, environment, folder)
-    engine.start()
-    try:
-        wait_for(engine.ready, "the engine of two ranks", 300, engine.tail)
+    with serving(engine):
         pair = Pair(prefill.url, engine.url, NAME)
         yield Served(engine, pair, serve(pair), folder / "experts", reference, near_ties)
         pair.close()
-    finally:
-        engine.stop()
 
 
 def test_the_tokens_are_those_of_one_process_through_rearrangements(served, one_process):
@@ -229,11 +222,7 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     )
     prefill = Engine("prefill-data", setup, environment, tmp_path)
     decode = Engine("decode-data", replace(setup, role="decode"), environment, tmp_path)
-    try:
-        for engine in (prefill, decode):
-            engine.start()
-        for engine in (prefill, decode):
-            wait_for(engine.ready, f"{engine.name} to serve", 300, engine.tail)
+    with serving(prefill, decode):
         pair = Pair(prefill.url, decode.url, NAME)
         with ThreadPoolExecutor(8) as pool:
             exchanges = list(pool.map(lambda prompt: pair.ask(prompt, 24), PROMPTS))
@@ -246,9 +235,6 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
                 sum(counted) == engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
             )
         pair.close()
-    finally:
-        for engine in (prefill, decode):
-            engine.stop()
 
 
 def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
@@ -257,9 +243,7 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
     log = tmp_path / "experts"
     setup = setup_of("tensor", plugin, log, num_redundant_experts=0, step_interval=64)
     engine = Engine("moving", setup, environment, tmp_path)
-    engine.start()
-    try:
-        wait_for(engine.ready, "the engine of two ranks", 300, engine.tail)
+    with serving(engine):
         served = Served(engine, Pair(prefill.url, engine.url, NAME), [], log, reference, near_ties)
         told = "no redundant experts: experts are placed by activation, and there is no choice to make"
         assert told in engine.log.read_text()
@@ -286,5 +270,3 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
             "versions, settings or maps of experts differ. Answers would be wrong" in engine.log.read_text()
         )
         served.pair.close()
-    finally:
-        engine.stop()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from eldr_tiny_moe.client import MODEL, ReferenceClient
-from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.fleet import serving
 from tests.vllm.pair import Pair
 
 LEASE = 5
@@ -32,12 +33,8 @@ def engine(environment, plugin, tmp_path_factory):
         env={"ELDR_LAB_EXPERT_PARALLEL": "1"},
     )
     found = Engine("prefill", setup, environment, tmp_path_factory.mktemp("ranks"))
-    found.start()
-    try:
-        wait_for(found.ready, "the engine of two ranks", 300, found.tail)
+    with serving(found):
         yield found
-    finally:
-        found.stop()
 
 
 def test_signatures_of_two_ranks_cold_and_after_a_hit(engine, environment):

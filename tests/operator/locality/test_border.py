@@ -56,6 +56,13 @@ def goes_on(world, tau):
     wait_for(is_current, "the new generation", 60, lambda: world.status)
 
 
+def told_once(logged, what):
+    """Check that the operator has logged something once, and nothing went wrong with it."""
+    text = logged()
+    assert "Traceback" not in text
+    assert text.count(what) == 1
+
+
 def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, logged):
     world.up()
     (router,) = world.routers.values()
@@ -73,9 +80,7 @@ def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, 
     assert "policyInEffect" not in world.status["router"]
     assert not world.status.get("locality")
     goes_on(world, "0.22")
-    text = logged()
-    assert "Traceback" not in text
-    assert text.count("tells counters, law, policy, samples, saving that cannot be") == 1
+    told_once(logged, "tells counters, law, policy, samples, saving that cannot be")
 
 
 def test_a_damaged_memory_loses_what_is_damaged(world, logged):
@@ -98,9 +103,7 @@ def test_a_damaged_memory_loses_what_is_damaged(world, logged):
     assert world.status["history"] == [entry]
     assert world.active() == "first"
     goes_on(world, "0.22")
-    text = logged()
-    assert "Traceback" not in text
-    assert text.count("is damaged: what cannot be read of") == 1
+    told_once(logged, "is damaged: what cannot be read of")
 
 
 def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, logged):
@@ -118,9 +121,7 @@ def test_an_eldrfit_that_cannot_be_read_or_does_not_go_holds_nobody_up(world, lo
     wait_for(lambda: world.kube.find(FIT, "x-bootstrap"), "a fit", 60, lambda: world.status)
     world.kube.merge(FIT, "held", {"metadata": {"finalizers": []}})
     goes_on(world, "0.22")
-    text = logged()
-    assert "Traceback" not in text
-    assert text.count("odd is left out") == 1
+    told_once(logged, "odd is left out")
 
 
 def test_a_baseline_that_nobody_reads_stops_nothing(world, logged):

@@ -93,17 +93,7 @@ def test_who_observes_is_told_and_nothing_is_done(world):
 def lose_memory(world):
     """Delete what the operator knows; a pass that has read it before writes it anew, and nothing is lost: return whether it is."""
     told, epoch = len(world.status["history"]), world.routing["epoch"]
-    before = world.kube.get("ConfigMap", contract.routing_name("x"))["metadata"]["uid"]
-    world.kube.delete("ConfigMap", contract.routing_name("x"))
-    found = wait_for(
-        lambda: (
-            (live := world.kube.find("ConfigMap", contract.routing_name("x")))
-            and live["metadata"]["uid"] != before
-            and live
-        ),
-        "the routing table again",
-    )
-    table = json.loads(found["data"][contract.ROUTING_KEY])
+    table = world.remade_routing()
     if table["active"] is not None and table["epoch"] == epoch:
         return False
     wait_for(lambda: len(world.status["history"]) == told + 1, "a set again", 60, lambda: world.status)

@@ -52,14 +52,7 @@ def test_a_lost_routing_table_is_made_anew_and_goes_on_counting(world):
     world.report("one")
     world.until_active("one")
     world.kube.delete(FIT, "one")
-
-    def is_forgotten():
-        """Delete the table: a pass that has read it before writes it anew."""
-        world.kube.delete("ConfigMap", contract.routing_name("x"))
-        wait_for(lambda: world.kube.find("ConfigMap", contract.routing_name("x")), "the table again", 60)
-        return world.routing["active"] is None
-
-    wait_for(is_forgotten, "a table without a set")
+    wait_for(lambda: world.remade_routing()["active"] is None, "a table without a set")
     wait_for(lambda: "centroids" not in world.status, "no set is known any more", 60, lambda: world.status)
     world.fit("two")
     world.report("two")
