@@ -187,10 +187,10 @@ def demand(seconds: float) -> None:
 
 async def loopback(seconds: float) -> None:
     """Measure the CPU time that real routers spend on asking each other, in one process."""
+    from eldr_kube.ports import free_ports
     from eldr_router.app import App
     from eldr_router.settings import Settings
     from eldr_router.state import peers as module
-    from tests.support.processes import free_port
 
     print(f"\nCPU of one core per router, {ENGINES} engines, over loopback")
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +199,7 @@ async def loopback(seconds: float) -> None:
         workers.write_text(json.dumps({"prefill": [], "decode": decode}))
         for count, period in itertools.product((2, 4, 8), (0.02, 0.05, 0.1)):
             module._PERIOD, module._SPACING = period, 0.0  # noqa: SLF001 - what is measured
-            ports = [free_port() for _ in range(count)]
+            ports = free_ports(count)
             apps = [
                 App(
                     Settings(

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import uvloop
 from eldr import centroids
 from eldr.centroids import CentroidSet
 from eldr.wire import ExpertCounts, encode_counts
+from eldr_kube.ports import free_port, free_ports
 
 HERE = Path(__file__).parent
 OURS, BEFORE, PEER = "eldr router", "eldr router before", "vllm-router 0.1.17"
@@ -48,13 +48,6 @@ CHUNK = json.dumps(
         "padding": "x" * 60,
     }
 )
-
-
-def free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def chunked(data: str) -> bytes:
@@ -344,7 +337,7 @@ def main() -> None:
         uvloop.run(mocks([int(port) for port in sys.argv[2:]]))
         return
     os.sched_setaffinity(0, {OTHER_CORE})
-    ports = [free_port() for _ in range(1 + K)]
+    ports = free_ports(1 + K)
     urls = [f"http://127.0.0.1:{p}" for p in ports]
     before = os.environ.get("ELDR_BENCH_BEFORE")
     install = subprocess.run(
@@ -355,7 +348,7 @@ def main() -> None:
         candidates = []
         for title, checkout in ((OURS, None), (BEFORE, before)):
             if title == OURS or checkout:
-                port, admin = free_port(), free_port()
+                port, admin = free_ports(2)
                 child = stack.enter_context(
                     process(ROUTER_CORE, *ours(Path(name), urls, port, admin), checkout=checkout)
                 )

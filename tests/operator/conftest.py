@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from eldr_kube.cluster import Cluster
-from eldr_kube.control_plane import free_ports
+from eldr_kube.ports import free_ports
 from eldr_kube.processes import end, spawn
 from tests.operator.fit_runs import FitRun
 from tests.operator.logging_routers import LoggingRouter

@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from eldr_kube.ports import free_port, free_ports
 from eldr_router.app import App
 from eldr_router.plan import shares as rules
 from eldr_router.settings import Settings
 from tests.fakes.engines import Exchange, FakeEngine, engines, prefill, slow, token_event
 from tests.router.conftest import DEADLINE, Router, signature, until, write_workers
-from tests.support.processes import free_port
 from tests.support.router import AUTH, TOKEN
 
 
 @contextlib.asynccontextmanager
 async def peers(made: list[FakeEngine], folder, count: int, **fields) -> AsyncIterator[list[Router]]:
     """Start routers that list each other."""
-    ports = [free_port() for _ in range(count)]
+    ports = free_ports(count)
     workers = folder / "workers.yaml"
     write_workers(workers, made, **fields)
     async with contextlib.AsyncExitStack() as stack:
@@ -233,7 +233,7 @@ def problem(router: Router) -> str | None:
 
 async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "_UNLISTED_SECONDS", 0.5)
-    workers, ports = tmp_path / "w", [free_port(), free_port()]
+    workers, ports = tmp_path / "w", free_ports(2)
     async with (
         engines("p0", "d0") as made,
         httpx.AsyncClient(timeout=DEADLINE) as client,
@@ -253,7 +253,7 @@ async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeyp
 
 async def test_a_router_restarts_at_its_address(tmp_path):
     async with engines("p0", "d0") as made:
-        workers, ports = tmp_path / "w", [free_port(), free_port()]
+        workers, ports = tmp_path / "w", free_ports(2)
         write_workers(workers, made, max_in_flight=4)
         async with (
             httpx.AsyncClient(timeout=DEADLINE) as client,

@@ -19,7 +19,8 @@ import pytest
 from eldr import contract
 from eldr.siglog import FrameReader
 from eldr.sim import text
-from tests.support.processes import ELDR, Server, engine, free_port, wait_for
+from eldr_kube.ports import free_ports
+from tests.support.processes import ELDR, Server, engine, wait_for
 from tests.support.router import AUTH, Router, router
 
 FAST = ("--speed", "0.05")
@@ -182,7 +183,7 @@ def test_a_prefill_engine_killed_during_traffic(tmp_path):
 
 def test_two_routers_one_killed(two, tmp_path):
     with contextlib.ExitStack() as stack:
-        ports = free_port(), free_port()
+        ports = free_ports(2)
         first, second = (
             stack.enter_context(
                 router(tmp_path / name, urls(two), "--peer", f"http://127.0.0.1:{other}", admin_port=own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -13,15 +12,11 @@ from typing import TypeVar
 
 import httpx
 
+from eldr_kube.ports import free_port
+
 ELDR = Path(sys.executable).parent / "eldr"
 START_SECONDS = 60.0
 T = TypeVar("T")
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(

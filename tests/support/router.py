@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 
 from eldr import contract
-from tests.support.processes import ELDR, START_SECONDS, Server, free_port, wait_for
+from eldr_kube.ports import free_port
+from tests.support.processes import ELDR, START_SECONDS, Server, wait_for
 
 TOKEN = "secret"
 AUTH = {"authorization": f"Bearer {TOKEN}"}

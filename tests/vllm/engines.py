@@ -21,8 +21,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
+from eldr_kube.ports import free_port
 from tests.support import processes
-from tests.support.processes import free_port
 
 wait_for = functools.partial(processes.wait_for, every=0.2)
 """Real engines are slow enough to be asked seldom, and answering costs them time."""
@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "hack" / "tiny_moe" / "model"
 NAME = "tiny-moe"
 BLOCK = 32
+MOST_RANKS = 8
+"""Each data-parallel rank listens on the side channel's port plus its number."""
 STOP_SECONDS = 30.0
 _QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -132,7 +134,7 @@ class Engine:
         self.url = f"http://127.0.0.1:{self.port}"
         self.gate = folder / f"{name}.gate"
         self.gate.mkdir(parents=True)
-        self._side_port = free_port()
+        self._side_port = free_port(in_a_row=MOST_RANKS)
         self._program = program
         self._folder = folder
         self._starts = 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import secrets
-import socket
 import ssl
 import subprocess
 import time
@@ -17,11 +15,11 @@ from typing import Self
 
 from eldr_kube import pki
 from eldr_kube.binaries import ETCD
+from eldr_kube.ports import free_port, free_ports
 from eldr_kube.processes import end, spawn
 
 READY_SECONDS = 120.0
 _SERVICE_RANGE = "10.96.0.0/16"
-_PORTS = (20000, 32000)
 # These three refuse pods on loopback addresses with a warning a second; a name that does not exist ends the process.
 _CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 
@@ -169,7 +167,7 @@ class ControlPlane:
         return self._data / "audit.log"
 
     def _controller_manager_flags(self) -> list[str]:
-        (port,) = free_ports(1)
+        port = free_port()
         return [
             f"--kubeconfig={self.kubeconfig}",
             "--leader-elect=false",
@@ -184,7 +182,7 @@ class ControlPlane:
         ]
 
     def _scheduler_flags(self) -> list[str]:
-        (port,) = free_ports(1)
+        port = free_port()
         return [
             f"--kubeconfig={self.kubeconfig}",
             "--leader-elect=false",
@@ -220,21 +218,3 @@ class ControlPlane:
                 time.sleep(0.05)
         tail = "\n".join((self._data / f"{name}.log").read_text(errors="replace").splitlines()[-12:])
         raise ControlPlaneError(f"{name} is not ready after {READY_SECONDS:.0f} s:\n{tail}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that are free, below the range that the kernel gives to clients.
-
-    A port of that range could be taken by any connection, etcd's own among them, before a server binds it.
-    """
-    found: list[int] = []
-    with ExitStack() as stack:
-        while len(found) < count:
-            probe = stack.enter_context(socket.socket())
-            port = random.randrange(*_PORTS)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-    return found

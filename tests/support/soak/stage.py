@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 from typing import Self
 
-from tests.support.processes import ELDR, START_SECONDS, Server, free_port, wait_for
+from eldr_kube.ports import free_port, free_ports
+from tests.support.processes import ELDR, START_SECONDS, Server, wait_for
 from tests.support.router import Router
 from tests.support.soak.flat import Sample
 from tests.support.soak.plan import LEASE, Reload, usual
@@ -122,7 +123,7 @@ class Stage:
             engine.start()
         for engine in self.engines.values():
             wait_for(engine.ready, f"engine {engine.name}", 3 * START_SECONDS)
-        ports = [free_port() for _ in range(self._routers)]
+        ports = free_ports(self._routers)
         for index, port in enumerate(ports):
             others = [f"http://127.0.0.1:{other}" for other in ports if other != port]
             self._add_router(index, port, [option for url in others for option in ("--peer", url)])
