@@ -91,6 +91,8 @@ class RoutingCapture:
                     config.model_config.get_num_experts(),
                     over.all_reduce,
                     self._capturer.device_buffer.device,
+                    rank=over.rank_in_group,
+                    ranks=over.world_size,
                 )
                 self._capturer.union = self._union
             for module in modules:

@@ -146,7 +146,7 @@ class DecodeWorker:
         if slots is not None and step is not None:
             union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
             if (of_all := self._capture.union) is not None:
-                union, requests = of_all.counts.clone(), of_all.requests.clone()
+                union, requests = of_all.counts.clone(), of_all.requests * of_all.tells
         if union is None and chosen is None and not self._released:
             return None
         released, self._released = self._released, {}
@@ -276,10 +276,12 @@ class DecodeScheduler:
         """
         if not isinstance(report, StepReport):
             return
+        requests = report.requests()
         if (chosen := report.balance()) is not None:
             if chosen.trouble:  # before this step's tokens leave the engine
                 raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
-            self._stats.add_balance(chosen.figures, chosen.decision_seconds)
+            if requests != 0:
+                self._stats.add_balance(chosen.figures, chosen.decision_seconds)
         if report.hidden:
             for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
@@ -298,7 +300,7 @@ class DecodeScheduler:
             if (ended := self._ended.pop(request, None)) is not None:
                 self._publish(request, value, ended)
         if union is not None and report.step is not None:
-            self._measure(report.step, union, report.requests())
+            self._measure(report.step, union, requests)
 
     def _measure(self, step: int, union: np.ndarray, of_all: int | None) -> None:
         now = time.perf_counter()
@@ -308,10 +310,9 @@ class DecodeScheduler:
             return
         _, begun, requests = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
-        self._stats.add_step(
-            union, requests if of_all is None else of_all, now - max(begun, self._last_update)
-        )
-        self._last_update = now
+        seconds, self._last_update = now - max(begun, self._last_update), now
+        if of_all != 0:
+            self._stats.add_step(union, requests if of_all is None else of_all, seconds)
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
         exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())

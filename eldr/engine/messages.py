@@ -83,7 +83,8 @@ class StepReport(KVConnectorWorkerMetadata):
     balance : BalanceReport, optional
         What the choice of replicas brought; None where vLLM chooses.
     requests : Tensor, optional
-        Requests of the step on all ranks, shape (); None if this engine's scheduler knows them all.
+        Requests of the step on all ranks, shape (), 0 where another rank tells of the step; None if this engine's
+        scheduler knows them all.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class StepReport(KVConnectorWorkerMetadata):
         return replace(found, figures=np.asarray(found.figures), trouble=bool(found.trouble))
 
     def requests(self) -> int | None:
-        """Return the requests of the step on all ranks, after their copy; None if this engine's scheduler knows them all."""
+        """Return the requests of the step on all ranks, after their copy: 0 or None as in the parameter."""
         self._wait()
         return None if self._requests is None else int(self._requests)
 

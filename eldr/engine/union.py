@@ -13,7 +13,8 @@ class GroupUnion:
     """A step over ranks that have different tokens, from one sum when the last layer has routed.
 
     It is formed in the forward pass: a rank without requests takes part in that, and in nothing else. The experts of its dummy
-    tokens are counted, as they are loaded like any others.
+    tokens are counted, as they are loaded like any others. The first rank that has requests tells of the step, so that what all
+    ranks tell adds up.
 
     Parameters
     ----------
@@ -24,6 +25,8 @@ class GroupUnion:
     add : callable
         Sum a tensor over the ranks; it may return the tensor it was given.
     device : torch.device
+    rank, ranks : int
+        This rank's number in the group, and their number.
 
     Attributes
     ----------
@@ -31,6 +34,8 @@ class GroupUnion:
         Experts that the latest step used on any rank.
     requests : Tensor of int64, shape ()
         Requests of the latest step, on all ranks.
+    tells : Tensor of bool, shape ()
+        Whether this rank tells of the latest step.
     """
 
     def __init__(
@@ -39,19 +44,25 @@ class GroupUnion:
         experts: int,
         add: Callable[[torch.Tensor], torch.Tensor],
         device: torch.device,
+        *,
+        rank: int,
+        ranks: int,
     ) -> None:
         self._rows = {layer: row for row, layer in enumerate(sorted(layers))}
         self._last = max(layers)
         self._add = add
         self._used = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
-        self._own = torch.zeros(1, dtype=torch.int32, device=device)
+        self._all = torch.zeros(ranks, dtype=torch.int32, device=device)
+        self._own, self._rank = self._all[rank], rank
         self.counts = torch.zeros(len(layers), dtype=torch.int64, device=device)
         self.requests = torch.zeros((), dtype=torch.int64, device=device)
+        self.tells = torch.zeros((), dtype=torch.bool, device=device)
 
     def begin(self, requests: int) -> None:
         """Forget the step before, and begin one with some requests of this rank's own."""
         self.counts.zero_()
         self.requests.zero_()
+        self.tells.zero_()
         self._own.fill_(requests)
 
     def end(self) -> None:
@@ -62,6 +73,8 @@ class GroupUnion:
         """Take a layer's experts, of shape (T, K)."""
         self._used[self._rows[layer]] = active_of(ids, self._used.shape[1])
         if layer == self._last:
-            said = self._add(torch.cat((self._used.view(-1), self._own)))
-            self.counts.copy_((said[:-1].view(self._used.shape) > 0).sum(1))
-            self.requests.copy_(said[-1])
+            said = self._add(torch.cat((self._used.view(-1), self._all)))
+            used, requests = said.split((self._used.numel(), len(self._all)))
+            self.counts.copy_((used.view(self._used.shape) > 0).sum(1))
+            self.requests.copy_(requests.sum())
+            self.tells.copy_((requests[self._rank] > 0) & ~(requests[: self._rank] > 0).any())

@@ -172,12 +172,14 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     layers = Layer(2), Layer(0)
     used = torch.zeros(2, EXPERTS, dtype=torch.int32)
     used[0, 5] = used[1, [1, 3]] = 1  # by layer number
-    other = torch.cat((used.view(-1), torch.tensor([7])))  # and its requests
-    step = capture.RoutingCapture(engine(*layers), over=SimpleNamespace(all_reduce=lambda said: said + other))
+    other = torch.cat((used.view(-1), torch.tensor([7, 0])))  # and its requests
+    group = SimpleNamespace(all_reduce=lambda said: said + other, rank_in_group=1, world_size=2)
+    step = capture.RoutingCapture(engine(*layers), over=group)
     step.begin(2)
     route(layers[1], [[5, 0], [0, -1]])
     route(layers[0], [[1, 2], [3, 4]])
     assert (step.union.counts.tolist(), int(step.union.requests)) == ([2, 4], 9)
+    assert not step.union.tells, "the other does"
     assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
     step.begin(2)
     assert step.union.counts.tolist() == [0, 0]

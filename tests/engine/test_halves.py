@@ -11,8 +11,9 @@ from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
 from eldr.engine import decode, prefill
+from eldr.engine.balance import N_FIGURES
 from eldr.engine.cache import CacheGroup
-from eldr.engine.messages import StepReport
+from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.records import page
 from eldr.engine.ring import RingReader, path_of
 from eldr.wire import decode_counts
@@ -244,6 +245,24 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     reader.close()
     half.close()
     assert not path_of("d", tmp_path).exists()
+
+
+def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
+    """Requests of all ranks stand in the report, 0 where another rank tells."""
+    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
+    half.add(request("a", 6, kv={"do_remote_prefill": True}))
+    union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
+    figures = torch.ones(LAYERS, N_FIGURES, dtype=torch.int32)
+    for number, requests in enumerate((5, 0, 7)):
+        half.orders(output(cached=[("a", 6 + number, 1)], blocks={"a": [4, 2, 8]}))
+        chosen = BalanceReport(figures, torch.tensor(False), 0.001)
+        report = StepReport({}, number + 1, union, balance=chosen, requests=torch.tensor(requests))
+        half.update(sent(report))
+    stats = half.stats().data
+    assert stats["batch"] == [5, 7]
+    assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 2
+    half.close()
 
 
 @pytest.fixture

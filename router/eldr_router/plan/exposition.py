@@ -1,8 +1,7 @@
 """What decode engines' metrics say of their steps. Pure.
 
-Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed. Data-parallel ranks of an engine
-tell of the same steps, each of the whole engine's batch and experts, except those in which it had no request itself: so the largest
-sums are the engine's.
+Only a handful of sums is wanted of some hundred kilobytes, so the text is searched, not parsed. Of the data-parallel ranks of an
+engine one tells of each step, with the whole engine's batch and experts: so what they tell adds up.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
             limit, number = float(bound), float(value)
         except ValueError:
             return None
-        below[limit] = max(number, below.get(limit, 0.0))
+        below[limit] = number + below.get(limit, 0.0)
     if not below.keys() >= set(_BOUNDS) or not all(map(math.isfinite, below.values())):
         return None
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
@@ -72,7 +71,7 @@ def read_sums(text: bytes) -> Sums | None:
         except ValueError:
             return None
         key = _WANTED[name.decode()]
-        totals[key] = max(number, totals.get(key, 0.0))
+        totals[key] = number + totals.get(key, 0.0)
     if len(totals) < len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
         return None
     return Sums(**totals)
