@@ -306,7 +306,9 @@ STATE_VERSION: Final = 1
    "traffic": {"epoch": n, "digest": str,                       all requests with a signature since this epoch became active:
                "requests": n, "similarity": [n, ...],           how many, by their best cosine in SIMILARITY_BINS bins over [0, 1],
                "clusters": [n, ...], "outside_band": n,         by the most similar slot, and placed outside the band;
-               "logged": n} | null,                             records written to the signature log since then
+               "logged": n,                                     records written to the signature log since then;
+               "busiest_in_flight": n,                          in flight on the busiest engine, and on the mean one, when a
+               "mean_in_flight": float} | null,                 request was placed, summed over the requests
    "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
               "batch": float} | null,                           same sizes, lately; standard error, steps, mean sequences in a step
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,

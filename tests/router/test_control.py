@@ -205,6 +205,30 @@ async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_pa
         assert (await router.state())["refused"] == []
 
 
+async def test_what_requests_look_like_to_a_set_is_counted(start, tmp_path):
+    file = tmp_path / "c.eldr"
+    file.write_bytes(GOOD)
+    async with start("p0", "d0", "d1", settings={"centroids": file}, policy="ELDR") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        router["p0"].eldr = signature(9, 0, 0, 0, 0, 0, 0, 0)
+        streaming = asyncio.ensure_future(router.post(stream=True))
+        await until(lambda: router.in_flight()["d0"], "the stream to start")
+        router["p0"].eldr = signature(0, 9, 0, 0, 0, 0, 0, 0)
+        assert (await router.post()).headers["x-eldr-decode"] == "d1"
+        traffic = (await router.state())["traffic"]
+        assert (traffic["requests"], traffic["clusters"], traffic["outside_band"]) == (2, [1, 1], 0)
+        assert (traffic["busiest_in_flight"], traffic["mean_in_flight"]) == (1, 0.5), (
+            "d0 had one before the second"
+        )
+        text = router.app.services.metrics.exposition().decode()
+        assert 'eldr_router_cluster_requests_total{slot="1"} 1.0' in text
+        for name, value in (("outside_band_requests", 0), ("busiest_in_flight", 1), ("mean_in_flight", 0.5)):
+            assert f"eldr_router_{name}_total {float(value)}\n" in text
+        release.set()
+        await streaming
+
+
 @pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError("no room"), KeyError("rho")])
 async def test_whatever_goes_wrong_with_a_file_is_a_refusal_and_the_next_file_is_read(
     start, tmp_path, monkeypatch, error

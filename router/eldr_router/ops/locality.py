@@ -77,6 +77,16 @@ class LocalityMetrics(Collector):
             "Requests since then that were placed outside the band of their best centroid.",
             traffic.outside_band,
         )
+        yield CounterMetricFamily(
+            "eldr_router_busiest_in_flight",
+            "In flight on the busiest decode engine with room, summed over the same requests.",
+            traffic.busiest_in_flight,
+        )
+        yield CounterMetricFamily(
+            "eldr_router_mean_in_flight",
+            "In flight on the mean decode engine with room, summed over the same requests.",
+            traffic.mean_in_flight,
+        )
         yield _similarity(traffic)
         yield GaugeMetricFamily(
             "eldr_router_expert_share", "Share of a step that reading experts takes.", share

@@ -116,7 +116,9 @@ class Placer:
         if not exclude:  # another attempt is no other request
             self.locality.tolls.settle(decision.situation)
             if decision.scores is not None:
-                self.locality.traffic.count(decision.scores, endpoint.spec.slot, table.intent.tau)
+                self.locality.traffic.count(
+                    decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
+                )
         similarities = decision.situation.similarity
         similarity = None if similarities is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity

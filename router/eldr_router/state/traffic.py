@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eldr.contract import SIMILARITY_BINS
@@ -17,6 +18,8 @@ class Traffic:
         self.requests = 0
         self.outside_band = 0
         self.logged = 0
+        self.busiest_in_flight = 0
+        self.mean_in_flight = 0.0
         self.similarity: list[int] = []
         self.clusters: list[int] = []
 
@@ -25,11 +28,12 @@ class Traffic:
         if (epoch, digest) == (self._epoch, self._digest):
             return
         self._epoch, self._digest = epoch, digest
-        self.requests = self.outside_band = self.logged = 0
+        self.requests = self.outside_band = self.logged = self.busiest_in_flight = 0
+        self.mean_in_flight = 0.0
         self.similarity = [0] * SIMILARITY_BINS
         self.clusters = [0] * k
 
-    def count(self, scores: list[float], slot: int, tau: float) -> None:
+    def count(self, scores: list[float], slot: int, tau: float, in_flight: Sequence[int]) -> None:
         """Count a request; one that met another set than is followed is left out.
 
         Parameters
@@ -40,6 +44,8 @@ class Traffic:
             Where it was placed; -1 or one without a centroid belongs to no band.
         tau : float
             Width of the band.
+        in_flight : sequence of int
+            Of each engine with room, at least one, before this request.
         """
         if len(scores) != len(self.clusters):
             return
@@ -47,6 +53,8 @@ class Traffic:
         self.requests += 1
         self.similarity[similarity_bin(best)] += 1
         self.clusters[scores.index(best)] += 1
+        self.busiest_in_flight += max(in_flight)
+        self.mean_in_flight += sum(in_flight) / len(in_flight)
         if not (0 <= slot < len(scores) and scores[slot] >= best - tau):
             self.outside_band += 1
 
@@ -66,4 +74,6 @@ class Traffic:
             "clusters": self.clusters,
             "outside_band": self.outside_band,
             "logged": self.logged,
+            "busiest_in_flight": self.busiest_in_flight,
+            "mean_in_flight": self.mean_in_flight,
         }

@@ -135,16 +135,21 @@ def test_traffic_is_counted_for_one_set():
         ([1.0, 0.2], -1),
         ([-0.1, -0.2], 0),
     ):
-        traffic.count(scores, slot, 0.1)
-    traffic.count([0.5], 0, 0.1)  # met another set
+        traffic.count(scores, slot, 0.1, [3, 1, 5])
+    traffic.count([0.5], 0, 0.1, [9])  # met another set
     state = traffic.state()
     assert (state["epoch"], state["digest"], state["requests"]) == (3, "sha256:a", 5)
     assert {n: count for n, count in enumerate(state["similarity"]) if count} == {0: 1, 90: 1, 95: 2, 99: 1}
     assert len(state["similarity"]) == SIMILARITY_BINS
     assert (state["clusters"], state["outside_band"]) == ([3, 2], 2)
+    assert (state["busiest_in_flight"], state["mean_in_flight"]) == (5 * 5, 5 * 3.0)
     traffic.follow(3, "sha256:a", 2)
     assert traffic.requests == 5
     traffic.follow(4, "sha256:a", 2)
-    assert traffic.state()["requests"] == 0
+    assert [traffic.state()[name] for name in ("requests", "busiest_in_flight", "mean_in_flight")] == [
+        0,
+        0,
+        0,
+    ]
     traffic.follow(5, "", 0)
     assert traffic.state() is None
