@@ -39,11 +39,6 @@ def is_active(kube: Kube, fit: str) -> bool:
     return (routing(kube)["active"] or {}).get("fit") == fit
 
 
-def runs(kube: Kube, fit: str) -> bool:
-    pods = kube.list("Pod", f"batch.kubernetes.io/job-name={fit}")
-    return any(pod["status"].get("phase") == "Running" for pod in pods)
-
-
 def running(addresses: Sequence[str]) -> list[str]:
     return [address for address in addresses if process(address, "router")]
 
@@ -61,7 +56,8 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
     steps: list[tuple[str, Callable[[], object]]] = [
         ("detection", lambda: detected(kube, "True")),
         ("the fit", lambda: kube.find(contract.KIND_FIT, FIT)),
-        ("its Job at work", lambda: runs(kube, FIT)),
+        # a pod runs before its program does
+        ("its Job at work", lambda: process(f"--fit={FIT}", "fit")),
         # it may last less than a look
         ("staging", lambda: (routing(kube)["staged"] or {}).get("fit") == FIT or is_active(kube, FIT)),
         ("activation", lambda: is_active(kube, FIT)),
@@ -72,12 +68,12 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
         load.switch(Workload("drifting", replay(traces.load().split(OTHERS)[0]), logged=True))
         for number, (what, condition) in enumerate(steps):
             await until(condition, what)
+            if what == "its Job at work":
+                await asyncio.to_thread(kill, f"--fit={FIT}", "fit")
             # one that was killed may wait for its restart, longer each time: then it is another's turn
             turn = addresses[number % len(addresses) :] + addresses[: number % len(addresses)]
             await until(lambda: running(turn), "a router to kill")  # noqa: B023 - awaited at once
             await asyncio.to_thread(kill, running(turn)[0], "router")
-            if what == "its Job at work":
-                await asyncio.to_thread(kill, f"--fit={FIT}", "fit")
         await until(system.ready, "EldrDeployment Ready again")
         await until(lambda: detected(kube, "False"), "quiet again", 180)
     assert [fit["metadata"]["name"] for fit in kube.list(contract.KIND_FIT)] == [f"{NAME}-bootstrap", FIT]

@@ -150,16 +150,23 @@ async def test_one_busy_router_gets_the_room_of_the_others(tmp_path):
         release = asyncio.Event()
         for engine in made[1:]:
             engine.script = Endless(slow(release))
+
+        async def served(router: Router) -> int:
+            """Ask as a client does who is told to come back."""
+            while (status := (await router.post(stream=True)).status_code) == 429:
+                await asyncio.sleep(0.05)
+            return status
+
         asking = []
         for _ in range(24):  # a quarter of 2 x 16 is 8
-            asking.append(asyncio.ensure_future(routers[0].post(stream=True)))
+            asking.append(asyncio.ensure_future(served(routers[0])))
             await asyncio.sleep(0.05)
         registry = routers[0].app.services.registry
         await until(lambda: sum(registry.counts().values()) == 24, "all of them to run")
-        asking.append(asyncio.ensure_future(routers[1].post(stream=True)))
+        asking.append(asyncio.ensure_future(served(routers[1])))
         await until(routers[1].decoding, "a request at another router: it has kept a place")
         release.set()
-        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        assert set(await asyncio.gather(*asking)) == {200}
 
 
 async def test_counts_are_shared_and_requests_avoid_each_other(tmp_path):
