@@ -1,11 +1,13 @@
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from eldr import contract
+from eldr_operator.locality.router_view import RouterPod, RouterView
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, parse
+from tests.unit.operator.drifted import Life
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -76,3 +78,31 @@ def make_fit(make_set) -> Callable[..., EldrFit]:
 @pytest.fixture
 def make_vllm(make_cr):
     return lambda engine=None, **spec: make_cr(engine={"type": "vLLM"} | (engine or {}), **spec)
+
+
+@pytest.fixture
+def life(now):
+    return lambda **options: Life(now, **options)
+
+
+@pytest.fixture
+def router(now):
+    def make(name="r0", active="", staged="", refused=(), problem="", complaint="", age=3600):
+        pod = RouterPod(name, "127.0.0.1", now - timedelta(seconds=age))
+        digests = {f"sha256:{fit}": "shape differs" for fit in refused}
+        return RouterView(
+            pod,
+            problem=problem,
+            complaint=complaint,
+            policy="ELDR",
+            active=active and f"sha256:{active}",
+            staged=staged and f"sha256:{staged}",
+            refused=digests,
+        )
+
+    return make
+
+
+@pytest.fixture
+def ago(now):
+    return lambda seconds: now - timedelta(seconds=seconds)

@@ -61,6 +61,11 @@ class Life:
             minutes, report=SetReport(fit, harms=harms, finished=self.now + timedelta(minutes=minutes))
         )
 
+    def switch(self, mode):
+        """Change ``spec.refit.drift.mode``, and look once more."""
+        self.spec = DriftSpec(mode=mode)
+        return self.look()
+
     def window(self, shares=SHARES, times=1, n=500, minutes=5.0, **changes):
         """Let windows pass; returns the last verdict."""
         for _ in range(times):

@@ -1,0 +1,201 @@
+"""Sets that do not keep their promise are rolled back, and those whose traffic was not to last."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_operator.drift.counts import Baseline, Saving
+from eldr_operator.drift.decide import RollBack
+from eldr_operator.drift.judge import ON_TRIAL
+from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, counts
+
+
+def test_a_set_that_keeps_its_promise_stays(life):
+    one = life(previous="z")
+    assert one.window(times=ON_TRIAL + 5).roll_back is None
+    assert one.state.promise.windows == ON_TRIAL + 5
+    assert one.state.barred == ()
+
+
+@pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
+def test_predictions_are_the_bands_and_other_policies_save_less_of_it(life, policy, is_lost):
+    one = life(previous="z", policy=policy)
+    verdict = one.window(times=3, saving=Saving(0.02, 0.001, 5000))
+    assert (verdict.roll_back is not None) == is_lost
+
+
+@pytest.mark.parametrize("previous", ["z", None])
+@pytest.mark.parametrize("policy", [POLICY_ELDR, POLICY_MARGINAL])
+def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, previous, policy):
+    one = life(previous=previous, policy=policy)
+    assert one.window(times=2, saving=POOR).roll_back is None
+    verdict = one.window(saving=POOR)
+    assert (verdict.roll_back.digest, verdict.roll_back.to) == ("a", previous)
+    assert verdict.reason == "RollBack"
+    assert "10.0% were predicted" in verdict.message
+    assert ("the set before serves again" if previous else "no set serves") in verdict.message
+    assert one.state.barred == ("a",)
+
+
+def test_a_roll_back_is_asked_for_until_it_has_happened_whatever_is_measured_meanwhile(life):
+    one = life(previous="z")
+    one.window(times=3, saving=POOR)
+    assert one.window(times=3, saving=GOOD).roll_back.digest == "a"
+    one.activate("z", previous="a")
+    assert one.verdict.roll_back is None
+    # what serves after a roll-back is not on trial again, and is never rolled back to what was taken out
+    assert one.window(times=10, saving=POOR).roll_back is None
+    assert one.state.drift.cause == "SavingLost"
+
+
+def test_a_barred_set_is_not_what_a_later_one_is_rolled_back_to(life):
+    one = life(previous="z")
+    one.window(times=3, saving=POOR)
+    one.activate("z", previous="a")
+    one.window(times=5, saving=GOOD)
+    one.activate("c", previous="a")
+    verdict = one.window(times=3, saving=POOR)
+    assert (verdict.roll_back.digest, verdict.roll_back.to) == ("c", None)
+
+
+def test_uncertain_measurements_break_no_promise(life):
+    one = life(previous="z")
+    assert one.window(times=10, saving=Saving(0.0, 0.02, 5000)).roll_back is None
+    assert one.window(times=10, saving=Saving(0.0, 0.0001, 50)).roll_back is None
+    vague = Baseline(one.baseline.counts, 0.1, 0.01, 0.19)
+    assert one.window(times=10, saving=POOR, baseline=vague).roll_back is None
+
+
+def test_half_of_the_promise_is_kept(life):
+    one = life(previous="z")
+    assert one.window(times=ON_TRIAL, saving=Saving(0.052, 0.001, 5000)).roll_back is None
+    assert one.state.promise.kept == ON_TRIAL
+
+
+def test_small_batches_break_no_promise(life):
+    one = life(previous="z")
+    predicted = Baseline(one.baseline.counts, 0.1, 0.08, 0.12, batch=16)
+    small, large = Saving(0.01, 0.004, 5000, batch=3), Saving(0.01, 0.004, 5000, batch=12)
+    assert one.window(times=10, baseline=predicted, saving=small).roll_back is None
+    assert one.state.promise.windows == 0
+    assert one.window(times=3, saving=large).roll_back is not None
+
+
+@pytest.mark.parametrize("baseline", [(None, None, None), (0.0, -0.1, 0.1), (0.02, -0.01, 0.05)])
+def test_who_promised_nothing_breaks_nothing(life, baseline):
+    one = life(previous="z")
+    assert (
+        one.window(times=5, saving=POOR, baseline=Baseline(one.baseline.counts, *baseline)).roll_back is None
+    )
+
+
+def test_what_was_measured_before_the_set_placed_anything_is_not_its_fault(life, now):
+    one = life(previous="z", activated=now)
+    one.window(times=3, minutes=0.5, saving=POOR)
+    assert one.state.promise.windows == 0
+    one.window(times=3, minutes=2)
+    assert one.state.promise.windows == 3
+
+
+def test_a_pinned_set_is_kept_and_said_to_harm(life):
+    one = life(previous="z", pinned=True)
+    verdict = one.window(times=4, saving=BAD)
+    assert verdict.roll_back is None
+    assert not verdict.protective
+    assert verdict.harm[0] == "PinnedHarms"
+    assert "spec.centroids.pin" in verdict.harm[1]
+
+
+def test_observing_rolls_nothing_back_and_bars_nothing(life):
+    one = life(previous="z", spec={"mode": "Observe"})
+    verdict = one.window(times=4, saving=BAD)
+    assert (verdict.reason, verdict.roll_back, verdict.protective) == ("Observing", None, False)
+    assert verdict.harm[0] == "Harms"
+    assert one.state.barred == ()
+
+
+def test_a_new_set_that_harms_at_once_is_rolled_back(life):
+    one = life(previous="z")
+    verdict = one.window(OTHER, 3, saving=BAD)
+    assert verdict.roll_back.to == "z"
+    assert verdict.protective
+    assert not one.activate("z").protective
+
+
+def with_before(one, shares=OTHER):
+    """Let what came before the set's own traffic be of these shares."""
+    return replace(one.baseline, before=counts(400, shares, random.Random(2)))
+
+
+def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_serves_again(life):
+    one = life(previous="z")
+    one.look(baseline=with_before(one))
+    assert one.window(times=8).roll_back is None
+    verdict = one.window(OTHER, 5)
+    assert verdict.roll_back == RollBack("a", "z", returned=True)
+    assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
+    assert "what was before it has returned: the set before serves again" in verdict.message
+    assert one.state.barred == ("a",)
+    assert one.window(SHARES, 3).roll_back == RollBack("a", "z", returned=False), "until it has happened"
+    one.activate("z", previous="a")
+    assert one.window(times=12).roll_back is None
+    assert one.verdict.status == "False"
+
+
+def test_who_observes_is_told_that_earlier_traffic_has_returned(life):
+    one = life(previous="z", spec={"mode": "Observe"})
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    verdict = one.window(OTHER, 5)
+    assert (verdict.reason, verdict.roll_back) == ("Observing", None)
+    assert one.state.barred == ()
+
+
+@pytest.mark.parametrize(
+    ("now_is", "previous"),
+    [
+        ((0.1, 0.1, 0.1, 0.7), "z"),  # something third
+        ((0.5, 0.17, 0.17, 0.16), "z"),  # half of the way back: other traffic may come
+        (OTHER, None),  # nothing that could serve again
+    ],
+)
+def test_other_traffic_than_before_is_fitted(life, now_is, previous):
+    one = life(previous=previous)
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    for _ in range(30):
+        assert one.window(now_is).roll_back is None
+    assert one.verdict.fit is not None
+
+
+def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
+    one = life(previous="z")
+    one.look(baseline=with_before(one))
+    one.window(times=8)
+    one.window(OTHER, 5)
+    one.activate("z", previous="a", baseline=replace(one.baseline, before=one.baseline.counts))
+    one.window(OTHER, 20)
+    assert one.window(SHARES, 3).roll_back is None
+
+
+def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist(life):
+    """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not barred would be activated."""
+    one = life(previous="z", digest="bad-0")
+    for n in range(100):
+        assert one.window(times=3, saving=POOR).roll_back.digest == f"bad-{n}"
+        one.activate("z", previous=f"bad-{n}")
+        one.activate(f"bad-{n + 1}", previous="z")
+    assert set(one.state.barred) == {f"bad-{n}" for n in range(100)}
+
+
+@pytest.mark.parametrize("windows", [2, 200])
+def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, windows):
+    one = life(previous="z")
+    one.window(times=windows)
+    one.switch("Disabled")
+    one.switch("Enabled")
+    assert one.window(OTHER, 6, saving=POOR).roll_back is None
+    assert one.verdict.status == "True"
+    assert one.state.barred == ()
