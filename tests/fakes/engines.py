@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from eldr.contract import PATH_ACTIVATIONS, PATH_METRICS
+from eldr_kube.ports import free_port
 
 TOKENS = [" one", " two", " three"]
 CLIENT_ERROR = {
@@ -203,14 +204,20 @@ class FakeEngine:
         return [p["remote_request_id"] for p in params if p and p.get("do_remote_prefill")]
 
     async def start(self) -> None:
+        self.port = (
+            self.port or free_port()
+        )  # it is kept over restarts, so no connection must get it meanwhile
         self._server = await asyncio.start_server(self._connected, self.host, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
-    async def refuse(self) -> None:
-        """Stop listening and drop every connection: what a dead process looks like."""
+    def stop_listening(self) -> None:
+        """Accept no connection any more and keep those there are, as a server does that is shutting down."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def refuse(self) -> None:
+        """Stop listening and drop every connection: what a dead process looks like."""
+        self.stop_listening()
         while self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()

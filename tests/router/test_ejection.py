@@ -8,6 +8,7 @@ import pytest
 from eldr_router.plan import health
 from tests.fakes.engines import (
     CLIENT_ERROR,
+    Exchange,
     answer,
     decode,
     draining,
@@ -15,8 +16,13 @@ from tests.fakes.engines import (
     hang,
     prefill,
     reset,
+    slow,
+    token_event,
 )
 from tests.router.conftest import until
+
+DEAF = 1.5
+"""Seconds, in these tests."""
 
 
 async def test_an_ejected_engine_comes_back(start):
@@ -179,6 +185,94 @@ async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
             "a probe",
         )
         assert await healthy(router) == [True, True]
+
+
+async def dripping(exchange: Exchange) -> None:
+    """Stream for three times as long as silence may last."""
+    await exchange.stream_head()
+    for _ in range(12):
+        await exchange.event(token_event("drip"))
+        await asyncio.sleep(DEAF / 4)
+    await exchange.stream_end()
+
+
+@pytest.fixture
+def soon_deaf(monkeypatch):
+    """Silence of an engine that listens no more counts soon, and it is looked for often."""
+    from eldr_router import app
+    from eldr_router.net import pool
+    from eldr_router.ops import probes
+
+    monkeypatch.setattr(pool, "DEAF_SECONDS", DEAF)
+    monkeypatch.setattr(app, "_SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(probes, "_PERIOD", 0.2)
+
+
+@pytest.mark.usefixtures("soon_deaf")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("role", ["p", "d"])
+async def test_an_engine_that_listens_no_more_and_is_silent_is_given_up(start, role, stream):
+    """Its server shuts down, and waits for answers that never come: a connection that is never closed."""
+    async with start("p0", "p1", "d0", "d1") as router:
+        for name in (f"{role}0", f"{role}1"):
+            router[name].script.append(hang)
+        asking = asyncio.ensure_future(router.post(stream=stream))
+        await until(lambda: router[f"{role}0"].requests or router[f"{role}1"].requests, "a request to hang")
+        stuck, other = (f"{role}0", f"{role}1") if router[f"{role}0"].requests else (f"{role}1", f"{role}0")
+        router[other].script.clear()
+        router[stuck].stop_listening()
+        assert (await asking).status_code == 200
+        assert router.counter("retries", cause="timeout") == 1
+        assert len(router[other].requests) == 1
+        await until(router.idle, "nothing in flight")
+        router.pulled_once()
+
+
+@pytest.mark.usefixtures("soon_deaf")
+async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_once_it_is_silent(start):
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(slow(asyncio.Event()))
+        asking = asyncio.ensure_future(router.post(stream=True))
+        await until(router.decoding, "a stream")
+        router["d0"].stop_listening()
+        text = (await asking).text
+        assert "accepts no connections" in text
+        assert router.counter("requests", outcome="broken_stream") == 1
+        await until(router.idle, "nothing in flight")
+
+
+@pytest.mark.usefixtures("soon_deaf")
+async def test_an_engine_that_finishes_its_streams_before_it_ends_is_let(start):
+    async with start("p0", "d0") as router:
+        router["d0"].script.append(dripping)
+        asking = asyncio.ensure_future(router.post(stream=True))
+        await until(router.decoding, "a stream")
+        router["d0"].stop_listening()
+        answer = await asking
+        assert answer.text.count("drip") == 12
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.usefixtures("soon_deaf")
+async def test_silence_of_an_engine_that_listens_again_is_none(start):
+    """Restarted, or its host's network was away for a while."""
+    async with start("p0", "d0") as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        asking = asyncio.ensure_future(router.post(stream=True))
+        await until(router.decoding, "a stream")
+        router["d0"].stop_listening()
+        (endpoint,) = router.app.services.registry.endpoints("decode")
+        await until(lambda: not endpoint.health.probed_well, "a probe that is refused")
+        await router["d0"].start()
+        await until(lambda: endpoint.health.probed_well, "a probe that is answered")
+        connections = router.app.services.pool._all
+        await until(
+            lambda: any(one.state.value == "body" and one._quiet > 2 * DEAF for one in connections),
+            "a long silence",
+        )
+        release.set()
+        assert (await asking).text.endswith("data: [DONE]\n\n")
 
 
 async def test_probes_find_a_dead_engine_without_any_request(start, monkeypatch):

@@ -17,10 +17,13 @@ import pytest
 import eldr
 from eldr import contract
 from eldr_tiny_moe.client import MODEL, ReferenceClient
+from tests.support.router import router
+from tests.vllm.client import ask
 from tests.vllm.comparison import check
 from tests.vllm.engines import NAME, Engine, Setup, wait_for
 from tests.vllm.fleet import serving
 from tests.vllm.pair import Exchange, Pair
+from tests.vllm.prompts import COMPLETIONS, Case
 
 LAYERS, REQUESTS, TOKENS = 4, 16, 48
 LEASE = 300
@@ -264,3 +267,41 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
             "versions, settings or maps of experts differ. Answers would be wrong" in engine.log.read_text()
         )
         served.pair.close()
+
+
+@pytest.mark.parametrize("when", ["its first step", "decoding"])
+def test_routers_do_what_they_do_for_a_dead_engine_where_a_rank_is_killed(
+    prefill, one_process, environment, plugin, tmp_path, background, when
+):
+    """In its first step vLLM 0.32 lets nobody know: its server shuts down and waits for answers that never come."""
+    setup = replace(setup_of("tensor", plugin, tmp_path / "experts"), saboteur=False)
+    ranks = Engine("ranks-killed", setup, environment, tmp_path)
+    other = Engine(
+        "other", Setup(role="decode", lease=LEASE, plugin=plugin, max_len=512), environment, tmp_path
+    )
+    engines = {"p": prefill.url, "d-ranks": ranks.url}
+    with (
+        serving(ranks, other),
+        router(tmp_path, engines, model=NAME, lease_seconds=LEASE) as process,
+    ):
+        streams = [
+            background.submit(ask, process.url, Case("s", COMPLETIONS, PROMPTS[i], 400), stream=True)
+            for i in (0, 1)
+        ]
+        if when == "decoding":
+            wait_for(lambda: ranks.metric("vllm:generation_tokens_total") > 20, "streams to have begun", 60)
+        process.configure(engines | {"d-other": other.url})
+        wait_for(lambda: "d-other" in process.loads(), "the router to know the other engine", 60)
+        wait_for(lambda: process.loads()["d-ranks"] == 2, "both to decode", 60)
+        ranks.kill_part("TP1")
+        for stream, expected in zip(streams, one_process[:2], strict=True):
+            answer = stream.result(120)
+            assert answer.outcome in {"ok", "error"}, "a stream that breaks says so"
+            shared = min(len(answer.ids), TOKENS)
+            assert answer.ids[:shared] == expected[:shared]
+            assert answer.outcome == "error" or len(answer.ids) == 400
+        for prompt, expected in zip(PROMPTS[:4], one_process[:4], strict=True):
+            answer = ask(process.url, Case("a", COMPLETIONS, prompt, 12), stream=False)
+            assert (answer.outcome, answer.ids) == ("ok", expected[:12])
+        wait_for(lambda: not process.in_flight(), "nothing in flight", 60, process.loads)
+        wait_for(lambda: not ranks.running(), "the engine to end", 90, ranks.tail)

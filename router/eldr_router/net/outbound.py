@@ -248,6 +248,11 @@ class EngineConnection(asyncio.Protocol):
         else:
             self._break("timeout", f"it was silent for {self._patience:g} s")
 
+    def abandon(self, patience: float) -> None:
+        """End what has been silent for so long, unless its client is who does not read: nobody listens there any more."""
+        if self._quiet > patience and not self._paused:
+            self._break("timeout", f"it accepts no connections, and was silent for {patience:g} s")
+
     def close(self) -> None:
         """Cut the connection, whatever happens on it."""
         self._break("reset", "the router is stopping")

@@ -8,6 +8,8 @@ from eldr_router.http.head import authority
 from eldr_router.net.outbound import Address, ConnectError, EngineConnection
 
 _MAX_IDLE = 256
+DEAF_SECONDS = 30.0
+"""Longest silence of who accepts no connections any more: a server that shuts down and waits for answers that never come."""
 
 
 class Pool:
@@ -25,6 +27,7 @@ class Pool:
         self._connect_timeout = connect_timeout
         self._idle: dict[Address, list[EngineConnection]] = {}
         self._all: set[EngineConnection] = set()
+        self._deaf: dict[Address, float] = {}  # seconds since connections were refused first
 
     def __len__(self) -> int:
         return len(self._all)
@@ -58,7 +61,10 @@ class Pool:
             ) from None
         except (OSError, UnicodeError) as error:  # the latter: a host that is no name
             refused = isinstance(error, ConnectionRefusedError)
+            if refused:
+                self._deaf.setdefault(address, 0.0)
             raise ConnectError(f"{authority(host, port)}: {error}", refused=refused) from None
+        self._deaf.pop(address, None)
         if not connection.is_open:
             raise ConnectError(f"{authority(host, port)} closed the connection at once")
         self._all.add(connection)
@@ -85,7 +91,11 @@ class Pool:
         """Let silence count on every connection. Called about once a second."""
         for connection in self._all:
             connection.age(elapsed)
+        known = {connection.address for connection in self._all}
+        self._deaf = {address: since + elapsed for address, since in self._deaf.items() if address in known}
         for connection in list(self._all):  # only then: what ends here may begin anew on another one
+            if self._deaf.get(connection.address, 0.0) > DEAF_SECONDS:
+                connection.abandon(DEAF_SECONDS)
             connection.expire()
 
     def close(self) -> None:
