@@ -269,11 +269,11 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
         served.pair.close()
 
 
-@pytest.mark.parametrize("when", ["its first step", "decoding"])
+@pytest.mark.parametrize("when", ["before a token", "decoding"])
 def test_routers_do_what_they_do_for_a_dead_engine_where_a_rank_is_killed(
     prefill, one_process, environment, plugin, tmp_path, background, when
 ):
-    """In its first step vLLM 0.32 lets nobody know: its server shuts down and waits for answers that never come."""
+    """Before a first token vLLM 0.32 may tell nobody: its server shuts down, and waits for answers that never come."""
     setup = replace(setup_of("tensor", plugin, tmp_path / "experts"), saboteur=False)
     ranks = Engine("ranks-killed", setup, environment, tmp_path)
     other = Engine(
