@@ -8,8 +8,10 @@ word's square sees on *every* rank whether all are equal: n * sum(word^2) = sum(
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
+import torch.distributed
 
 from eldr.engine.compatibility import RanksDisagreeError
 
@@ -20,6 +22,20 @@ WORD_BITS = 8
 _DROPPED = 64 - N_WORDS * WORD_BITS  # low bits of a product say little
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _ODD = 0xBF58476D1CE4E5B9 - 2**64
+
+
+def gather(said: object, group: Any) -> list[Any]:
+    """Return what each rank of a group says; all of them have to ask.
+
+    Parameters
+    ----------
+    said : object
+        To be pickled.
+    group : vllm.distributed.parallel_state.GroupCoordinator
+    """
+    every: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(every, said, group=group.cpu_group)
+    return every
 
 
 def digest_of(*parts: str) -> int:

@@ -68,7 +68,7 @@ class RoutingCapture:
     ----------
     config : vllm.config.VllmConfig
     over : GroupCoordinator, optional
-        Ranks with tokens of their own in the same steps, for :meth:`union`.
+        Ranks with tokens of their own in the same steps, for :meth:`union`, once :meth:`share` was called.
 
     Raises
     ------
@@ -78,6 +78,7 @@ class RoutingCapture:
 
     def __init__(self, config: Any, over: Any = None) -> None:
         self._union: GroupUnion | None = None
+        self._offered: GroupUnion | None = None
         try:
             modules = moe_modules(config.compilation_config)
             tokens = config.scheduler_config.max_num_batched_tokens
@@ -86,7 +87,7 @@ class RoutingCapture:
             else:
                 numbers = [module.layer_id for module in modules]
                 self._capturer = _SharingCapturer(tokens, config)
-                self._union = GroupUnion(
+                self._offered = GroupUnion(
                     numbers,
                     config.model_config.get_num_experts(),
                     over.all_reduce,
@@ -94,7 +95,6 @@ class RoutingCapture:
                     rank=over.rank_in_group,
                     ranks=over.world_size,
                 )
-                self._capturer.union = self._union
             for module in modules:
                 _bind(module, self._capturer)
         except (ValueError, RuntimeError) as error:
@@ -106,6 +106,10 @@ class RoutingCapture:
         self.device = self._buffer.device
         self._all = layers == list(range(self._buffer.shape[1]))
         self._layers = torch.tensor(layers, device=self.device)
+
+    def share(self) -> None:
+        """Take part in the union from now on; only where all ranks can, for they wait for each other, and before graphs are captured."""
+        self._capturer.union = self._union = self._offered
 
     def begin(self, requests: int = 0) -> None:
         """Begin a step with some requests; forget the ids of the one before: a layer that captures nothing must count nothing."""
@@ -127,16 +131,17 @@ class RoutingCapture:
 
     @property
     def union(self) -> GroupUnion | None:
-        """The step over all ranks; None if this rank has all its tokens itself."""
+        """The step over all ranks; None if this rank has all its tokens itself, or takes no part."""
         return self._union
 
 
 class _SharingCapturer(RoutedExpertsCapturer):
-    union: GroupUnion
+    union: GroupUnion | None = None
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         super().capture(layer_id, topk_ids)
-        self.union.take(layer_id, topk_ids)
+        if self.union is not None:
+            self.union.take(layer_id, topk_ids)
 
 
 def moe_modules(compilation: Any) -> list[Any]:

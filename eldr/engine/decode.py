@@ -19,7 +19,7 @@ from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
 
 from eldr.engine import metrics
-from eldr.engine.agreement import disagreement
+from eldr.engine.agreement import disagreement, gather
 from eldr.engine.backend import kernels_for
 from eldr.engine.balance import Balance
 from eldr.engine.cache import CacheGroup
@@ -104,15 +104,21 @@ class DecodeWorker:
         self._released: dict[str, Any] = {}
         self._hidden = ""
         self._rows: RequestRows | None = None
+        over = union_group(config)
         try:
-            self._capture = RoutingCapture(config, over=union_group(config))
+            self._capture = RoutingCapture(config, over=over)
             if reports:
                 experts = config.model_config.get_num_experts()
                 self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
-            logger.warning("ELDR: serving without activations: %s", error)
+        if over is not None:
+            self._hidden = next(filter(None, gather(self._hidden, over)), "")
+        if self._hidden:
+            logger.warning("ELDR: serving without activations: %s", self._hidden)
+        elif over is not None:
+            self._capture.share()
 
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
@@ -121,7 +127,7 @@ class DecodeWorker:
         self._slots.bind()
         if self._balance is not None:
             self._balance.begin()
-        if self._rows is not None:
+        if self._rows is not None and not self._hidden:
             self._capture.begin(orders.requests)
             if orders.plan:
                 self._released |= _apply(orders.plan, self._rows)
@@ -133,6 +139,8 @@ class DecodeWorker:
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
         slots, step = self._slots.take(), self._step
+        if self._rows is not None:
+            self._capture.end()
         if slots is None and step is not None and not self._hidden:
             self._hidden = NO_SLOTS
             logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
@@ -141,7 +149,6 @@ class DecodeWorker:
             return StepReport({}, step, hidden=self._hidden, balance=chosen)
         if self._rows is None:
             return None
-        self._capture.end()
         union = requests = None
         if slots is not None and step is not None:
             union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed
+import torch
 import vllm
 from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
@@ -17,7 +17,7 @@ from vllm.logger import init_logger
 import eldr
 from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
 from eldr.engine import replicas
-from eldr.engine.agreement import table_digest
+from eldr.engine.agreement import gather, table_digest
 from eldr.engine.backend import chooser_for
 from eldr.engine.balance import Balance, Group, Rules
 from eldr.engine.balance_setting import BalanceSetting
@@ -56,7 +56,7 @@ def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
         "maps": ",".join(_map_digest(layer.maps) for layer in found),
         "refused": why,
     }
-    compare(_gather(said, group))
+    compare(gather(said, group))
     if why:
         raise UnsupportedEngineError(why)
     if not found:
@@ -144,9 +144,3 @@ def _identity(config: Any, setting: BalanceSetting) -> dict[str, str]:
 def _map_digest(maps: Any) -> str:
     """Return the digest of a layer's replicas; columns behind them hold -1 on all ranks."""
     return f"{int(table_digest(maps.logical_to_physical_map)) & (2**64 - 1):016x}"
-
-
-def _gather(said: dict[str, str], group: Any) -> list[dict[str, str]]:
-    every: list[Any] = [None] * group.world_size
-    torch.distributed.all_gather_object(every, said, group=group.cpu_group)
-    return every

@@ -73,6 +73,9 @@ class Capture:
     def __init__(self, *_: object, over: object = None) -> None:
         pass
 
+    def share(self) -> None:
+        """Leave everything as it is."""
+
     def begin(self, requests: int = 0) -> None:
         """Leave everything as it is."""
 

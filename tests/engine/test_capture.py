@@ -175,6 +175,11 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     other = torch.cat((used.view(-1), torch.tensor([7, 0])))  # and its requests
     group = SimpleNamespace(all_reduce=lambda said: said + other, rank_in_group=1, world_size=2)
     step = capture.RoutingCapture(engine(*layers), over=group)
+    assert step.union is None, "the other may fail to"
+    step.begin(2)
+    route(layers[1], [[5, 0]])
+    route(layers[0], [[1, 2]])
+    step.share()
     step.begin(2)
     route(layers[1], [[5, 0], [0, -1]])
     route(layers[0], [[1, 2], [3, 4]])

@@ -395,6 +395,32 @@ def test_an_engine_without_memory_for_the_table_serves_and_says_why(
         assert str(error) in hidden
 
 
+@pytest.mark.parametrize("said", [["", "no memory for the table"], ["", ""]])
+def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said):
+    """A rank that waits for what another does not know of would wait for ever."""
+    shared = []
+    monkeypatch.setattr(Capture, "share", lambda _: shared.append(True))
+    monkeypatch.setattr(decode, "union_group", lambda _: "group")
+    monkeypatch.setattr(decode, "gather", lambda own, group: [own, *said[1:]])
+    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    worker.begin(sent(decode.DecodeOrders(step=1, requests=1)))
+    Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+    assert worker.finish().hidden == said[1]
+    assert shared == [True] * (not said[1])
+
+
+def test_a_rank_whose_slots_are_unknown_has_no_requests_for_the_others(engine, monkeypatch):
+    begun, ended = [], []
+    monkeypatch.setattr(Capture, "begin", lambda _, requests=0: begun.append(requests))
+    monkeypatch.setattr(Capture, "end", lambda _: ended.append(True))
+    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    for step, slots in ((1, None), (2, torch.tensor([4]))):
+        worker.begin(sent(decode.DecodeOrders(step=step, requests=3)))
+        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
+        assert worker.finish().hidden
+    assert (begun, ended) == ([3], [True, True]), "it tells of no step any more"
+
+
 def test_a_rank_that_does_not_report_counts_nothing(engine):
     for module, half in ((prefill, "PrefillWorker"), (decode, "DecodeWorker")):
         worker = getattr(module, half)(config(), GROUP, n_blocks=10, reports=False)

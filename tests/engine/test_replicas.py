@@ -197,7 +197,7 @@ def group(monkeypatch):
     others = []
     alone = SimpleNamespace(world_size=1, all_reduce=lambda tensor: tensor, cpu_group=None)
     monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: alone)
-    monkeypatch.setattr(expert_parallel, "_gather", lambda said, _: [said, *(said | one for one in others)])
+    monkeypatch.setattr(expert_parallel, "gather", lambda said, _: [said, *(said | one for one in others)])
     return others
 
 
@@ -257,7 +257,7 @@ def test_a_rank_that_differs_ends_the_engine_at_its_start(ours, group, other, se
 def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refused(ours, monkeypatch):
     said = []
     monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: SimpleNamespace(world_size=1))
-    monkeypatch.setattr(expert_parallel, "_gather", lambda one, _: said.append(one) or [one])
+    monkeypatch.setattr(expert_parallel, "gather", lambda one, _: said.append(one) or [one])
     with pytest.raises(UnsupportedEngineError, match="keeps no replicas"):
         expert_parallel.start(config_of(Runner(0, ours(), maps=False)), ON)
     assert "keeps no replicas" in said[0]["refused"]

@@ -204,6 +204,20 @@ def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
         engine.stop()
 
 
+def test_where_one_rank_cannot_count_none_does_and_all_serve(
+    prefill, one_process, environment, plugin, tmp_path
+):
+    engine = Engine("blind", setup_of("data", plugin, tmp_path / "experts"), environment, tmp_path)
+    (engine.gate / "capture").touch()
+    with serving(engine):
+        pair = Pair(prefill.url, engine.url, NAME)
+        assert [exchange.generated for exchange in serve(pair)] == one_process
+        pair.close()
+        records = f"{contract.METRIC_RECORDS}_total"
+        assert engine.metric(records) == engine.metric(records, result="unavailable") == REQUESTS
+        assert engine.log.read_text().count("serving without activations: no room") == len(("0", "1"))
+
+
 def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     one_process, reference, environment, plugin, tmp_path, near_ties
 ):

@@ -1,7 +1,8 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
-A file in the folder says what: ``version`` before the start, another version of ELDR; ``maps``, from the next step on two experts
-have exchanged their places, in one layer's map, as if a rank had missed a rearrangement.
+A file in the folder says what: ``version`` before the start, another version of ELDR; ``capture`` before the start, no room for
+what it would count with; ``maps``, from the next step on two experts have exchanged their places, in one layer's map, as if a rank
+had missed a rearrangement.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from typing import Any
 from eldr_test_connector import Idle
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.parallel_state import get_ep_group
+
+
+def _no_room(*_: Any) -> None:
+    raise RuntimeError("no room")
 
 
 class Saboteur(Idle):
@@ -23,6 +28,10 @@ class Saboteur(Idle):
             import eldr
 
             eldr.__version__ = "0.0.0"
+        if self._last and (self._folder / "capture").exists():
+            from eldr.engine import capture
+
+            capture._SharingCapturer = _no_room
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
