@@ -106,7 +106,11 @@ class Held:
 
 
 def fullest(
-    expert_ids: npt.NDArray[np.integer], placements: Sequence[Placement], balance: Balance
+    expert_ids: npt.NDArray[np.integer],
+    placements: Sequence[Placement],
+    balance: Balance,
+    *,
+    own_tokens: bool = False,
 ) -> npt.NDArray[np.int64]:
     """Return the experts that the fullest rank activates on each layer in one step.
 
@@ -116,18 +120,25 @@ def fullest(
     placements : sequence of Placement
         One per layer.
     balance : Balance
+    own_tokens : bool
+        Whether ranks have tokens of their own, as many each, and count these from 0: vLLM's hash is of that number.
 
     Returns
     -------
     ndarray of int64, shape (n_layers,)
     """
+    layers = enumerate(placements)
     return np.array(
-        [_fullest(expert_ids[:, layer], placement, balance) for layer, placement in enumerate(placements)]
+        [_fullest(expert_ids[:, layer], one, balance, own_tokens=own_tokens) for layer, one in layers]
     )
 
 
-def _fullest(expert_ids: npt.NDArray[np.integer], placement: Placement, balance: Balance) -> int:
+def _fullest(
+    expert_ids: npt.NDArray[np.integer], placement: Placement, balance: Balance, *, own_tokens: bool
+) -> int:
     if balance == "tokens":
-        return int(rank_loads(vllm_choice(expert_ids, placement), placement).max())
+        split = np.array_split(np.empty(len(expert_ids)), placement.ranks if own_tokens else 1)
+        chosen = vllm_choice(expert_ids, placement, [len(part) for part in split])
+        return int(rank_loads(chosen, placement).max())
     choose = greedy if balance == "greedy" else exact
     return max(choose(active_set(expert_ids, placement.n_experts), placement).load)

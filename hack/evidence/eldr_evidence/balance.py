@@ -29,8 +29,8 @@ def text(found: Found | None) -> str:
         f"METRO (arXiv 2512.09277): a step waits for the rank that activates most experts, so which replica computes decides how long it takes. {len(fullest.seeds)} seeds of the task "
         "workload, mixed batches, single steps; Qwen3-30B and DeepSeek-V3 on 8 ranks, Qwen3-235B on 4. *None*: no replicas. *vLLM*: replicas placed by tokens as "
         "EPLB does, chosen by vLLM's hash of the token's index. *METRO*: the same replicas, each active expert on one rank, greedily or exactly; and exactly with replicas "
-        "placed by activation. vLLM's index is that of all the engine's tokens, as where ranks have the same ones; ranks with requests of their own count from 0 each, which changes vLLM's column below a "
-        "batch of 64. Greedy's distance to the optimum is told for replicas placed by tokens; placed by activation it is larger ([benchmark](benchmarks/README.md)). Experts of the fullest rank:",
+        "placed by activation. vLLM's index is that of all the engine's tokens where ranks have the same ones (Qwen3-235B, captured activations); ranks with requests of their own (the others) count theirs from 0 each. "
+        "Experts of the fullest rank:",
         _experts(fullest),
         f"**What it may cost.** Microseconds that a layer saves, before the choice is paid: it pays where that is more than the choice takes on a layer (the paper's kernel 17 to 26 us, and a "
         f"small collective where ranks have different requests). Then the change of a step's time with {1e6 * DECISION:.0f} us for each layer, %, replicas placed by activation:",

@@ -34,6 +34,7 @@ class Fullest:
     def __init__(self, found: Found) -> None:
         self.seeds: list[int] = found["seeds"]
         self._cells = {(one["model"], one["batch"], one["ratio"], one["seed"]): one for one in found["cells"]}
+        self._greedy: list[dict[str, Any]] = found.get("greedy", [])
         self.ratios = [ratio for ratio in RATIOS if any(key[2] == ratio for key in self._cells)]
 
     def values(self, name: str, batch: int, ratio: float, choice: str) -> list[float]:
@@ -41,11 +42,9 @@ class Fullest:
         return [self._cells[name, batch, ratio, seed]["fullest"][choice] for seed in self.seeds]
 
     def above(self, choice: str, which: int) -> list[list[float]]:
-        """Return mean (0) or largest (1) ratios to the optimum of all cells, by seed."""
-        return [
-            [one["above"][choice][which] for key, one in self._cells.items() if key[3] == seed]
-            for seed in self.seeds
-        ]
+        """Return mean (0) or largest (1) ratios to the optimum of all cells and of the captured activations, by seed."""
+        every = [*self._cells.values(), *self._greedy]
+        return [[one["above"][choice][which] for one in every if one["seed"] == seed] for seed in self.seeds]
 
     def change(self, name: str, batch: int, ratio: float, one: str, other: str) -> Interval:
         """Return the change of experts, percent."""

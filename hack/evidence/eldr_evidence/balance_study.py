@@ -46,18 +46,21 @@ Ids = npt.NDArray[np.int64]
 
 
 class Model(NamedTuple):
-    """A model on an engine: its ranks, the law of one of them by the engine's batch, and its layers of experts."""
+    """A model on an engine: its ranks, the law of one of them by the engine's batch, its layers of experts, whose tokens ranks have."""
 
     ranks: int
     law: StepTime
     layers: int
+    own_tokens: bool
 
 
 MODELS = {
     # attention is data-parallel: a rank has an eighth of the engine's requests
-    "qwen3-30b": Model(8, replace(QWEN3_30B_MI300X, per_request=QWEN3_30B_MI300X.per_request / 8), 48),
-    "qwen3-235b": Model(4, QWEN3_235B_MI300X, 94),
-    "deepseek-v3": Model(8, DEEPSEEK_V3_MI300X, 58),
+    "qwen3-30b": Model(
+        8, replace(QWEN3_30B_MI300X, per_request=QWEN3_30B_MI300X.per_request / 8), 48, own_tokens=True
+    ),
+    "qwen3-235b": Model(4, QWEN3_235B_MI300X, 94, own_tokens=False),
+    "deepseek-v3": Model(8, DEEPSEEK_V3_MI300X, 58, own_tokens=True),
 }
 HIDDEN = {"qwen3-30b": 2048, "qwen3-235b": 4096, "deepseek-v3": 7168}
 """Numbers of 16 bits that a token's state has."""
@@ -89,7 +92,7 @@ def as_printed(active: npt.NDArray[np.bool_], placement: Placement, order: Ids) 
 def above_optimum(
     steps: Sequence[Ids], placements: Sequence[Placement], rng: np.random.Generator
 ) -> dict[str, tuple[float, float]]:
-    """Return mean and largest ratio to the optimum of the greedy choice, and of the same in arbitrary order."""
+    """Return mean and largest ratio to the optimum of the greedy choice, and of the same in arbitrary order, as the paper prints it."""
     ratios: dict[str, list[float]] = {"greedy": [], "as printed": []}
     for ids in steps:
         best, quick = (fullest(ids, placements, balance) for balance in ("exact", "greedy"))
@@ -103,7 +106,7 @@ def above_optimum(
 
 def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[dict[str, Any]]:
     """Yield what every batch and replication of a model has on the fullest rank, under one seed."""
-    ranks = MODELS[name].ranks
+    ranks, own_tokens = MODELS[name].ranks, MODELS[name].own_tokens
     everyone = np.arange(len(population))
     shares = population.expert_shares
     for batch in BATCHES:
@@ -114,11 +117,15 @@ def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[
         }
         for ratio in RATIOS:
             found: dict[str, float] = {f"none, {placing}": value for placing, value in none.items()}
+            ratios: dict[str, tuple[float, float]] = {}
             for placing in PLACINGS:
                 placements = place(shares, batch, ranks, ratio, placing)
-                found |= {f"{balance}, {placing}": mean(steps, placements, balance) for balance in BALANCES}
-                if placing == "tokens":
-                    ratios = above_optimum(steps[: max(3, size.draws // 4)], placements, rng)
+                found |= {
+                    f"{balance}, {placing}": mean(steps, placements, balance, own_tokens=own_tokens)
+                    for balance in BALANCES
+                }
+                above = above_optimum(steps[: max(3, size.draws // 4)], placements, rng)
+                ratios |= {f"{choice}, {placing}": one for choice, one in above.items()}
             yield {
                 "model": name,
                 "batch": batch,
@@ -129,7 +136,23 @@ def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[
             }
 
 
-def meeting(name: str, population: Population, ranks: int, size: Size, seed: int) -> dict[str, Any]:
+def greedy_on(population: Population, ranks: int, size: Size, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield how far the greedy choice is from the optimum on the captured activations, for every batch and replication."""
+    everyone, shares = np.arange(len(population)), population.expert_shares
+    for batch in BATCHES:
+        rng = np.random.default_rng([seed, ranks, batch])
+        steps = draw(population, everyone, batch, max(3, size.draws // 4), rng)
+        for ratio in RATIOS:
+            ratios: dict[str, tuple[float, float]] = {}
+            for placing in PLACINGS:
+                found = above_optimum(steps, place(shares, batch, ranks, ratio, placing), rng)
+                ratios |= {f"{choice}, {placing}": one for choice, one in found.items()}
+            yield {"ranks": ranks, "batch": batch, "ratio": ratio, "seed": seed, "above": ratios}
+
+
+def meeting(
+    name: str, population: Population, ranks: int, size: Size, seed: int, *, own_tokens: bool = False
+) -> dict[str, Any]:
     """Return the fullest rank of mixed batches and of batches of one kind, without replicas and with METRO's choice.
 
     Experts are placed by what the engine's own requests use.
@@ -144,7 +167,7 @@ def meeting(name: str, population: Population, ranks: int, size: Size, seed: int
             shares = shares_of(population, among)
             by_tokens, ours = (place(shares, MEETING_BATCH, ranks, 1.25, placing) for placing in PLACINGS)
             values["none"].append(mean(steps, place(shares, MEETING_BATCH, ranks, 1.0, "tokens"), "exact"))
-            values["vllm"].append(mean(steps, by_tokens, "tokens"))
+            values["vllm"].append(mean(steps, by_tokens, "tokens", own_tokens=own_tokens))
             values["metro"].append(mean(steps, ours, "exact"))
         found |= {f"{where}, {choice}": float(np.mean(numbers)) for choice, numbers in values.items()}
     return {"name": name, "ranks": ranks, "batch": MEETING_BATCH, "seed": seed, "fullest": found}
@@ -196,7 +219,7 @@ def pools(size: Size, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:
     """Run everything."""
-    found: dict[str, Any] = {"seeds": list(seeds), "cells": [], "meeting": [], "layouts": []}
+    found: dict[str, Any] = {"seeds": list(seeds), "cells": [], "greedy": [], "meeting": [], "layouts": []}
     known = traces.load()
     captured = Captured(known, known.kinds).traffic(0).requests
     for seed in seeds:
@@ -207,10 +230,13 @@ def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:
             )
             population = source.traffic(seed).requests
             found["cells"] += cells(name, population, size, seed)
-            found["meeting"].append(meeting(name, population, model.ranks, size, seed))
+            found["meeting"].append(
+                meeting(name, population, model.ranks, size, seed, own_tokens=model.own_tokens)
+            )
             found["layouts"] += layouts(name, population, model.ranks, size.draws, seed)
         for ranks in (4, 8):
             found["layouts"] += layouts("captured", captured, ranks, size.draws, seed)
+            found["greedy"] += greedy_on(captured, ranks, size, seed)
         found["meeting"] += [meeting("captured", captured, ranks, size, seed) for ranks in (4, 8)]
     click.echo("pools", err=True)
     found["pools"] = pools(size, seeds)

@@ -37,6 +37,8 @@ def draw(population: Population, among: Ids, batch: int, draws: int, rng: np.ran
     return drawn
 
 
-def mean(steps: Sequence[Ids], placements: Sequence[Placement], balance: Balance) -> float:
+def mean(
+    steps: Sequence[Ids], placements: Sequence[Placement], balance: Balance, *, own_tokens: bool = False
+) -> float:
     """Return the fullest rank's experts, mean over steps and layers."""
-    return float(np.mean([fullest(ids, placements, balance) for ids in steps]))
+    return float(np.mean([fullest(ids, placements, balance, own_tokens=own_tokens) for ids in steps]))

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from eldr.core.metro import PlacementError
+from eldr.core.metro.baselines import rank_loads, vllm_choice
 from eldr.simulate.active import active_experts
 from eldr.simulate.cli import command
 from eldr.simulate.replicas import Held, fullest, place
@@ -44,6 +45,19 @@ def test_replicas_help_whom_activated_experts_are_balanced_for(shares, steps, pl
     places = place(shares, 8, 4, 1.25, placing)
     by_tokens, greedy, exact = (mean(steps, places, balance) for balance in ("tokens", "greedy", "exact"))
     assert exact <= greedy < none < by_tokens
+
+
+def test_ranks_with_tokens_of_their_own_count_them_from_0(shares, steps):
+    places = place(shares, 8, 4, 1.5, "tokens")
+    for ids in steps[:5]:
+        found = fullest(ids, places, "tokens", own_tokens=True)
+        for layer, one in enumerate(places):
+            chosen = np.concatenate([vllm_choice(part, one) for part in np.array_split(ids[:, layer], 4)])
+            assert found[layer] == rank_loads(chosen, one).max()
+    assert mean(steps, places, "tokens") != np.mean(
+        [fullest(ids, places, "tokens", own_tokens=True) for ids in steps]
+    )
+    assert (fullest(steps[0], places, "exact", own_tokens=True) == fullest(steps[0], places, "exact")).all()
 
 
 def test_slots_are_a_multiple_of_the_ranks(shares):
