@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.policy import Policy, Situation
-from eldr.core.saving import unions_by_size
+from eldr.core.random_batches import unions_by_size
 from eldr.core.signature import Floats
 
 LOOKS = 4
@@ -101,7 +101,7 @@ def random_unions(survival: Floats, most: int) -> npt.NDArray[np.float64]:
     Returns
     -------
     ndarray of float64, shape (most + 1,)
-        See :func:`eldr.core.saving.unions_by_size`.
+        See :func:`eldr.core.random_batches.unions_by_size`.
     """
     n, layers, experts = survival.shape
     total = np.zeros((layers, experts))

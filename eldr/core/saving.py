@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Doubles = npt.NDArray[np.float64]
-
+from eldr.core.random_batches import Doubles, Mix, expected_active, random_unions, steps_by_size
 
 LEAST_WINDOWS = 6
 LEAST_STEPS = 100
+LAGS = 12
+"""Spans that may hold the same requests: two minutes, where routers ask every ten seconds."""
 
 
 class Batches(NamedTuple):
@@ -26,10 +25,13 @@ class Batches(NamedTuple):
         Distinct experts of a step, mean over the layers, summed over the steps.
     sizes : tuple of float
         Steps by batch size, in buckets.
+    requests : float
+        Batch sizes, summed over the steps.
     """
 
     active: float
     sizes: tuple[float, ...]
+    requests: float
 
 
 class Saving(NamedTuple):
@@ -40,7 +42,7 @@ class Saving(NamedTuple):
     share : float
         Against random batches of the same sizes; negative if placement makes batches that use more.
     error : float
-        Standard error, from how spans of time differ.
+        Standard error.
     steps : int
     batch : float
         Mean batch size.
@@ -52,71 +54,53 @@ class Saving(NamedTuple):
     batch: float
 
 
-def unions_by_size(unused: Doubles, most: int) -> Doubles:
-    """Return the distinct experts that random batches use, by batch size.
-
-    Parameters
-    ----------
-    unused : ndarray of float64, shape (n_layers, n_experts)
-        Chance q that a sequence of the traffic does not use an expert in a step.
-    most : int
-
-    Returns
-    -------
-    ndarray of float64, shape (most + 1,)
-        ``E - sum_e q_e ** size``, mean over the layers: batches are drawn with replacement.
-    """
-    layers, experts = unused.shape
-    power = np.ones_like(unused)
-    unions = np.empty(most + 1)
-    for size in range(most + 1):
-        unions[size] = experts - power.sum() / layers
-        power *= unused
-    return unions
-
-
-def random_unions(shares: Doubles, bounds: Sequence[int]) -> Doubles:
-    """Return the distinct experts that random batches use, by bucket of batch size; within one every size counts alike.
-
-    Parameters
-    ----------
-    shares : ndarray of float64, shape (n_layers, n_experts)
-        Share of generated tokens that choose each expert, 0..1.
-    bounds : sequence of int
-        Largest batch size of each bucket, ascending, from 1 on.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_buckets,)
-        Mean over the layers.
-    """
-    unions = unions_by_size(1.0 - np.clip(shares, 0.0, 1.0), bounds[-1])
-    return np.array([unions[low + 1 : high + 1].mean() for low, high in pairwise((0, *bounds))])
-
-
-def saving(windows: Sequence[Batches], unions: Doubles, bounds: Sequence[int]) -> Saving | None:
+def saving(engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int]) -> Saving | None:
     """Return what was saved; None where too little ran.
 
     Parameters
     ----------
-    windows : sequence of Batches
-        Spans of time, of any engines.
-    unions : ndarray of float64, shape (n_buckets,)
-        See :func:`random_unions`.
+    engines : sequence of sequence of Batches
+        Spans of time of each engine, one after the other.
+    mix : Mix
+        Of the requests' experts; at least two groups.
     bounds : sequence of int
         Largest batch size of each bucket.
+
+    Notes
+    -----
+    A ratio of sums, whose error has two parts: what spans leave over (Cochran, Sampling Techniques, 6.3), those that follow each
+    other being alike because the same requests run in them (Newey and West, Econometrica 55, 1987), and what is not known of the mix.
     """
+    windows = [window for engine in engines for window in engine]
     if len(windows) < LEAST_WINDOWS:
         return None
-    active = np.array([window.active for window in windows])
     sizes = np.array([window.sizes for window in windows])
-    expected, steps = sizes @ unions, float(sizes.sum())
-    if steps < LEAST_STEPS or expected.sum() <= 0.0 or active.sum() <= 0.0:
+    total, active = sizes.sum(0), math.fsum(window.active for window in windows)
+    steps = float(total.sum())
+    if steps < LEAST_STEPS or active <= 0.0:
         return None
-    ratio = float(active.sum() / expected.sum())
-    # a ratio of sums: its error from the residuals of the spans (Cochran, Sampling Techniques, 6.3)
-    spread = active - ratio * expected
-    count = len(windows)
-    error = math.sqrt(count / (count - 1) * float(spread @ spread)) / float(expected.sum())
-    middles = (np.array((0, *bounds[:-1])) + 1 + np.array(bounds)) / 2
-    return Saving(1.0 - ratio, error, int(steps), float(sizes.sum(axis=0) @ middles) / steps)
+    requests = math.fsum(window.requests for window in windows)
+    expected = expected_active(steps_by_size(total, requests, bounds), mix)
+    if expected.value <= 0.0:
+        return None
+    ratio = active / expected.value
+    unions = random_unions(mix.chosen.sum(0) / mix.tokens.sum(), bounds)
+    # by the mix as it was seen, so that what spans leave over adds up to nothing
+    scale = active / float(total @ unions)
+    left = [
+        np.array([window.active - scale * float(np.dot(window.sizes, unions)) for window in engine])
+        for engine in engines
+    ]
+    spread = math.sqrt(len(windows) / (len(windows) - 1) * _variance(left)) / expected.value
+    error = math.hypot(spread, ratio * expected.error / expected.value)
+    return Saving(1.0 - ratio, error, int(steps), requests / steps)
+
+
+def _variance(left: Sequence[Doubles]) -> float:
+    """Return the variance of the sum of what is left over, spans of an engine that follow each other being alike."""
+    alone = math.fsum(float(one @ one) for one in left)
+    shared = 0.0
+    for lag in range(1, LAGS + 1):
+        together = math.fsum(float(one[lag:] @ one[:-lag]) for one in left if len(one) > lag)
+        shared += (1.0 - lag / (LAGS + 1)) * together
+    return max(alone, alone + 2.0 * shared)

@@ -24,6 +24,8 @@ from scipy import stats
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from eldr.sim import traces  # noqa: E402
+from eldr_operator.drift.evidence import Z  # noqa: E402
 from eldr_operator.drift.spec import DriftSpec  # noqa: E402
 from tests.support.drifting import (  # noqa: E402
     BURSTS,
@@ -40,6 +42,7 @@ from tests.support.drifting import (  # noqa: E402
     watch,
     world,
 )
+from tests.support.random_pool import POOLS, Pool  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks" / "drift.md"
 FIGURES = PAGE.with_suffix(".json")
@@ -62,6 +65,8 @@ NAMES = {
     "new kind": "a third of it becomes one such kind, that which the centroids know least",
     "slow": "all of it does, evenly over an hour",
 }
+HALF_DAYS = 8
+"""Of each pool in which nothing is saved."""
 STREAMS = 12
 """Of each change, rate and crowd."""
 WARM = 14
@@ -114,6 +119,22 @@ def changed(rate: str, crowd: str, change: str, index: int) -> dict[str, Any]:
         return {"requests": None, "minutes": None}
     between = int(((requests.times > begins) & (requests.times <= at)).sum())
     return {"requests": between, "minutes": round((at - begins) / 60, 1)}
+
+
+def unsaved(pool: Pool, index: int) -> dict[str, Any]:
+    """Look for half a day at what placement saves in a pool whose batches are random, in standard errors."""
+    rng = np.random.default_rng([SEEDS + index, POOLS.index(pool)])
+    looks = [one for one in pool.looks(traces.load(), DAY / 2, rng) if one is not None]
+    z = np.array([one.share / one.error for one in looks])
+    lost = np.convolve(z < -Z, np.ones(SPEC.consecutive_windows), "valid") >= SPEC.consecutive_windows
+    return {
+        "looks": len(looks),
+        "error": round(float(np.mean([one.error for one in looks])), 5),
+        "mean": round(float(z.mean()), 3),
+        "spread": round(float(np.sqrt((z**2).mean())), 3),
+        "lowest": round(float(z.min()), 2),
+        "lost": int(lost.sum()),
+    }
 
 
 def _mix(change: str, mix: Mix, other: Mix, begins: float, time: float) -> Mix:
@@ -224,6 +245,18 @@ def page(known: dict[str, Any]) -> str:
         lines += _stationary_row(everything, rate, "**all**")
     lines += [
         "",
+        "## What is saved where nothing is",
+        "",
+        "Batches are random, on engines that are always full; looked at once a minute. A set goes out of service, or is rolled back, where the measured saving is more than",
+        f"{Z:.1f} standard errors below nothing, or below its share of the promise, in {SPEC.consecutive_windows} windows in a row. Where fewer than 64 logged requests finished within half an hour nothing is told.",
+        "",
+        "| engines x batch, answers, log of a router | days | looks | standard error | in standard errors: mean / root mean square / lowest | judged to harm |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for pool in POOLS:
+        lines += _unsaved_row(known.get(f"unsaved {pool.told()}", []), pool)
+    lines += [
+        "",
         "## Delays",
         "",
         "Median / ninth decile from the change (the beginning of a slow one) to the detection. A change is looked for over",
@@ -255,6 +288,16 @@ def _stationary_row(runs: list[dict[str, Any]], rate: str, crowd: str) -> Iterab
         )
 
 
+def _unsaved_row(runs: list[dict[str, Any]], pool: Pool) -> Iterable[str]:
+    if runs:
+        mean, error = (float(np.mean([run[field] for run in runs])) for field in ("mean", "error"))
+        spread = float(np.sqrt(np.mean([run["spread"] ** 2 for run in runs])))
+        yield (
+            f"| {pool.told()} | {len(runs) / 2:g} | {sum(run['looks'] for run in runs):,} | {error:.2%} | {mean:+.2f} / {spread:.2f} / "
+            f"{min(run['lowest'] for run in runs):.1f} | {sum(run['lost'] for run in runs)} |"
+        )
+
+
 @click.command()
 @click.option(
     "--part",
@@ -274,12 +317,14 @@ def main(parts: tuple[str, ...], jobs: int, more: int, again: bool) -> None:
             cells[f"stationary {rate} {crowd}"] = partial(stationary, rate, crowd), days
             for change in CHANGES:
                 cells[f"{change} {rate} {crowd}"] = partial(changed, rate, crowd, change), STREAMS
+    for pool in POOLS:
+        cells[f"unsaved {pool.told()}"] = partial(unsaved, pool), HALF_DAYS
     wanted = [name for name in cells if not again and (not parts or name.startswith(parts))]
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs) as processes:
         for name in wanted:
             print(name, file=sys.stderr, flush=True)
             run, number = cells[name]
-            known[name] = list(pool.map(run, range(more * number), chunksize=3))
+            known[name] = list(processes.map(run, range(more * number), chunksize=3))
             FIGURES.write_text(
                 json.dumps({cell: known[cell] for cell in cells if cell in known}, separators=(",", ":"))
                 + "\n"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
-from eldr.core.saving import random_unions
+from eldr.core.random_batches import random_unions
 from eldr.wire import decode_counts
 
 Floats = npt.NDArray[np.float64]

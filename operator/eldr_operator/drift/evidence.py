@@ -28,8 +28,8 @@ LEANS = 0.3
 """Score that each of them must have alone: one burst is no change."""
 CLEAR = 0.5
 """Score below which traffic is what was expected."""
-HELD_OUT = 1 / 3
-"""Share of log records that a fit holds out for its baseline, at most."""
+HELD_OUT = 1 / 2
+"""Share of the records of a session that a fit holds out for its baseline, at most: of the newer half every second one."""
 ALLOWANCE = 2.0
 """On what was learned of bursts: they have heavier tails than the law of the test, and differ between day and night."""
 LEARNS = 24

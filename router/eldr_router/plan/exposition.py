@@ -59,7 +59,7 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
     sizes = [high - low for low, high in pairwise(cumulative)]
     sizes[-1] += max(0.0, sums.steps - cumulative[-1])
-    return Batches(sums.active, tuple(sizes))
+    return Batches(sums.active, tuple(sizes), sums.batch)
 
 
 def read_sums(text: bytes) -> Sums | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from eldr.contract import BATCH_BUCKETS
-from eldr.core.saving import Batches, Saving, random_unions, saving
+from eldr.core.random_batches import Mix
+from eldr.core.saving import Batches, Saving, saving
 from eldr.wire import ExpertCounts
 
 _KEPT_SECONDS = 300.0
 _MOST_REQUESTS = 256
-_LEAST_TOKENS = 1000
-"""Of finished requests: below it, which experts the traffic uses is not known well enough."""
+_LEAST_REQUESTS = 64
+"""Below it, which experts the traffic uses is not known well enough; where so many did not finish lately, older ones count too."""
+_OLDEST_SECONDS = 1800.0
+_MOST_GROUPS = 32
 _MOST_WINDOWS = 4096
 
 
@@ -33,7 +36,7 @@ class Savings:
         self.latest: Saving | None = None
         self._finished: deque[tuple[float, ExpertCounts]] = deque(maxlen=_MOST_REQUESTS)
         self._totals: dict[str, Batches] = {}
-        self._windows: deque[tuple[float, Batches]] = deque(maxlen=_MOST_WINDOWS)
+        self._windows: deque[tuple[float, str, Batches]] = deque(maxlen=_MOST_WINDOWS)
         self.placement: tuple[str, int] = ("", 0)
 
     def follow(self, policy: str, epoch: int) -> None:
@@ -59,10 +62,10 @@ class Savings:
         if before is None:
             return
         sizes = tuple(new - old for new, old in zip(steps.sizes, before.sizes, strict=True))
-        active = steps.active - before.active
+        active, requests = steps.active - before.active, steps.requests - before.requests
         # an engine that began anew counts from zero
-        if min(sizes) >= 0.0 and active >= 0.0 and sum(sizes) > 0.0:
-            self._windows.append((now, Batches(active, sizes)))
+        if min(sizes) >= 0.0 and min(active, requests) >= 0.0 and sum(sizes) > 0.0:
+            self._windows.append((now, engine, Batches(active, sizes, requests)))
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone; what they did stays."""
@@ -72,16 +75,28 @@ class Savings:
     def prepare(self, now: float) -> Callable[[], Saving | None]:
         """Return the work of an update, which may be done in another thread; its result is for :attr:`latest`."""
         since = now - _KEPT_SECONDS
-        counts = [found for at, found in self._finished if at >= since]
-        windows = [found for at, found in self._windows if at >= since]
+        known = [(at, found) for at, found in self._finished if at >= now - _OLDEST_SECONDS]
+        recent = [found for at, found in known if at >= since]
+        counts = [found for _, found in known[-max(len(recent), _LEAST_REQUESTS) :]]
+        engines: dict[str, list[Batches]] = {}
+        for at, engine, found in self._windows:
+            if at >= since:
+                engines.setdefault(engine, []).append(found)
 
         def work() -> Saving | None:
-            tokens = sum(found.tokens for found in counts)
-            if tokens < _LEAST_TOKENS or not windows:
+            if len(counts) < _LEAST_REQUESTS:
                 return None
-            chosen = np.zeros(counts[0].shape)
-            for found in counts:
-                chosen += found.counts
-            return saving(windows, random_unions(chosen / tokens, BATCH_BUCKETS), BATCH_BUCKETS)
+            return saving(list(engines.values()), _mix(counts), BATCH_BUCKETS)
 
         return work
+
+
+def _mix(counts: Sequence[ExpertCounts]) -> Mix:
+    """Return what requests used, in groups of some that finished one after the other: those of a session are alike."""
+    groups = np.array_split(np.arange(len(counts)), min(len(counts), _MOST_GROUPS))
+    chosen = np.zeros((len(groups), *counts[0].shape))
+    for group, members in enumerate(groups):
+        for member in members:
+            chosen[group] += counts[member].counts
+    tokens = [sum(counts[member].tokens for member in members) for members in groups]
+    return Mix(chosen, np.array(tokens, dtype=np.float64))

@@ -51,12 +51,13 @@ def counts(tokens, chosen, shape=(2, 8)):
 def steps(n, active, size=4):
     sizes = [0.0] * len(BATCH_BUCKETS)
     sizes[BATCH_BUCKETS.index(size)] = float(n)
-    return Batches(active * n, tuple(sizes))
+    return Batches(active * n, tuple(sizes), float(size * n))
 
 
-def savings(kinds=((0, 1), (2, 3)), tokens=1000):
+def savings(kinds=((0, 1), (2, 3)), tokens=1000, requests=64):
+    """Routers' knowledge of two kinds, of which two of each finished together: a group of requests has both alike."""
     made = Savings()
-    for number in range(8):
+    for number in range(requests):
         made.finished(counts(tokens, list(kinds[number % len(kinds)])), 0.0)
     return made
 
@@ -94,7 +95,7 @@ def test_old_windows_and_requests_are_forgotten_and_too_little_is_not_told():
         made.heard("d0", steps(100 * turn, 2.0), 0.0)
     assert update(made, 300.0) is not None
     assert update(made, 301.0) is None
-    few = savings(tokens=10)
+    few = savings(requests=63)
     for turn in range(8):
         few.heard("d0", steps(100 * turn, 2.0), 0.0)
     assert update(few) is None
@@ -114,6 +115,19 @@ def test_what_another_placement_saved_is_not_told_of_this_one():
     for turn in range(8, 16):
         made.heard("d0", steps(100 * turn, 1.0), 0.0)
     assert update(made).steps == 700, "from the first look after the change"
+
+
+def test_where_few_requests_finish_older_ones_tell_of_the_mix():
+    made = Savings()
+    for number in range(70):
+        made.finished(counts(100, [0, 1] if number < 6 else [2, 3]), 10.0 * number)
+    now = 1790.0
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, 2.0), now)
+    # of the newest 64, all of the second kind
+    assert update(made, now).share == pytest.approx(0.0)
+    assert update(made, 1860.0).share == pytest.approx(0.0)
+    assert update(made, 1861.0) is None, "one of them is older than half an hour"
 
 
 def test_another_model_begins_anew():
