@@ -72,10 +72,11 @@ class InEffect:
             return ()
         if self.ranks == 1:
             return ()
-        return (
+        note = (
             f"its engines spread their experts over {self.ranks} ranks, which is not simulated: steps go by all experts of an "
-            f"engine, as the step time that routers learn; to simulate the ranks, give --ranks {self.ranks} and --law of one of them",
+            f"engine, as the step time that routers learn; to simulate the ranks, give --ranks {self.ranks} and --law of one of them"
         )
+        return (note,)
 
 
 def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> InEffect:
@@ -128,10 +129,8 @@ def _on_copies(parallelism: Mapping[str, Any]) -> tuple[str, ...]:
     named = [f"{name} {value}" for name, value in own.items() if value != unset[name]]
     if not named:
         return ()
-    return (
-        f"{' and '.join(named)} of its engines are not taken over: with --ranks, --replication, --balance and --placed-by say what "
-        "is simulated",
-    )
+    options = "--ranks, --replication, --balance and --placed-by"
+    return (f"{' and '.join(named)} of its engines are not taken over: with {options} say what is simulated",)
 
 
 def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
