@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from eldr.engine import balance_setting
+from eldr.engine import balance_setting, compatibility, refusal
 
 CONNECTOR = "EldrConnector"
 
@@ -14,16 +14,48 @@ def register() -> None:
     """Make ``EldrConnector`` known, and our expert layer if it is asked for.
 
     ``vllm.general_plugins``. vLLM may call it several times.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If the expert layer is asked for in a vLLM of another version, or vLLM lacks what we hook into.
     """
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    import vllm
 
-    if CONNECTOR not in KVConnectorFactory._registry:  # noqa: SLF001 - there is no other way to ask
-        KVConnectorFactory.register_connector(CONNECTOR, "eldr.engine.connector", CONNECTOR)
-    if balance_setting.read(os.environ).activations:
-        from eldr.engine import refusal, replicas
+    activations = balance_setting.read(os.environ).activations
+    with refusal.told():
+        if activations:  # an engine that has no use for us may be of any version
+            compatibility.require(vllm.__version__)
+        with compatibility.imports(vllm.__version__):
+            from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-        with refusal.told():
-            replicas.claim()
+            if CONNECTOR not in KVConnectorFactory._registry:  # noqa: SLF001 - there is no other way to ask
+                KVConnectorFactory.register_connector(CONNECTOR, __name__, CONNECTOR)
+            if activations:
+                from eldr.engine import replicas
+
+                replicas.claim()
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``EldrConnector``, which stands on vLLM's internals, once it is known that they are those of a supported version.
+
+    vLLM asks for it by its name here, where an engine's configuration names it.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If they are not.
+    """
+    if name != CONNECTOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import vllm
+
+    with refusal.told():
+        compatibility.require(vllm.__version__)
+        with compatibility.imports(vllm.__version__):
+            from eldr.engine.connector import EldrConnector
+    return EldrConnector
 
 
 def endpoint() -> Any:

@@ -282,6 +282,7 @@ def command(
             last=math.inf if last_minutes is None else 60 * last_minutes,
             law=law,
             speeds=speeds,
+            ranks=ranks,
             arrivals=arrivals,
             sampled=unions == "sampled",
         )

@@ -43,6 +43,8 @@ class Reading:
     law : str or None
     speeds : tuple of float or None
         Times as long as the law; None: not told.
+    ranks : int or None
+        Of each engine; None: not told.
     arrivals : {"poisson", "logged"}
     sampled : bool
         Whether single steps are drawn.
@@ -53,6 +55,7 @@ class Reading:
     last: float
     law: str | None
     speeds: tuple[float, ...] | None
+    ranks: int | None
     arrivals: ArrivalTimes
     sampled: bool
 
@@ -114,7 +117,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
     eldr.fit.samples.FitError
         If the deployment cannot be read, or its logs do not carry a simulation.
     ValueError
-        If the law is none, or arrivals as logged are not known.
+        If the law is none or not that of a rank, or arrivals as logged are not known.
     """
     from eldr.simulate.cluster import Cluster  # brings the client library
 
@@ -128,7 +131,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
                 "and try again",
             )
         learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
-        notes = own.notes
+        notes = (*own.on_ranks(reading.ranks, reading.law), *own.notes)
         if reading.speeds is None and own.speeds is not None:
             listed = ", ".join(f"{speed:g}" for speed in own.speeds)
             learned += f" Its engines take {listed} times as long, as routers have learned."

@@ -6,7 +6,17 @@ import numpy as np
 
 from eldr.simulate.synthetic import GEOMETRIES
 from eldr_evidence import published
-from eldr_evidence.balance_results import EXACT, GREEDY, NONE, OURS, VLLM, Found, Fullest
+from eldr_evidence.balance_results import (
+    EXACT,
+    GREEDY,
+    NONE,
+    OURS,
+    VLLM,
+    Found,
+    Fullest,
+    by_layout,
+    layout_change,
+)
 from eldr_evidence.balance_study import BATCHES, DECISION, HIDDEN, MODELS
 from eldr_evidence.intervals import interval
 from eldr_evidence.layouts import ACTIVATIONS, ALIKE, DEALT, IN_ORDER, TOKENS
@@ -188,17 +198,11 @@ def _together(found: Found) -> str:
 
 def _layouts(found: Found) -> str:
     columns = (DEALT, TOKENS, ACTIVATIONS, ALIKE)
-    every = found["layouts"]
     lines = []
-    for name, ranks, batch in dict.fromkeys((one["name"], one["ranks"], one["batch"]) for one in every):
-        seeds = [
-            one["fullest"]
-            for one in every
-            if (one["name"], one["ranks"], one["batch"]) == (name, ranks, batch)
-        ]
-        cells = (interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds]) for layout in columns)
+    for (name, ranks, batch), seeds in by_layout(found).items():
+        cells = (str(layout_change(seeds, layout)) for layout in columns)
         experts = float(np.mean([one[IN_ORDER] for one in seeds]))
-        lines.append((_population(name), str(ranks), str(batch), f"{experts:.2f}", *map(str, cells)))
+        lines.append((_population(name), str(ranks), str(batch), f"{experts:.2f}", *cells))
     return table(("model", "ranks", "batch", "in order", *columns), lines)
 
 

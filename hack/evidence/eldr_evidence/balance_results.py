@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from eldr_evidence.balance_study import BATCHES, DECISION, FIGURES, MODELS, RATIOS
 from eldr_evidence.intervals import Interval, interval
+from eldr_evidence.layouts import IN_ORDER
 
 NONE, VLLM = "none, tokens", "tokens, tokens"
 GREEDY, EXACT, OURS = "greedy, tokens", "exact, tokens", "exact, activations"
@@ -26,6 +27,19 @@ def read(figures: Path = FIGURES) -> Found | None:
         return None
     found: Found = json.loads(figures.read_text())
     return found
+
+
+def by_layout(found: Found) -> dict[tuple[str, int, int], list[Mapping[str, float]]]:
+    """Return the fullest rank's experts without replicas, by layout, of each seed: by model, ranks and batch."""
+    every: dict[tuple[str, int, int], list[Mapping[str, float]]] = {}
+    for one in found["layouts"]:
+        every.setdefault((one["name"], one["ranks"], one["batch"]), []).append(one["fullest"])
+    return every
+
+
+def layout_change(seeds: Sequence[Mapping[str, float]], layout: str) -> Interval:
+    """Return by how much a layout changes the fullest rank's experts against those in order, percent."""
+    return interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds])
 
 
 class Fullest:

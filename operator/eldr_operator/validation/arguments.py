@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
@@ -116,7 +118,13 @@ _RULES = (
     _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
 )
 """What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
-_DECODE_RULES = (*_RULES, _Rule(("--enable-eplb", "--eplb-config"), _COPIES))
+_EPLB = _Rule(
+    ("--enable-eplb",),
+    'name a communicator beside it, such as --eplb-config {"communicator": "torch_gloo"}: left to itself vLLM takes NIXL, which is '
+    "there for KV, and registers all weights with it",
+)
+_EPLB_CONFIG = _Rule(("--eplb-config",), _COPIES)
+_DECODE_RULES = (*_RULES, _Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES))
 _WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 _LETTERS = frozenset(name for rule in _RULES for name in rule.names if len(name) == len("-x"))
@@ -132,6 +140,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *_refused(spec.engine.args, "spec.engine.args", _DECODE_RULES),
         *_refused(spec.prefill.args, "spec.prefill.args", _RULES),
         *_refused(spec.decode.args, "spec.decode.args", _DECODE_RULES),
+        *_copies_by_nixl(spec.prefill.args, "spec.prefill.args"),
         *_too_few_sequences(cr),
     ]
 
@@ -142,6 +151,18 @@ def _refused(args: Sequence[str], field: str, rules: Sequence[_Rule]) -> Iterato
             if rule.matches(option.name) and not rule.lets_pass(option.value):
                 yield Problem("InvalidArgument", f"{field}[{option.index}]", option.shown, rule.remedy)
                 break
+
+
+def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
+    """Find EPLB without a communicator."""
+    asked = [option for option in _options(args) if _EPLB.matches(option.name)]
+    configs = [option for option in _options(args) if _EPLB_CONFIG.matches(option.name)]
+    keys = {option.key: _json(option.value) for option in configs if option.key}
+    values = [_json(option.value) for option in configs if not option.key]
+    # vLLM makes one value of all keys and appends it; the last value counts
+    found = keys or (values[-1] if values else None)
+    if asked and not (isinstance(found, dict) and found.get("communicator")):
+        yield Problem("InvalidArgument", f"{field}[{asked[0].index}]", asked[0].shown, _EPLB.remedy)
 
 
 def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
@@ -171,10 +192,11 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option among arguments; its value is empty if it has none."""
+    """An option among arguments; its value is empty if it has none, its key if it sets none of JSON."""
 
     index: int
     name: str
+    key: str
     value: str
     shown: str
 
@@ -186,7 +208,8 @@ def _options(args: Sequence[str]) -> Iterator[_Option]:
         name, own = _split(argument)
         following = args[index + 1] if own is None and index + 1 < len(args) else ""
         shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
-        yield _Option(index, name, following if own is None else own, shown)
+        key = argument.partition("=")[0].partition(".")[2]
+        yield _Option(index, name, key, following if own is None else own, shown)
 
 
 def _integer(text: str) -> int | None:
@@ -195,6 +218,14 @@ def _integer(text: str) -> int | None:
         return int(text)
     except ValueError:
         return None
+
+
+def _json(text: str) -> Any:
+    """Return a value, or key of one, as vLLM reads it: what is no JSON is a text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _split(argument: str) -> tuple[str, str | None]:

@@ -177,8 +177,51 @@ def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
     "args", [["--enable-eplb"], ["--eplb-config", "{}"], ["--eplb-config.window_size=9"], ["--eplb_c=1"]]
 )
 def test_copies_of_experts_have_a_field_on_decode_engines(make_vllm, args):
-    assert problems(make_vllm(prefill={"args": args})) == []
     for role in ("engine", "decode"):
         (found,) = problems(make_vllm(**{role: {"args": args}}))
         assert found.field == f"spec.{role}.args[0]"
         assert "spec.decode.parallelism.redundantExperts" in found.remedy
+
+
+GLOO = '{"communicator": "torch_gloo"}'
+
+
+@pytest.mark.parametrize(
+    ("args", "at"),
+    [
+        (["--enable-eplb"], 0),
+        (["--seed=1", "--enable_eplb"], 1),
+        (["--enable-epl"], 0),
+        (["--eplb-config", '{"num_redundant_experts": 8}', "--enable-eplb"], 2),
+        (["--enable-eplb", "--eplb-config", '{"communicator": null}'], 0),
+        (["--enable-eplb", "--eplb-config={"], 0),
+        (["--enable-eplb", "--eplb-config=[1]"], 0),
+        (["--enable-eplb", "--eplb-config.communicator", "null"], 0),
+        (["--enable-eplb", "--eplb-config", GLOO, "--eplb-config", "{}"], 0),
+        # vLLM makes one value of the keys and appends it
+        (["--enable-eplb", "--eplb-config", GLOO, "--eplb-config.window_size=9"], 0),
+    ],
+)
+def test_prefill_engines_whose_copies_would_go_by_nixl(make_vllm, args, at):
+    cr = make_vllm(prefill={"args": args})
+    (found,) = problems(cr)
+    assert (found.reason, found.field) == ("InvalidArgument", f"spec.prefill.args[{at}]")
+    assert "communicator" in found.remedy
+    assert "torch_gloo" in found.remedy
+    assert blocked_roles(cr, [found]) == {"prefill"}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--enable-eplb", "--eplb-config", GLOO],
+        [f"--eplb_config={GLOO}", "--enable-eplb"],
+        ["--enable-eplb", "--eplb-c.communicator=torch_gloo", "--eplb-c.window_size=9"],
+        ["--enable-eplb", "--eplb-config.communicator", "torch_gloo", "--eplb-config", "{}"],
+        ["--eplb-config", "{}"],
+        ["--eplb-config.window_size=9"],
+        ["--enable-expert-parallel", "--no-enable-eplb"],
+    ],
+)
+def test_prefill_engines_that_may_have_copies(make_vllm, args):
+    assert problems(make_vllm(prefill={"args": args})) == []
