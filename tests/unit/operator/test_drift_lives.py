@@ -14,7 +14,12 @@ from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 
 THIRD = (0.1, 0.1, 0.1, 0.7)
 EVENTS = st.lists(
-    st.sampled_from("known other third good poor bad finish accept kill policy pin mispin".split()),
+    st.sampled_from(
+        [
+            *("known", "other", "third", "good", "poor", "bad"),
+            *("finish", "accept", "kill", "policy", "pin", "mispin"),
+        ]
+    ),
     max_size=50,
 )
 PER_DAY, PAUSE = 3, timedelta(minutes=30)
