@@ -28,6 +28,7 @@ from tests.support.processes import wait_for
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
 SYSTEM = "eldr-system"
 ACCOUNT = "eldr-operator"
+RESYNC_SECONDS = 2
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 
 
@@ -50,7 +51,7 @@ class Operator:
         path = self._folder / "kubeconfig"
         path.write_text(json.dumps(kubeconfig))
         command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", "--all-namespaces"]
-        command += ["--resync-seconds=2", "--host=127.0.0.1"]
+        command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]
         command += [f"--metrics-port={self.metrics_port}", f"--liveness-port={self.liveness_port}"]
         self._process = spawn(command, log=self.log, env={**os.environ, "KUBECONFIG": str(path)})
         wait_for(self.is_healthy, "a healthy operator", 60, lambda: self.log.read_text()[-3000:])

@@ -1,14 +1,20 @@
-"""An operator that has nothing to do writes nothing."""
+"""An operator that has nothing to do writes nothing, and reads little."""
 
 from __future__ import annotations
+
+import time
+from collections import Counter
 
 import pytest
 
 from eldr_operator.kube.api import RESOURCES
+from tests.operator.conftest import RESYNC_SECONDS
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
+PASSES = 25
+"""In a minute: of each kind of object fewer reads than one a pass."""
 READS = {"get", "list", "watch"}
 KINDS = [kind for kind in RESOURCES if kind not in {"Event", "Pod"}]
 """What the operator writes, or could; others write to pods."""
@@ -29,9 +35,11 @@ class Watch:
         self._operator, self._namespace = operator, world.kube.namespace
         self._mark, self._passes = operator.audit_size(), operator.passes()
 
-    def requests(self) -> list[dict]:
+    def requests(self, *, namespaced: bool = True) -> list[dict]:
+        """Return those in the namespace, or those of all namespaces at once."""
+        wanted = self._namespace if namespaced else None
         entries = self._operator.requests(self._mark)
-        return [entry for entry in entries if entry.get("objectRef", {}).get("namespace") == self._namespace]
+        return [entry for entry in entries if entry.get("objectRef", {}).get("namespace") == wanted]
 
     def passes(self) -> int:
         return self._operator.passes() - self._passes
@@ -72,6 +80,25 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
     applied = {entry["objectRef"]["resource"] for entry in watch.requests() if entry["verb"] == "patch"}
     assert "roles" in applied, "the audit log shows writes; a restart applies each child once"
     assert applied.isdisjoint({"eldrdeployments", "eldrfits"})
+
+
+def test_what_an_idle_operator_reads_does_not_grow_with_its_passes(operator, world):
+    world.up()
+    world.fit("first", k=2)
+    world.report("first")
+    world.until_active("first")
+    settle(operator, world)
+    began, watch = time.monotonic(), Watch(operator, world)
+    wait_for(lambda: time.monotonic() - began > 62 and watch.passes() >= PASSES, "a minute of passes", 200)
+    own, shared = watch.requests(), watch.requests(namespaced=False)
+    seconds = time.monotonic() - began
+    read = [entry["requestURI"] for entry in own if entry["verb"] in READS]
+    assert set(read) <= {f"/api/v1/namespaces/{world.kube.namespace}/secrets/x-admin"}
+    assert len(read) <= 1 + seconds / 60
+    kinds = Counter(entry["requestURI"].partition("?")[0] for entry in shared)
+    # each tenth resync lists; a watch that the server ends meanwhile, after five minutes, lists and watches anew
+    most = 1 + seconds / (10 * RESYNC_SECONDS) + 2
+    assert max(kinds.values()) <= most < PASSES, kinds
 
 
 LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}

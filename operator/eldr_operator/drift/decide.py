@@ -188,13 +188,17 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
 def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:
     if state.digest is None or seen.pinned:
         return None
-    promise = state.promise
-    lost = promise.lost >= spec.consecutive_windows and promise.windows <= ON_TRIAL
+    lost = _has_failed(state, spec)
     to = None if seen.previous in state.barred else seen.previous
     returned = to is not None and state.drift.phase == "Detected" and state.drift.returned
     if not lost and not returned and state.digest not in state.barred:
         return None
     return RollBack(state.digest, to, returned=returned)
+
+
+def _has_failed(state: State, spec: DriftSpec) -> bool:
+    """Tell whether the set has not kept its promise while on trial."""
+    return state.promise.lost >= spec.consecutive_windows and state.promise.windows <= ON_TRIAL
 
 
 def bar(state: State, digest: str) -> State:
@@ -227,11 +231,16 @@ def _verdict(
         )
     if state.digest is None:
         return Verdict("Unknown", "NoSet", words.NO_SET)
-    if state.drift.phase != "Detected" and not (protective and waits_for_another(state)):
+    if state.drift.phase == "Detected":
+        what = words.detected(state, seen)
+    elif protective and waits_for_another(state):
+        what = words.waits(state.protection)
+    elif seen.pinned and not protective and _has_failed(state, spec):
+        what = words.lost(seen, spec)
+    else:
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
     reason, text, order, wake_at = _next_fit(state, spec, seen, now)
-    what = words.detected(state, seen) if state.drift.phase == "Detected" else words.waits(state.protection)
     message = f"{what}. {text}"
     return Verdict("True", reason, message, order, None, protective, harm, wake_at)
 
@@ -295,7 +304,7 @@ def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] |
         return None
     if seen.policy == POLICY_MARGINAL:
         return "PriorDecays", words.HARM + words.PRIOR_DECAYS
-    if seen.pinned:
+    if seen.chosen:
         return "PinnedHarms", words.HARM + words.PINNED_HARMS
     if not is_replaced(state, spec, seen):
         return "Harms", words.HARM + words.HARMS_OBSERVED

@@ -77,6 +77,11 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     )
 
 
+def keeps(policy: str) -> float:
+    """Return the share of the predicted saving that a set must bring."""
+    return KEEPS_WITH_LOAD if policy == POLICY_MARGINAL else KEEPS
+
+
 def on_return(before: Protection, after: Protection, promise: Promise) -> Promise:
     """Return the promise of the active set: one that comes back into service is not on trial."""
     return Promise(windows=ON_TRIAL) if before.active and not after.active else promise
@@ -196,9 +201,9 @@ def _promise(state: State, seen: Observation, saving: Saving | None, now: dateti
         and saving.batch < LEAST_BATCH * baseline.batch
     ):
         return promise
-    keeps = KEEPS_WITH_LOAD if seen.policy == POLICY_MARGINAL else KEEPS
-    wanted = keeps * expected
-    lost = saving.share + Z * hypot(saving.error, keeps * baseline.error) < wanted
+    share = keeps(seen.policy)
+    wanted = share * expected
+    lost = saving.share + Z * hypot(saving.error, share * baseline.error) < wanted
     return Promise(
         windows=promise.windows + 1,
         lost=promise.lost + 1 if lost else 0,

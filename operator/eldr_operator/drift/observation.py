@@ -57,7 +57,9 @@ class Observation:
     previous : str or None
         Digest of the set before, if it could serve again.
     pinned : bool
-        Whether a person has chosen the active set.
+        Whether ``spec.centroids.pin`` is set, whatever it names: nothing is fitted, activated or rolled back by itself.
+    chosen : bool
+        Whether it names the active set, which then serves though it harms.
     policy : str
         ``spec.router.policy``.
     baseline : Baseline or None
@@ -86,6 +88,7 @@ class Observation:
     activated: datetime | None = None
     previous: str | None = None
     pinned: bool = False
+    chosen: bool = False
     policy: str = POLICY_MARGINAL
     baseline: Baseline | None = None
     window: Window | None = None

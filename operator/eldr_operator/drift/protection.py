@@ -27,7 +27,7 @@ MOST_SETS = 128
 def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
     """Tell whether JSQ is in effect instead of the set."""
     harms = state.digest is not None and state.protection.active
-    return harms and seen.policy == POLICY_ELDR and not seen.pinned and spec.mode == "Enabled"
+    return harms and seen.policy == POLICY_ELDR and not seen.chosen and spec.mode == "Enabled"
 
 
 def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime) -> Protection:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from eldr.contract import POLICY_ELDR
 from eldr_operator.drift.counts import Baseline, Saving
-from eldr_operator.drift.judge import KEEPS
+from eldr_operator.drift.judge import keeps
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.protection import RETURNS
 from eldr_operator.drift.spec import DriftSpec, MaintenanceWindow
@@ -18,7 +18,7 @@ NO_SET = "no centroid set is active"
 NO_BASELINE = "the fit of the active set stored no baseline that can be read (its EldrFit says what is wrong with it; an older version stored none); the next fit stores one. Create an EldrFit to have it now"
 BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
 OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
-PINNED = "The set is pinned: nothing is fitted until spec.centroids.pin is removed"
+PINNED = "spec.centroids.pin is set: nothing is fitted for drift, nor activated or rolled back by itself, until it is removed"
 NO_USE = "spec.router.policy uses no centroids: nothing is fitted"
 SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
 HARM = "The active set saves less than placement by load would"
@@ -104,13 +104,18 @@ def instead(to: str | None, policy: str, harmful: Collection[str]) -> str:
     return "the set before serves again"
 
 
+def lost(seen: Observation, spec: DriftSpec) -> str:
+    """Say that a set on trial does not keep its promise."""
+    return (
+        f"{_saves(seen.saving, seen.baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
+        f"less than {keeps(seen.policy):.0%} of the promise"
+    )
+
+
 def roll_back(follows: str, seen: Observation, spec: DriftSpec, *, acts: bool) -> str:
     """Say why a set is taken back, and what serves instead."""
     done = follows if acts else f"{OBSERVING}; else {follows}"
-    return (
-        f"{_saves(seen.saving, seen.baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
-        f"less than {KEEPS:.0%} of the promise: {done}"
-    )
+    return f"{lost(seen, spec)}: {done}"
 
 
 def returned(follows: str, *, acts: bool) -> str:

@@ -1,11 +1,11 @@
-"""Which sets may be activated without a person's word. Pure."""
+"""Which sets may be activated without a person's word, and which one a person has named. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from eldr_operator.locality.routing import Table
-from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 
 
 def candidates(
@@ -55,6 +55,14 @@ def about_to_serve(
     digests = [found.digest for fit in best if (found := fit.accepted_set) is not None]
     serves = table.active is not None and digests == [table.active.digest]
     return best[0] if best and not serves else None
+
+
+def pinned(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table) -> CentroidSet | None:
+    """Return the set that ``spec.centroids.pin`` names; None where it names none that was accepted."""
+    by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
+    # An EldrFit may have been deleted while its set is still in use: the table knows it.
+    by_name |= {found.fit: found for found in table.sets}
+    return by_name.get(cr.spec.centroids.pin or "")
 
 
 def is_for_model(cr: EldrDeployment, fit: EldrFit) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.conditions import CENTROIDS_ACTIVE, ROLLED_BACK, Condition
-from eldr_operator.fits.candidates import candidates, is_for_model
+from eldr_operator.fits.candidates import candidates, is_for_model, pinned
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
@@ -133,10 +133,8 @@ def _target(
     """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
     pin = cr.spec.centroids.pin
     if pin:
-        by_name = {found.fit: found for fit in fits if (found := fit.accepted_set)}
-        # An EldrFit may have been deleted while its set is still in use: the table knows it.
-        known = by_name | {found.fit: found for found in table.sets}
-        return known.get(pin), None if pin in known else _pin_problem(pin, fits, sorted(by_name))
+        named = pinned(cr, fits, table)
+        return named, None if named is not None else _pin_problem(pin, fits)
     best = candidates(cr, fits, table, barred)
     if best:
         return best[-1].accepted_set, None
@@ -158,7 +156,8 @@ def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred:
     return "ModelChanged" if other else ""
 
 
-def _pin_problem(pin: str, fits: Sequence[EldrFit], accepted: list[str]) -> Condition:
+def _pin_problem(pin: str, fits: Sequence[EldrFit]) -> Condition:
+    accepted = sorted(fit.name for fit in fits if fit.accepted_set)
     remedy = (
         f"pin one of: {', '.join(accepted)}"
         if accepted
@@ -187,9 +186,9 @@ def _step(
     loaded = sum(router.holds(target) for router in routers)
     if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
         return table
-    pinned = cr.spec.centroids.pin == target.fit
-    rolled_back = not pinned and table.active is not None and table.active.digest in barred
-    reason = "Pinned" if pinned else ROLLED_BACK if rolled_back else "Accepted"
+    by_hand = cr.spec.centroids.pin == target.fit
+    rolled_back = not by_hand and table.active is not None and table.active.digest in barred
+    reason = "Pinned" if by_hand else ROLLED_BACK if rolled_back else "Accepted"
     if loaded < len(routers):
         reason = "AckTimeout"
     return Table(

@@ -44,6 +44,8 @@ def centroids_condition(outcome: Outcome) -> Condition:
     if harm is None or found.status != "True" or outcome.memory.table.active is None:
         return found
     reason, message = harm
+    if found.reason in {"PinNotFound", "PinNotAccepted"}:  # else nobody learns why nothing follows
+        message = f"{message}. {found.message}"
     return Condition(found.type, "False" if outcome.memory.protective else "True", reason, message)
 
 

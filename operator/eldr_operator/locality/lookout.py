@@ -11,7 +11,7 @@ from eldr_operator import border
 from eldr_operator.drift import windows
 from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
 from eldr_operator.drift.observation import DriftFit, Observation, SetReport
-from eldr_operator.fits.candidates import about_to_serve
+from eldr_operator.fits.candidates import about_to_serve, pinned
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
@@ -70,11 +70,13 @@ class Lookout:
         previous = before.table.previous
         if previous is not None and previous.k != cr.spec.decode.replicas:
             previous = None  # it cannot serve
+        named = pinned(cr, fits, before.table)
         return Observation(
             digest=None if active is None else active.digest,
             activated=before.table.activated_at,
             previous=None if previous is None else previous.digest,
-            pinned=active is not None and cr.spec.centroids.pin == active.fit,
+            pinned=bool(cr.spec.centroids.pin),
+            chosen=active is not None and named is not None and named.digest == active.digest,
             policy=cr.spec.router.policy,
             baseline=None if active is None else _baseline(before.baselines.get(active.digest)),
             window=window,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from eldr import contract
@@ -121,6 +123,16 @@ def test_a_refused_set_keeps_the_old_one(world):
     world.report("better")
     world.until_active("better")
     assert world.routing["epoch"] == 2
+
+
+def test_a_scheduled_fit_needs_min_samples_usable_records(world):
+    world.up(refit={"minSamples": 50, "schedule": "* * * * *"})
+    (made,) = wait_for(lambda: world.kube.list("Job"), "the Job of the next minute", 120)
+    assert re.fullmatch(r"x-\d{8}-\d{4}", made["metadata"]["name"])
+    fit = world.kube.get(FIT, made["metadata"]["name"])["spec"]
+    assert fit["trigger"] == "Schedule"
+    assert "since" not in fit
+    assert "--min-samples=50" in made["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_pin_rolls_back_and_forth(world):

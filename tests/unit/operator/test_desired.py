@@ -205,6 +205,8 @@ def test_fit_job(make_cr, make_fit):
     for trigger in ("Bootstrap", "Scale", "Repair"):  # as many as routers hold, of which some may be unusable
         made = fit_job(cr, make_fit("f", "Pending", trigger=trigger), IMAGE)
         assert "--min-samples=800" in made["spec"]["template"]["spec"]["containers"][0]["args"], trigger
+    made = fit_job(cr, make_fit("f", "Pending", trigger="Schedule"), IMAGE)  # it comes whatever routers hold
+    assert "--min-samples=1000" in made["spec"]["template"]["spec"]["containers"][0]["args"]
     assert not [arg for arg in args if arg.startswith("--min-samples")], "a person knows what they ask for"
     assert "--k=7" in pinned["spec"]["template"]["spec"]["containers"][0]["args"]
 

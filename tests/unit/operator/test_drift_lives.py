@@ -15,7 +15,10 @@ from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES, Life
 THIRD = (0.1, 0.1, 0.1, 0.7)
 EVENTS = st.lists(
     st.sampled_from(
-        ["known", "other", "third", "good", "poor", "bad", "finish", "accept", "kill", "policy", "pin"]
+        [
+            *("known", "other", "third", "good", "poor", "bad"),
+            *("finish", "accept", "kill", "policy", "pin", "mispin"),
+        ]
     ),
     max_size=50,
 )
@@ -33,6 +36,7 @@ class Cluster:
 
     def act(self):
         verdict, life = self.life.verdict, self.life
+        assert not life.seen.pinned or (verdict.fit, verdict.roll_back) == (None, None)
         if verdict.fit is not None:
             number = verdict.fit.number
             assert number not in self.fits
@@ -61,7 +65,9 @@ class Cluster:
         elif name == "policy":
             life.look(policy=POLICY_ELDR if life.seen.policy == POLICY_MARGINAL else POLICY_MARGINAL)
         elif name == "pin":
-            life.look(pinned=not life.seen.pinned)
+            life.look(pinned=not life.seen.pinned, chosen=not life.seen.pinned)
+        elif name == "mispin":
+            life.look(pinned=True, chosen=False)
         elif name == "kill":
             life.state = State.model_validate_json(life.state.model_dump_json(by_alias=True))
             life.spans = []
@@ -85,7 +91,7 @@ def test_no_fit_twice_no_budget_broken_no_set_rolled_back_twice(events):
         cluster.event(event)
         verdict = cluster.life.verdict
         assert not (verdict.protective and cluster.life.seen.policy != POLICY_ELDR)
-        assert not (verdict.protective and cluster.life.seen.pinned)
+        assert not (verdict.protective and cluster.life.seen.chosen)
         assert len(cluster.life.state.model_dump_json()) < 4000
 
 

@@ -35,6 +35,7 @@ def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, prev
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("a", previous)
     assert verdict.reason == "RollBack"
     assert "10.0% were predicted" in verdict.message
+    assert f"less than {'25%' if policy == POLICY_MARGINAL else '50%'} of the promise" in verdict.message
     assert ("the set before serves again" if previous else "no set serves") in verdict.message
     assert one.state.barred == ("a",)
 
@@ -99,8 +100,54 @@ def test_what_was_measured_before_the_set_placed_anything_is_not_its_fault(life,
     assert one.state.promise.windows == 3
 
 
-def test_a_pinned_set_is_kept_and_said_to_harm(life):
+PINS = pytest.mark.parametrize("chosen", [True, False], ids=["the active set", "another, or none"])
+"""What ``spec.centroids.pin`` names."""
+
+
+@PINS
+@pytest.mark.parametrize(("policy", "share"), [(POLICY_ELDR, "50%"), (POLICY_MARGINAL, "25%")])
+def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(life, chosen, policy, share):
+    one = life(previous="z", policy=policy, pinned=True, chosen=chosen)
+    for windows in (3, ON_TRIAL):  # on trial, and past it
+        verdict = one.window(times=windows, saving=POOR)
+        assert (verdict.status, verdict.reason, verdict.roll_back, verdict.fit) == (
+            "True",
+            "Pinned",
+            None,
+            None,
+        )
+        assert "10.0% were predicted" in verdict.message
+        assert "spec.centroids.pin is set" in verdict.message
+        assert "the set before serves again" not in verdict.message
+        assert (f"less than {share} of the promise" in verdict.message) == (windows == 3)
+    assert one.state.barred == ()
+
+
+@PINS
+def test_a_set_that_broke_its_promise_under_a_pin_is_rolled_back_without_it(life, chosen):
+    one = life(previous="z", pinned=True, chosen=chosen)
+    one.window(times=3, saving=POOR)
+    assert one.look(pinned=False, chosen=False).roll_back == RollBack("a", "z", returned=False)
+
+
+def test_who_observes_a_pinned_set_is_told_that_it_breaks_its_promise(life):
+    one = life(previous="z", pinned=True, chosen=True, spec={"mode": "Observe"})
+    verdict = one.window(times=3, saving=POOR)
+    assert (verdict.status, verdict.reason) == ("True", "Observing")
+    assert "less than 50% of the promise" in verdict.message
+
+
+def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service(life):
     one = life(previous="z", pinned=True)
+    verdict = one.window(times=4, saving=BAD)
+    assert (verdict.roll_back, verdict.protective, verdict.harm[0]) == (None, True, "Protective")
+    assert (verdict.reason, one.state.barred) == ("Pinned", ())
+    assert "out of service" in verdict.message
+    assert not one.look(chosen=True).protective
+
+
+def test_a_pinned_set_is_kept_and_said_to_harm(life):
+    one = life(previous="z", pinned=True, chosen=True)
     verdict = one.window(times=4, saving=BAD)
     assert verdict.roll_back is None
     assert not verdict.protective

@@ -116,7 +116,7 @@ def test_a_set_that_comes_back_by_itself_needs_no_other(harmful):
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True}, {"spec": {"mode": "Observe"}}]
+    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
 )
 def test_a_harmful_set_that_goes_on_serving_orders_no_fit_on_quiet_traffic(life, options):
     one = life(**options)
@@ -146,7 +146,7 @@ def test_marginal_union_lets_its_prior_decay_instead(harmful):
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True}, {"spec": {"mode": "Observe"}}]
+    "options", [{"policy": POLICY_MARGINAL}, {"pinned": True, "chosen": True}, {"spec": {"mode": "Observe"}}]
 )
 def test_a_set_that_goes_on_serving_is_no_longer_called_harmful_once_it_saves(harmful, options):
     one = harmful(**options)
@@ -283,7 +283,7 @@ def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service(life):
 
 def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
     one = rolled_back_to_what_harmed(harmful)
-    assert one.look(pinned=True).harm[0] == "PinnedHarms"
+    assert one.look(pinned=True, chosen=True).harm[0] == "PinnedHarms"
     assert one.window(times=3, saving=GOOD).harm is None
     assert one.state.harmful == ()
 

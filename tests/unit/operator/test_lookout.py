@@ -80,6 +80,31 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
     assert (found and (found.fit, found.harms)) == believed
 
 
+@pytest.mark.parametrize(
+    ("pin", "told"),
+    [
+        (None, (False, False)),
+        ("first", (True, True)),
+        ("again", (True, True)),  # the very same set
+        ("gone", (True, True)),  # its EldrFit is deleted
+        ("newer", (True, False)),
+        ("rejected", (True, False)),
+        ("nosuch", (True, False)),
+    ],
+)
+def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(
+    make_cr, make_fit, make_set, now, pin, told
+):
+    first = make_fit("first", finished="2026-11-21T10:00:00Z")
+    fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
+    active = make_set("gone") if pin == "gone" else make_set("first")
+    cr = make_cr(centroids={"pin": pin} if pin else {})
+    seen = Lookout().look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], now)
+    assert (seen.pinned, seen.chosen) == told
+    nothing = Lookout().look(cr, fits, Memory(), [], now)
+    assert (nothing.pinned, nothing.chosen) == (pin is not None, False)
+
+
 def with_set_of(fit, other):
     """Return a fit whose set is another's, byte for byte."""
     return fit.model_copy(update={"status": fit.status | {"digest": other.status["digest"]}})

@@ -158,6 +158,20 @@ def test_events_only_for_changes(make_cr, make_set, seen, now):
     assert {event.reason for event in events.of_deployment(second, down)} == {"NoRouter", "InvalidSchedule"}
 
 
+@pytest.mark.parametrize("pin", ["active", "nosuch"])
+def test_a_set_that_harms_hides_no_pin_that_names_nothing(
+    seen, make_cr, make_set, make_fit, now, router, pin
+):
+    table = Table(epoch=1, active=make_set("active"), activated_at=now)
+    cr, harm = make_cr(centroids={"pin": pin}), ("PriorDecays", "The active set harms")
+    decision = activation.decide(cr, [make_fit("active")], table, [router(active="active")], now)
+    verdict = Verdict("False", "Quiet", "", harm=harm)
+    made = seen.with_table(table).but(decision=decision, verdict=verdict).status(cr, now)
+    (found,) = (one for one in made["conditions"] if one["type"] == "CentroidsActive")
+    assert (found["status"], found["reason"]) == ("True", "PriorDecays")
+    assert ("there is no EldrFit nosuch here" in found["message"]) == (pin == "nosuch")
+
+
 def workload(generation=1, observed=1, **counts):
     return {"metadata": {"generation": generation}, "status": {"observedGeneration": observed, **counts}}
 
