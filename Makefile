@@ -24,7 +24,7 @@ bench-steps: venv ## how decode steps of a real engine follow their active exper
 	@.venv/bin/python -m eldr_steps law
 bench-policies: venv ## what placement does to 2 and 4 real engines that take turns on a core: writes docs/benchmarks/policies.md; about 45 minutes
 	@.venv/bin/python -m eldr_steps policies
-bench-drift: venv ## how often drift is called that is none, and how soon what is: writes docs/benchmarks/drift.md; about 9 minutes of one core
+bench-drift: venv ## how often drift is called that is none, and how soon what is: writes docs/benchmarks/drift.md; about a quarter of an hour of one core
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python hack/bench/drift.py
 bench-balance: venv ## which replica of an expert computes on engines of several ranks: a part of make evidence; about 5 minutes of one core
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python -m eldr_evidence.balance_study
