@@ -248,7 +248,7 @@ def page(known: dict[str, Any]) -> str:
         "## What is saved where nothing is",
         "",
         "Batches are random, on engines that are always full; looked at once a minute. A set goes out of service, or is rolled back, where the measured saving is more than",
-        f"{Z:.1f} standard errors below nothing, or below its share of the promise, in {SPEC.consecutive_windows} windows in a row. Where fewer than 64 logged requests finished within half an hour nothing is told.",
+        f"{Z:.1f} standard errors below nothing, or below its share of the promise, in {SPEC.consecutive_windows} windows in a row. Where fewer than 64 logged requests finished within an hour nothing is told.",
         "",
         "| engines x batch, answers, log of a router | days | looks | standard error | in standard errors: mean / root mean square / lowest | judged to harm |",
         "|---|---:|---:|---:|---:|---:|",

@@ -16,7 +16,7 @@ _KEPT_SECONDS = 300.0
 _MOST_REQUESTS = 256
 _LEAST_REQUESTS = 64
 """Below it, which experts the traffic uses is not known well enough; where so many did not finish lately, older ones count too."""
-_OLDEST_SECONDS = 1800.0
+_OLDEST_SECONDS = 3600.0
 _MOST_GROUPS = 32
 _MOST_WINDOWS = 4096
 

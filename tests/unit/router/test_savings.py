@@ -121,13 +121,13 @@ def test_where_few_requests_finish_older_ones_tell_of_the_mix():
     made = Savings()
     for number in range(70):
         made.finished(counts(100, [0, 1] if number < 6 else [2, 3]), 10.0 * number)
-    now = 1790.0
+    now = 3590.0
     for turn in range(8):
         made.heard("d0", steps(100 * turn, 2.0), now)
     # of the newest 64, all of the second kind
     assert update(made, now).share == pytest.approx(0.0)
-    assert update(made, 1860.0).share == pytest.approx(0.0)
-    assert update(made, 1861.0) is None, "one of them is older than half an hour"
+    assert update(made, 3660.0).share == pytest.approx(0.0)
+    assert update(made, 3661.0) is None, "one of them is older than an hour"
 
 
 def test_another_model_begins_anew():
