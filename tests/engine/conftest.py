@@ -3,6 +3,8 @@
 import importlib.util
 import os
 
+import pytest
+
 # Triton's interpreter runs GPU kernels on a CPU; it is chosen when triton is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -15,3 +17,14 @@ def pytest_report_header():
     if importlib.util.find_spec("vllm") is None:
         return "tests/engine: not collected, they need torch and vLLM; run make e2e-vllm"
     return None
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Replace what needs a model: the routing and the slots of a step."""
+    from eldr.engine import decode, prefill
+    from tests.engine.fakes import Capture, Slots
+
+    for module in (prefill, decode):
+        monkeypatch.setattr(module, "RoutingCapture", Capture)
+        monkeypatch.setattr(module, "StepSlots", Slots)

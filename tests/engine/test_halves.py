@@ -1,90 +1,19 @@
 """The scheduler and worker halves against vLLM's own step types: who gets which counts, when, and in which order."""
 
-import pickle
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, SchedulerOutput
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
 from eldr.engine import decode, prefill
 from eldr.engine.balance import N_FIGURES
-from eldr.engine.cache import CacheGroup
 from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.records import page
 from eldr.engine.ring import RingReader, path_of
 from eldr.wire import decode_counts
 from tests.engine.fakes import LAYERS, Capture, Slots
-
-GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
-EXPERTS, TOP_K = 6, 2
-
-
-def config(instance="test"):
-    model = SimpleNamespace(
-        get_num_experts=lambda: EXPERTS,
-        get_num_experts_per_tok=lambda: TOP_K,
-        get_total_num_hidden_layers=lambda: LAYERS,
-    )
-    return SimpleNamespace(
-        model_config=model,
-        scheduler_config=SimpleNamespace(max_num_seqs=2),
-        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
-        instance_id=instance,
-    )
-
-
-def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False):
-    return SimpleNamespace(
-        request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv, resumable=resumable
-    )
-
-
-REMOTE = {"do_remote_decode": True}
-
-
-def output(new=(), cached=(), blocks=None, preempted=None):
-    """Return a step: new and cached are (request, tokens computed before, tokens in the step)."""
-    return SchedulerOutput(
-        scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=done) for name, done, _ in new],
-        scheduled_cached_reqs=CachedRequestData(
-            req_ids=[name for name, _, _ in cached],
-            resumed_req_ids=set(),
-            new_token_ids=[],
-            all_token_ids={},
-            new_block_ids=[],
-            num_computed_tokens=[done for _, done, _ in cached],
-            num_output_tokens=[],
-        ),
-        num_scheduled_tokens={name: n for name, _, n in (*new, *cached)},
-        total_num_scheduled_tokens=sum(n for _, _, n in (*new, *cached)),
-        scheduled_spec_decode_tokens={},
-        scheduled_encoder_inputs={},
-        num_common_prefix_blocks=[],
-        finished_req_ids=set(),
-        free_encoder_mm_hashes=[],
-        preempted_req_ids=preempted,
-        kv_connector_block_state=KVConnectorBlockState(
-            req_ids=set(blocks or ()),
-            resolve_block_ids=lambda name: ([99], (blocks or {})[name]),
-            boundary_state_offloads={},
-        ),
-    )
-
-
-def counts_of(tokens):
-    """Return counts that sum to tokens x top_k in every layer."""
-    value = torch.zeros(LAYERS, EXPERTS, dtype=torch.int32)
-    value[:, :TOP_K] = tokens
-    return value
-
-
-def sent(report):
-    """Return a report as it arrives in the other process."""
-    return pickle.loads(pickle.dumps(report))
+from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, sent
 
 
 def test_how_many_records_are_kept():
@@ -173,14 +102,6 @@ class TestPrefillScheduler:
         half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
         assert answer["eldr"] == {"v": 1, "unavailable": "kernel X routes inside itself"}
         assert half.stats().data["records"] == {"unavailable": 1}
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """Replace what needs a model: the routing and the slots of a step."""
-    for module in (prefill, decode):
-        monkeypatch.setattr(module, "RoutingCapture", Capture)
-        monkeypatch.setattr(module, "StepSlots", Slots)
 
 
 def run(half, worker, new=(), cached=(), blocks=None, *, expert):
@@ -354,77 +275,6 @@ def test_steps_that_are_scheduled_ahead_count_the_token_that_was_fed_after_the_e
     value = decode_counts(records()[0])
     assert (value.tokens, value.exact) == (2, True)
     assert value.counts.tolist() == [[0, 0, 1, 1, 1, 1]] * LAYERS
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
-    if role == "prefill":
-        half = prefill.PrefillScheduler(config(), GROUP)
-        worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
-    else:
-        half = decode.DecodeScheduler(config("unknown"), GROUP, records=4)
-        worker = decode.DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
-    for slots in (None, torch.tensor([4])):
-        worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
-        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
-        assert worker.finish().hidden == "a step did not tell where its tokens lie in the KV cache"
-    half.close()
-
-
-@pytest.mark.parametrize(
-    ("module", "half", "mib"), [(prefill, "PrefillWorker", "12.0"), (decode, "DecodeWorker", "16.0")]
-)
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate")]
-)
-def test_an_engine_without_memory_for_the_table_serves_and_says_why(
-    engine, monkeypatch, module, half, mib, error
-):
-    def full(*_, **__):
-        raise error
-
-    monkeypatch.setattr(torch, "zeros", full)
-    worker = getattr(module, half)(config(), GROUP, n_blocks=2**20, reports=True)
-    for slots in (torch.tensor([4]), None):
-        worker.begin(
-            sent(prefill.PrefillOrders(runs=True) if module is prefill else decode.DecodeOrders(step=1))
-        )
-        Slots.slots = slots
-        hidden = worker.finish().hidden
-        assert hidden.startswith(f"no memory for the table: {mib} MiB; ")
-        assert str(error) in hidden
-
-
-@pytest.mark.parametrize("said", [["", "no memory for the table"], ["", ""]])
-def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said):
-    """A rank that waits for what another does not know of would wait for ever."""
-    shared = []
-    monkeypatch.setattr(Capture, "share", lambda _: shared.append(True))
-    monkeypatch.setattr(decode, "union_group", lambda _: "group")
-    monkeypatch.setattr(decode, "gather", lambda own, group: [own, *said[1:]])
-    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
-    worker.begin(sent(decode.DecodeOrders(step=1, requests=1)))
-    Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
-    assert worker.finish().hidden == said[1]
-    assert shared == [True] * (not said[1])
-
-
-def test_a_rank_whose_slots_are_unknown_has_no_requests_for_the_others(engine, monkeypatch):
-    begun, ended = [], []
-    monkeypatch.setattr(Capture, "begin", lambda _, requests=0: begun.append(requests))
-    monkeypatch.setattr(Capture, "end", lambda _: ended.append(True))
-    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
-    for step, slots in ((1, None), (2, torch.tensor([4]))):
-        worker.begin(sent(decode.DecodeOrders(step=step, requests=3)))
-        Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
-        assert worker.finish().hidden
-    assert (begun, ended) == ([3], [True, True]), "it tells of no step any more"
-
-
-def test_a_rank_that_does_not_report_counts_nothing(engine):
-    for module, half in ((prefill, "PrefillWorker"), (decode, "DecodeWorker")):
-        worker = getattr(module, half)(config(), GROUP, n_blocks=10, reports=False)
-        assert worker.finish() is None
 
 
 def test_reports_survive_the_way_between_processes():

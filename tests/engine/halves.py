@@ -1,0 +1,76 @@
+"""Steps and requests as vLLM's scheduler makes them, for the halves of the connector."""
+
+import pickle
+from types import SimpleNamespace
+
+import torch
+from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, SchedulerOutput
+from vllm.v1.request import RequestStatus
+
+from eldr.engine.cache import CacheGroup
+from tests.engine.fakes import LAYERS
+
+GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
+EXPERTS, TOP_K = 6, 2
+REMOTE = {"do_remote_decode": True}
+
+
+def config(instance="test"):
+    model = SimpleNamespace(
+        get_num_experts=lambda: EXPERTS,
+        get_num_experts_per_tok=lambda: TOP_K,
+        get_total_num_hidden_layers=lambda: LAYERS,
+    )
+    return SimpleNamespace(
+        model_config=model,
+        scheduler_config=SimpleNamespace(max_num_seqs=2),
+        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
+        instance_id=instance,
+    )
+
+
+def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False):
+    return SimpleNamespace(
+        request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv, resumable=resumable
+    )
+
+
+def output(new=(), cached=(), blocks=None, preempted=None):
+    """Return a step: new and cached are (request, tokens computed before, tokens in the step)."""
+    return SchedulerOutput(
+        scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=done) for name, done, _ in new],
+        scheduled_cached_reqs=CachedRequestData(
+            req_ids=[name for name, _, _ in cached],
+            resumed_req_ids=set(),
+            new_token_ids=[],
+            all_token_ids={},
+            new_block_ids=[],
+            num_computed_tokens=[done for _, done, _ in cached],
+            num_output_tokens=[],
+        ),
+        num_scheduled_tokens={name: n for name, _, n in (*new, *cached)},
+        total_num_scheduled_tokens=sum(n for _, _, n in (*new, *cached)),
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        num_common_prefix_blocks=[],
+        finished_req_ids=set(),
+        free_encoder_mm_hashes=[],
+        preempted_req_ids=preempted,
+        kv_connector_block_state=KVConnectorBlockState(
+            req_ids=set(blocks or ()),
+            resolve_block_ids=lambda name: ([99], (blocks or {})[name]),
+            boundary_state_offloads={},
+        ),
+    )
+
+
+def counts_of(tokens):
+    """Return counts that sum to tokens x top_k in every layer."""
+    value = torch.zeros(LAYERS, EXPERTS, dtype=torch.int32)
+    value[:, :TOP_K] = tokens
+    return value
+
+
+def sent(report):
+    """Return a report as it arrives in the other process."""
+    return pickle.loads(pickle.dumps(report))
