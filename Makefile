@@ -26,7 +26,7 @@ bench-policies: venv ## what placement does to 2 and 4 real engines that take tu
 	@.venv/bin/python -m eldr_steps policies
 bench-drift: venv ## how often drift is called that is none, and how soon what is: writes docs/benchmarks/drift.md; about a quarter of an hour of one core
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python hack/bench/drift.py
-bench-balance: venv ## which replica of an expert computes on engines of several ranks: a part of make evidence; about 5 minutes of one core
+bench-balance: venv ## which replica of an expert computes on engines of several ranks: a part of make evidence; about a minute of one core
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv/bin/python -m eldr_evidence.balance_study
 correlation: venv ## how well prompts predict decode experts: writes docs/benchmarks/correlation.md
 	@.venv/bin/python hack/bench/correlation.py

@@ -90,18 +90,23 @@ def as_printed(active: npt.NDArray[np.bool_], placement: Placement, order: Ids) 
 
 
 def above_optimum(
-    steps: Sequence[Ids], placements: Sequence[Placement], rng: np.random.Generator
+    steps: Sequence[Ids], placed: Mapping[Placing, Sequence[Placement]], rng: np.random.Generator
 ) -> dict[str, tuple[float, float]]:
     """Return mean and largest ratio to the optimum of the greedy choice, and of the same in arbitrary order, as the paper prints it."""
-    ratios: dict[str, list[float]] = {"greedy": [], "as printed": []}
-    for ids in steps:
-        best, quick = (fullest(ids, placements, balance) for balance in ("exact", "greedy"))
-        ratios["greedy"] += (quick / best).tolist()
-        for layer, placement in enumerate(placements):
-            active = active_set(ids[:, layer], placement.n_experts)
-            other = as_printed(active, placement, rng.permutation(placement.n_experts))
-            ratios["as printed"].append(other / int(best[layer]))
-    return {name: (float(np.mean(values)), max(values)) for name, values in ratios.items()}
+    found: dict[str, tuple[float, float]] = {}
+    for placing, placements in placed.items():
+        ratios: dict[str, list[float]] = {"greedy": [], "as printed": []}
+        for ids in steps:
+            best, quick = (fullest(ids, placements, balance) for balance in ("exact", "greedy"))
+            ratios["greedy"] += (quick / best).tolist()
+            for layer, placement in enumerate(placements):
+                active = active_set(ids[:, layer], placement.n_experts)
+                other = as_printed(active, placement, rng.permutation(placement.n_experts))
+                ratios["as printed"].append(other / int(best[layer]))
+        found |= {
+            f"{choice}, {placing}": (float(np.mean(values)), max(values)) for choice, values in ratios.items()
+        }
+    return found
 
 
 def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[dict[str, Any]]:
@@ -117,22 +122,19 @@ def cells(name: str, population: Population, size: Size, seed: int) -> Iterator[
         }
         for ratio in RATIOS:
             found: dict[str, float] = {f"none, {placing}": value for placing, value in none.items()}
-            ratios: dict[str, tuple[float, float]] = {}
-            for placing in PLACINGS:
-                placements = place(shares, batch, ranks, ratio, placing)
-                found |= {
-                    f"{balance}, {placing}": mean(steps, placements, balance, own_tokens=own_tokens)
-                    for balance in BALANCES
-                }
-                above = above_optimum(steps[: max(3, size.draws // 4)], placements, rng)
-                ratios |= {f"{choice}, {placing}": one for choice, one in above.items()}
+            placed = {placing: place(shares, batch, ranks, ratio, placing) for placing in PLACINGS}
+            found |= {
+                f"{balance}, {placing}": mean(steps, placements, balance, own_tokens=own_tokens)
+                for placing, placements in placed.items()
+                for balance in BALANCES
+            }
             yield {
                 "model": name,
                 "batch": batch,
                 "ratio": ratio,
                 "seed": seed,
                 "fullest": found,
-                "above": ratios,
+                "above": above_optimum(steps[: max(3, size.draws // 4)], placed, rng),
             }
 
 
@@ -143,11 +145,9 @@ def greedy_on(population: Population, ranks: int, size: Size, seed: int) -> Iter
         rng = np.random.default_rng([seed, ranks, batch])
         steps = draw(population, everyone, batch, max(3, size.draws // 4), rng)
         for ratio in RATIOS:
-            ratios: dict[str, tuple[float, float]] = {}
-            for placing in PLACINGS:
-                found = above_optimum(steps, place(shares, batch, ranks, ratio, placing), rng)
-                ratios |= {f"{choice}, {placing}": one for choice, one in found.items()}
-            yield {"ranks": ranks, "batch": batch, "ratio": ratio, "seed": seed, "above": ratios}
+            placed = {placing: place(shares, batch, ranks, ratio, placing) for placing in PLACINGS}
+            above = above_optimum(steps, placed, rng)
+            yield {"ranks": ranks, "batch": batch, "ratio": ratio, "seed": seed, "above": above}
 
 
 def meeting(
