@@ -174,6 +174,34 @@ class Applier:
         self._cache.put(manifest["kind"], applied)
         return applied
 
+    async def patch_status(self, kind: str, namespace: str, name: str, uid: str, status: Object) -> bool:
+        """Apply a status to the object that it was made for; tell whether that is still there.
+
+        An API server compares versions, but no uids, where a status is applied: one made from an object that was
+        deleted and made anew meanwhile would pass.
+
+        Raises
+        ------
+        ConflictError
+            If the object has changed since the cache was told, or is another of the same name; look again.
+        """
+        live = self._cache.get(kind, namespace, name)
+        if live is None:
+            return False
+        if live["metadata"]["uid"] != uid:
+            raise ConflictError(kind, name)
+        metadata = {"name": name, "namespace": namespace, "resourceVersion": live["metadata"]["resourceVersion"]}
+        manifest = {"apiVersion": contract.API_VERSION, "kind": kind, "metadata": metadata, "status": status}
+        try:
+            await self.patch(manifest, "status")
+        except ApiError as error:
+            if error.status == 409:
+                raise ConflictError(kind, name) from None
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     async def create(self, manifest: Object) -> Object:
         """Create an object that is never changed afterwards."""
         self._metrics.writes.labels(manifest["kind"], "create").inc()

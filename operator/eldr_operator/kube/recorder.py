@@ -43,16 +43,16 @@ class Recorder:
         """Write the status of an EldrFit that cannot be read, once."""
         if status == live.get("status"):
             return
-        metadata = {key: live["metadata"][key] for key in ("name", "namespace", "uid")}
-        body = {"apiVersion": contract.API_VERSION, "kind": contract.KIND_FIT, "metadata": metadata}
+        metadata = live["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
         logger.warning(
             "%s %s/%s is left out: %s",
-            *(contract.KIND_FIT, metadata["namespace"], metadata["name"], status["conditions"][0]["message"]),
+            *(contract.KIND_FIT, namespace, name, status["conditions"][0]["message"]),
         )
         try:
-            await self._applier.patch(body | {"status": status}, "status")
+            await self._applier.patch_status(contract.KIND_FIT, namespace, name, metadata["uid"], status)
         except ApiError as error:
-            logger.warning("status of %s %s was not written: %s", contract.KIND_FIT, metadata["name"], error)
+            logger.warning("status of %s %s was not written: %s", contract.KIND_FIT, name, error)
 
     async def _write(
         self,
@@ -65,15 +65,9 @@ class Recorder:
         status = _without_empty(status)
         if status == about.status:
             return
-        metadata = {"name": about.name, "namespace": about.metadata.namespace, "uid": about.metadata.uid}
-        body = {"apiVersion": contract.API_VERSION, "kind": kind, "metadata": metadata, "status": status}
-        try:
-            await self._applier.patch(body, "status")
-        except ApiError as error:
-            if error.status in {404, 409}:  # deleted in the meantime
-                return
-            raise
-        await self._tell(kind, about, happened, now)
+        made_for = about.metadata
+        if await self._applier.patch_status(kind, made_for.namespace, made_for.name, made_for.uid, status):
+            await self._tell(kind, about, happened, now)
 
     async def undone(self, cr: EldrDeployment, undone: Sequence[str], now: datetime) -> None:
         """Write an Event for each object to which others had added something that was removed; the same is told once an hour."""

@@ -1,0 +1,98 @@
+"""Statuses are written to the object that they were made for, and to no other of its name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import load_kube_config
+
+from eldr import contract
+from eldr_operator.errors import ConflictError
+from eldr_operator.kube.api import Api
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.recorder import Recorder
+from eldr_operator.metrics import Metrics
+from eldr_operator.models import EldrDeployment, EldrFit, parse
+from tests.operator.world import simulated
+
+pytestmark = pytest.mark.kube
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SPECS: dict[str, Any] = {
+    contract.KIND_DEPLOYMENT: simulated(),
+    contract.KIND_FIT: {"deploymentRef": {"name": "nobody"}},
+}
+STATUS = {
+    contract.KIND_DEPLOYMENT: {
+        "history": [{"epoch": 1, "fit": "one", "reason": "Accepted", "time": "2026-01-01T00:00:00Z"}]
+    },
+    contract.KIND_FIT: {"samples": 4321},
+}
+
+
+@pytest.fixture
+async def api(installed) -> AsyncIterator[Api]:
+    configuration = Configuration()
+    await load_kube_config(str(installed.kubeconfig), client_configuration=configuration)
+    async with ApiClient(configuration) as client:
+        yield Api(client)
+
+
+@pytest.fixture
+def cache() -> Cache:
+    return Cache()
+
+
+@pytest.fixture
+def recorder(api, cache) -> Recorder:
+    return Recorder(Applier(api, cache, Metrics()))
+
+
+async def write(recorder: Recorder, kind: str, live: dict[str, Any]) -> None:
+    if kind == contract.KIND_FIT:
+        await recorder.fit(parse(EldrFit, live), STATUS[kind], NOW)
+    else:
+        await recorder.deployment(parse(EldrDeployment, live), STATUS[kind], NOW)
+
+
+def has_it(status: dict[str, Any], kind: str) -> bool:
+    return STATUS[kind].items() <= status.items()
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("is_known", [False, True], ids=["watch behind", "watch up to date"])
+async def test_a_pass_over_an_object_that_was_made_anew_writes_nothing(kube, recorder, cache, kind, is_known):
+    earlier = kube.create(kind, {"name": "again"}, spec=SPECS[kind])
+    cache.put(kind, earlier)
+    kube.delete(kind, "again")
+    made = kube.create(kind, {"name": "again"}, spec=SPECS[kind])
+    if is_known:
+        cache.put(kind, made)
+    with pytest.raises(ConflictError):
+        await write(recorder, kind, earlier)
+    assert not has_it(kube.get(kind, "again").get("status", {}), kind)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("is_known", [False, True], ids=["watch behind", "watch up to date"])
+async def test_a_pass_over_an_object_that_is_gone_writes_nothing(kube, recorder, cache, kind, is_known):
+    gone = kube.create(kind, {"name": "gone"}, spec=SPECS[kind])
+    cache.put(kind, gone)
+    kube.delete(kind, "gone")
+    if is_known:
+        cache.remove(kind, gone)
+    await write(recorder, kind, gone)
+    assert kube.find(kind, "gone") is None
+
+
+@pytest.mark.parametrize("kind", SPECS)
+async def test_own_writes_within_a_pass_are_no_conflict(kube, recorder, cache, kind):
+    live = kube.create(kind, {"name": "kept"}, spec=SPECS[kind])
+    cache.put(kind, kube.merge(kind, "kept", {"metadata": {"annotations": {"by": "us"}}}))
+    await write(recorder, kind, live)
+    assert has_it(cache.get(kind, kube.namespace, "kept")["status"], kind)
