@@ -108,8 +108,9 @@ class Router:
         }
 
     def decoding(self) -> str | None:
-        """Name of a decode engine that has a request."""
-        return next((name for name, count in self.app.services.registry.counts().items() if count), None)
+        """Name of a decode engine that has a request: counted here, and read there, for its connection may still be made."""
+        counts = self.app.services.registry.counts()
+        return next((name for name in self.engines if counts.get(name) and self[name].requests), None)
 
     def idle(self) -> bool:
         registry = self.app.services.registry
