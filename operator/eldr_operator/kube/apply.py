@@ -190,7 +190,11 @@ class Applier:
             return False
         if live["metadata"]["uid"] != uid:
             raise ConflictError(kind, name)
-        metadata = {"name": name, "namespace": namespace, "resourceVersion": live["metadata"]["resourceVersion"]}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "resourceVersion": live["metadata"]["resourceVersion"],
+        }
         manifest = {"apiVersion": contract.API_VERSION, "kind": kind, "metadata": metadata, "status": status}
         try:
             await self.patch(manifest, "status")
