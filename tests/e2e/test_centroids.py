@@ -43,7 +43,7 @@ def active(system: System) -> str | None:
 
 
 async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
-    await send(system, 400)
+    await send(system, 800)
     system.apply(fit("first"))
     wait_for(
         lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",

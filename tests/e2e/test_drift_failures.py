@@ -17,13 +17,16 @@ from tests.e2e.conftest import NAME, System, kill, process, traffic
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 
 FIT = f"{NAME}-drift-1"
-OTHERS = ("fr", "ru", "manual")
+OTHERS = ("manual", "legal", "changelog")
+"""Of these the first set makes much, so it is replaced beyond doubt; with fewer requests chance would have its say."""
+CALM_REQUESTS = 1200
+"""After the activation: each window makes a change stand out more."""
 REFIT = {
-    "minSamples": 300,
-    "drift": {"windowRequests": 100, "windowSeconds": 5, "consecutiveWindows": 2, "coolDownMinutes": 60},
+    "minSamples": 800,
+    "drift": {"windowRequests": 150, "windowSeconds": 5, "consecutiveWindows": 2, "coolDownMinutes": 60},
 }
 
 
@@ -39,6 +42,13 @@ def is_active(kube: Kube, fit: str) -> bool:
     return (routing(kube)["active"] or {}).get("fit") == fit
 
 
+def is_staged(kube: Kube) -> bool:
+    """Whether the set is staged, or active: it may last less than a look."""
+    found = kube.condition(contract.KIND_FIT, FIT, "Succeeded")
+    assert found.get("status") != "False", found
+    return (routing(kube)["staged"] or {}).get("fit") == FIT or is_active(kube, FIT)
+
+
 def running(addresses: Sequence[str]) -> list[str]:
     return [address for address in addresses if process(address, "router")]
 
@@ -50,7 +60,7 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
     def status() -> Any:
         return kube.get(contract.KIND_DEPLOYMENT, NAME)["status"]
 
-    async def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    async def until(condition: Callable[[], object], what: str, seconds: float = 240.0) -> None:
         await asyncio.to_thread(wait_for, condition, what, seconds, status, 0.05)
 
     steps: list[tuple[str, Callable[[], object]]] = [
@@ -58,13 +68,14 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
         ("the fit", lambda: kube.find(contract.KIND_FIT, FIT)),
         # a pod runs before its program does
         ("its Job at work", lambda: process(f"--fit={FIT}", "fit")),
-        # it may last less than a look
-        ("staging", lambda: (routing(kube)["staged"] or {}).get("fit") == FIT or is_active(kube, FIT)),
+        ("staging", lambda: is_staged(kube)),
         ("activation", lambda: is_active(kube, FIT)),
     ]
     async with traffic(system, 20.0, logged=True) as load:
         await until(lambda: is_active(kube, f"{NAME}-bootstrap"), "the first set")
         await until(lambda: detected(kube, "False"), "quiet")
+        so_far = len(load.outcomes)
+        await until(lambda: len(load.outcomes) > so_far + CALM_REQUESTS, "what is usual to be known well")
         load.switch(Workload("drifting", replay(traces.load().split(OTHERS)[0]), logged=True))
         for number, (what, condition) in enumerate(steps):
             await until(condition, what)
@@ -75,7 +86,7 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
             await until(lambda: running(turn), "a router to kill")  # noqa: B023 - awaited at once
             await asyncio.to_thread(kill, running(turn)[0], "router")
         await until(system.ready, "EldrDeployment Ready again")
-        await until(lambda: detected(kube, "False"), "quiet again", 180)
+        await until(lambda: detected(kube, "False"), "quiet again")
     assert [fit["metadata"]["name"] for fit in kube.list(contract.KIND_FIT)] == [f"{NAME}-bootstrap", FIT]
     assert [(entry["epoch"], entry["fit"]) for entry in status()["history"]] == [
         (1, f"{NAME}-bootstrap"),
