@@ -18,8 +18,9 @@ class PretendRouter:
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
     ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
-    (best similarity, slot, how many requests); ``saving`` is what it has measured. ``is_deaf`` lets it answer
-    nobody, as behind a NetworkPolicy; the token is that of when it was first asked, as a real one's is that of its start.
+    (best similarity, slot, how many requests); ``saving`` is what it has measured. ``told`` lists epoch and policy of the
+    routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy; the token is that of when it
+    was first asked, as a real one's is that of its start.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -32,6 +33,7 @@ class PretendRouter:
         self.is_holding = False
         self.kinds: tuple[tuple[float, int, int], ...] = ()
         self.saving: dict[str, float] | None = None
+        self.told: list[tuple[int, str]] = []
         self._traffic: dict[str, Any] | None = None
         self.is_deaf = False
         self._token = ""
@@ -84,6 +86,8 @@ class PretendRouter:
         data = self.kube.get("ConfigMap", contract.routing_name(self.deployment))["data"]
         routing = json.loads(data[contract.ROUTING_KEY])
         wanted, staged = routing["active"], routing["staged"]
+        if (told := (routing["epoch"], routing["policy"])) not in self.told[-1:]:
+            self.told.append(told)
         if wanted and wanted["digest"] not in self.refuse and not self.is_holding:
             self._active = wanted
         loads = staged and staged["digest"] not in self.refuse and not self.is_holding

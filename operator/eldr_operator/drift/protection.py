@@ -27,7 +27,30 @@ MOST_SETS = 128
 def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
     """Tell whether JSQ is in effect instead of the set."""
     harms = state.digest is not None and state.protection.active
-    return harms and seen.policy == POLICY_ELDR and not seen.chosen and spec.mode == "Enabled"
+    return harms and _gives_way(spec, seen.policy, chosen=seen.chosen)
+
+
+def is_replaced_from_the_start(
+    state: State, spec: DriftSpec, policy: str, digest: str, *, chosen: bool
+) -> bool:
+    """Tell whether JSQ is in effect from the moment on in which a set becomes active: it harmed when it served last.
+
+    Parameters
+    ----------
+    state : State
+    spec : DriftSpec
+    policy : str
+        ``spec.router.policy``.
+    digest : str
+        Of the set.
+    chosen : bool
+        Whether ``spec.centroids.pin`` names it.
+    """
+    return digest in state.harmful and _gives_way(spec, policy, chosen=chosen)
+
+
+def _gives_way(spec: DriftSpec, policy: str, *, chosen: bool) -> bool:
+    return policy == POLICY_ELDR and not chosen and spec.mode == "Enabled"
 
 
 def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime) -> Protection:

@@ -13,6 +13,7 @@ import httpx
 from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import bar, decide
+from eldr_operator.drift.protection import is_replaced_from_the_start
 from eldr_operator.errors import ApiError, OwnedElsewhereError
 from eldr_operator.fits import bars, planner
 from eldr_operator.fits.runs import Runs
@@ -24,9 +25,11 @@ from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
 from eldr_operator.locality import activation, drift_day, memory, routers, signatures
 from eldr_operator.locality.lookout import Lookout
+from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.router_view import RouterView, ready_routers
+from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
 
@@ -165,7 +168,7 @@ class Locality:
             day=drift_day.advance(before.day, before.drift, look.drift),
         ).with_protection(look.verdict.protective, now)
         if is_readable:
-            after = after.with_table(decision.table)
+            after = self._activated(cr, after.with_table(decision.table), before.table)
         refused = await self._publish(cr, after, live)
         if refused:
             after = before
@@ -181,6 +184,19 @@ class Locality:
             is_unfinished=finished or created,
             refused=refused,
         )
+
+    @staticmethod
+    def _activated(cr: EldrDeployment, after: Memory, before: Table) -> Memory:
+        """Let a set that was just activated serve or not: what it does was judged of the one before."""
+        active = after.table.active
+        if active is None or (before.active is not None and active.digest == before.active.digest):
+            return after
+        # While there is a pin, no other set is activated than the one that it names.
+        chosen = bool(cr.spec.centroids.pin)
+        replaced = is_replaced_from_the_start(
+            after.drift, cr.spec.refit.drift, cr.spec.router.policy, active.digest, chosen=chosen
+        )
+        return replace(after, protective=replaced)
 
     async def fits(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
         """Return the EldrFits that can be read; one that cannot be holds nobody up."""

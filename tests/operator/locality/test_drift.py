@@ -149,6 +149,9 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
         ("first", 2, "Protective"),
         ("first", 2, "ServesAgain"),
     ]
+    wait_for(lambda: router(world).told[-1] == (2, "ELDR"), "it to be seen", 60)
+    served = [policy for epoch, policy in router(world).told if epoch == 2]
+    assert served == ["JSQ", "ELDR"], "known to harm, it did not serve for a moment when it was active again"
     world.kube.until_condition(FIT, "first", "Harmful", status="False")
 
 
