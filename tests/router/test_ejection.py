@@ -25,6 +25,11 @@ DEAF = 1.5
 """Seconds, in these tests."""
 
 
+@pytest.fixture(autouse=True)
+def unprobed() -> None:
+    """Here engines are asked in their turn."""
+
+
 async def test_an_ejected_engine_comes_back(start):
     async with start("p0", "d0", "d1") as router:
         await router["d0"].refuse()
