@@ -28,9 +28,20 @@ async def disturbed(system: System, event: Callable[[], None]) -> list[Outcome]:
     return load.outcomes
 
 
+def streams(system: System, address: str) -> int:
+    """Return how many requests routers have at an engine."""
+    engines = [engine for state in system.states() for engine in state["decode"]]
+    return sum(engine["in_flight"] for engine in engines if f"//{address}:" in engine["url"])
+
+
 async def test_a_killed_decode_engine_costs_only_the_streams_it_had_started(system: System):
     victim = system.addresses(contract.ROLE_DECODE)[1]
-    outcomes = await disturbed(system, lambda: kill(victim, "decode"))
+
+    def event() -> None:
+        wait_for(lambda: streams(system, victim) >= 3, "the engine to have streams", 60)
+        kill(victim, "decode")
+
+    outcomes = await disturbed(system, event)
     errors = [outcome.error for outcome in outcomes if outcome.error]
     assert errors, "the killed engine had streams"
     assert all(error.startswith("error event") for error in errors), errors

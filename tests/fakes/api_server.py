@@ -15,6 +15,7 @@ from aiohttp import web
 
 from eldr import contract
 from eldr.centroids import digest
+from eldr_kube.ports import free_port
 
 Hook = Callable[[str, web.Request], Awaitable[web.StreamResponse | None]]
 
@@ -52,9 +53,8 @@ class FakeApi:
         application.router.add_get("/api/v1/namespaces/n/configmaps/{name}", self._one)
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.01)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]
+        self.port = self.port or free_port()  # it is kept over restarts: no connection may get it meanwhile
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.processes import wait_for
@@ -14,15 +16,19 @@ VOLUMES = [{"name": "shared", "emptyDir": {}}]
 POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
-def test_readiness_follows_an_exec_probe_both_ways(space: Space):
+def test_readiness_follows_an_exec_probe_both_ways(space: Space, tmp_path: Path):
     probe = {
         "exec": {"command": ["test", "-e", "/shared/ready"]},
         "periodSeconds": 1,
         "failureThreshold": 1,
     }
-    script = f"rm -f /shared/ready; sleep 0.3; touch /shared/ready; sleep 2; rm /shared/ready; {STAY}"
-    space.apply(pod("flip", container(script, readinessProbe=probe, **SHARED), volumes=VOLUMES))
+    volumes = [{"name": "shared", "hostPath": {"path": str(tmp_path)}}]
+    space.apply(pod("flip", container(STAY, readinessProbe=probe, **SHARED), volumes=volumes))
+    ready = tmp_path / "ready"
+    space.wait_pod("flip", lambda p: "running" in container_status(p)["state"], "its container to run")
+    ready.touch()
     space.wait_ready("flip")
+    ready.unlink()
     found = space.wait_pod(
         "flip", lambda p: condition(p, "Ready").get("status") == "False", "not Ready again"
     )
@@ -50,9 +56,13 @@ def test_liveness_failure_restarts_the_container(space: Space):
         "liveness", lambda p: container_status(p)["restartCount"] == 1 and is_ready(p), "one restart"
     )
     assert container_status(found)["lastState"]["terminated"]["exitCode"] == 0
-    events = space.get(f"/api/v1/namespaces/{space.name}/events")
-    assert events is not None
-    assert "Unhealthy" in {event["reason"] for event in events["items"]}
+
+    def told() -> set[str]:
+        events = space.get(f"/api/v1/namespaces/{space.name}/events")
+        assert events is not None
+        return {event["reason"] for event in events["items"]}
+
+    wait_for(lambda: "Unhealthy" in told(), "the event", 60, told)
 
 
 def test_crashes_back_off_and_keep_the_message(space: Space):
@@ -121,7 +131,7 @@ def test_on_failure_restarts_until_it_succeeds(space: Space):
 
 
 def test_active_deadline_fails_the_pod(space: Space):
-    space.apply(pod("late", container(STAY), activeDeadlineSeconds=1))
+    space.apply(pod("late", container(STAY), activeDeadlineSeconds=4))
     found = space.wait_pod("late", lambda p: p["status"]["phase"] == "Failed", "Failed")
     assert found["status"]["reason"] == "DeadlineExceeded"
     assert container_status(found)["state"]["terminated"]["exitCode"] == 0

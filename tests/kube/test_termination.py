@@ -37,7 +37,8 @@ def test_containers_end_before_sidecars_in_reverse_order(space: Space, tmp_path:
             terminationGracePeriodSeconds=30,
         )
     )
-    space.wait_pod("order", lambda _: (tmp_path / "main").exists(), "its container to run")
+    started = [tmp_path / name for name in ("first", "second", "main")]
+    space.wait_pod("order", lambda _: all(file.exists() for file in started), "its containers to run")
     space.kubectl("delete", "pod", "order", "--wait=false")
     space.wait_gone("order")
     assert (tmp_path / "log").read_text().split("\n")[:-1] == [

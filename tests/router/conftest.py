@@ -18,6 +18,7 @@ import uvloop
 
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
+from eldr_router.ops.probes import Probes
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
 from tests.support.router import AUTH, TOKEN
@@ -29,6 +30,15 @@ QUICK = {"prefill_timeout": 0.5, "decode_idle_timeout": 0.5, "connect_timeout": 
 
 def pytest_asyncio_loop_factories(config, item):
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch) -> None:
+    """No engine is asked in its turn, which begins a moment after the start: a slow test would meet that request.
+
+    It stands among those that the engine has seen, and leaves a connection behind, which may be stale where it is reused.
+    """
+    monkeypatch.setattr(Probes, "_turn", lambda _: None)
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

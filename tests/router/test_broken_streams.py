@@ -111,15 +111,18 @@ async def test_back_pressure_reaches_the_engine_and_lets_go(start):
         writer.transport.pause_reading()
         writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
+        def paused():
+            return [connection for connection in router.app.services.pool._all if connection.paused]
+
         async def stuck():
             before = -1
-            while before != sent or not sent:
+            while before != sent or not paused():
                 before = sent
                 await asyncio.sleep(0.3)
 
         await asyncio.wait_for(stuck(), 30)
         assert sent < total, "the engine was never stopped"
-        (connection,) = (c for c in router.app.services.pool._all if c.paused)
+        (connection,) = paused()
         assert connection.address[1] == router["d0"].port
         writer.transport.resume_reading()
         got = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -174,7 +175,7 @@ async def test_ready_only_with_a_table_in_effect(tmp_path):
 
 
 async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
-    app = App(Settings(workers=tmp_path / "none", ready_seconds=0.3))
+    app = App(Settings(workers=tmp_path / "none", ready_seconds=2.0))
     try:
         assert not app.is_ready()
         app.control.set_endpoints("decode", [])
@@ -187,6 +188,13 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
         await app.stop()
 
 
+def put(file: Path, data: bytes) -> None:
+    """Replace a file at once: one that is read half written is another set, and has an epoch of its own."""
+    temporary = file.with_suffix(".new")
+    temporary.write_bytes(data)
+    temporary.rename(file)
+
+
 async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_path):
     file = tmp_path / "c.eldr"
     file.write_bytes(GOOD)
@@ -197,10 +205,10 @@ async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_pa
             router["p0"].eldr = signature(*values)
             assert (await router.post()).headers["x-eldr-decode"] == name
         assert router.counter("placements", policy="ELDR", reason="similarity") == 6
-        file.write_bytes(GOOD[:-5])
+        put(file, GOOD[:-5])
         await until(lambda: router.app.control.refused, "the broken file to be refused")
         assert (await router.state())["epoch"] == 1
-        file.write_bytes(centroids.dump(make_set(seed=5)))
+        put(file, centroids.dump(make_set(seed=5)))
         await until(lambda: router.app.services.table.epoch == 3, "the new set")
         assert (await router.state())["refused"] == []
 
@@ -243,7 +251,7 @@ async def test_whatever_goes_wrong_with_a_file_is_a_refusal_and_the_next_file_is
         assert type(error).__name__ in refused["reason"]
         assert str(error) in refused["reason"]
         assert (await router.post()).status_code == 200
-        file.write_bytes(GOOD)
+        put(file, GOOD)
         await until(lambda: router.app.services.table.epoch == 2, "the sound file")
         assert (await router.state())["refused"] == []
 
@@ -338,7 +346,7 @@ async def test_drain_finishes_streams_and_refuses_newcomers(start):
 
 
 async def test_drain_says_goodbye_before_it_closes(start):
-    async with start("p0", "d0", settings={"lame_duck_seconds": 1.0}) as router:
+    async with start("p0", "d0", settings={"lame_duck_seconds": 4.0}) as router:
         drain = asyncio.ensure_future(router.app.drain())
         await asyncio.sleep(0)
         assert (await router.client.get(f"{router.url}/ready")).status_code == 503

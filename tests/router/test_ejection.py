@@ -25,6 +25,11 @@ DEAF = 1.5
 """Seconds, in these tests."""
 
 
+@pytest.fixture(autouse=True)
+def unprobed() -> None:
+    """Here engines are asked in their turn."""
+
+
 async def test_an_ejected_engine_comes_back(start):
     async with start("p0", "d0", "d1") as router:
         await router["d0"].refuse()
@@ -171,12 +176,14 @@ async def test_engines_that_look_well_and_fail_are_left_alone_too(start, fault):
 async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
     from eldr_router.ops import probes
 
-    monkeypatch.setattr(probes, "_PATIENCE", 0.3)
+    monkeypatch.setattr(probes, "_PATIENCE", 1.0)
     async with start("p0", "d0", "d1", settings={"decode_idle_timeout": 0.5}) as router:
         router["d0"].script.extend([hang] * 100)
         router["d0"].health = hang
         for _ in range(4):
             assert (await router.post()).status_code == 200
+        silent, _ = router.app.services.registry.endpoints("decode")
+        await until(lambda: not silent.health.probed_well, "its silence to be noticed")
         assert await healthy(router) == [False, True]
         router["d0"].script.clear()
         router["d0"].health = None

@@ -193,7 +193,7 @@ async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, s
         writer.write(post(stream=stream))
         await until(lambda: router["d0"].requests, "the request to arrive")
         writer.close()
-        await until(router.idle, "the lease to return", 5)
+        await until(router.idle, "the lease to return")
 
 
 async def test_slow_and_idle_clients_are_closed(start, monkeypatch):

@@ -110,7 +110,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "t
 async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(
     api, tmp_path, caplog, monkeypatch, as_event
 ):
-    monkeypatch.setattr(follow, "_FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(follow, "_FIRST_SECONDS", 2.0)
 
     lists: list[tuple[float, str | None]] = []
 
@@ -123,17 +123,17 @@ async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(
 
     api.hook = gone
     async with following(api, tmp_path) as app:
-        await asyncio.sleep(4)
-        assert lists[1][0] - lists[0][0] < 0.45, "at once, not after half a second or more"
+        await asyncio.sleep(5)
+        assert lists[1][0] - lists[0][0] < 0.95, "at once, not after a second or more"
         assert "pods" not in (lists[1][1] or ""), "that is ordinary"
-        assert 3 <= api.seen["list pods"] <= 6, f"{api.seen['list pods']} in 4 s"
+        assert 3 <= api.seen["list pods"] <= 6, f"{api.seen['list pods']} in 5 s"
         assert "410" in app.control.problem, "for ever is not"
         assert len(told(caplog)) <= 2
 
 
 async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path):
     async def busy(what: str, request: web.Request) -> web.Response | None:
-        return status(429, "too many requests", retry_after=3) if what == "list pods" else None
+        return status(429, "too many requests", retry_after=6) if what == "list pods" else None
 
     api.hook = busy
     async with following(api, tmp_path) as app:
@@ -229,14 +229,14 @@ async def test_a_slow_shard_holds_up_nothing(api, tmp_path):
         await api.routing(epoch=2, active=slow)
         await until(lambda: api.seen["get g-1"], "the load to hang")
         await api.routing(epoch=3, active=active, policy="ELDR", tau=0.5)
-        await until(lambda: table.table.epoch == 3, "the rollback", seconds=3)
+        await until(lambda: table.table.epoch == 3, "the rollback", seconds=8)
         assert table.table.active.fit == "f"
         assert table.table.policy.tau == 0.5
         assert api.seen["get f-1"] == 1, "it was at hand"
         await api.routing(epoch=3, active=active, staged=slow, policy="ELDR")
         await until(lambda: api.seen["get g-1"] == 2, "the load that was given up to begin again")
         await api.routing(epoch=4, active=slow, policy="ELDR", tau=0.25)
-        await until(lambda: table.table.policy.tau == 0.25, "the settings", seconds=3)
+        await until(lambda: table.table.policy.tau == 0.25, "the settings", seconds=8)
         assert table.table.epoch == 3
         release.set()
         await until(lambda: table.table.epoch == 4, "the set at last")

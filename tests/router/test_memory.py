@@ -160,6 +160,6 @@ async def test_what_a_request_held_is_gone_without_a_garbage_collector(start):
                 router[name].script.append(reset)
             assert (await router.post()).status_code == 200
             held = lambda: [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds)]  # noqa: E731
-            await until(lambda: not held(), "everything to be forgotten", 5)
+            await until(lambda: not held(), "everything to be forgotten")
         finally:
             gc.enable()

@@ -194,7 +194,7 @@ async def test_counts_are_shared_and_requests_avoid_each_other(tmp_path):
 async def test_a_router_that_dies_leaves_its_share_and_one_that_hangs_keeps_it(tmp_path, caplog, monkeypatch):
     from eldr_router.state import peers as module
 
-    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    monkeypatch.setattr(module, "_PATIENCE", 1.0)
     async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=8) as (first, second):
         assert shares(first).bound("d0") == 4
         hung = asyncio.Event()

@@ -93,7 +93,7 @@ def test_right_text_streamed_whole_and_logged(two, tmp_path):
         unknown = httpx.post(f"{r.url}/v1/completions", json={**body, "model": "other"}, timeout=60)
         assert unknown.status_code == 404
         wait_for(lambda: r.state()["samples"] == 8, "the records to be joined with their activations", 60)
-        raw = httpx.get(r.admin + contract.PATH_SIGLOG, headers=AUTH).content
+        raw = httpx.get(r.admin + contract.PATH_SIGLOG, headers=AUTH, timeout=30).content
         records = list(FrameReader().feed(raw))
         assert all(record.exact and record.decode is not None for record in records)
         assert r.in_flight() == 0
@@ -116,14 +116,16 @@ def test_a_decode_engine_killed_during_traffic(two, tmp_path):
 
 def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
     """The blocks are gone: only a second prefill gives right tokens."""
-    late = (*FAST, "--first-step-delay", "1000")
-    with engine("prefill", *FAST) as p, engine("decode", *late) as d0, engine("decode", *FAST) as d1:
+    never, soon = (
+        (*FAST, "--first-step-delay", seconds) for seconds in ("1000", "2")
+    )  # soon: both are there at once
+    with engine("prefill", *FAST) as p, engine("decode", *never) as d0, engine("decode", *soon) as d1:
 
         def metric(server: Server, name: str) -> float:
             lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
             return sum(float(line.split()[-1]) for line in lines if line.startswith((name + "{", name + " ")))
 
-        with router(tmp_path, {"p": p.url, "d0": d0.url, "d1": d1.url}) as r:
+        with router(tmp_path, {"p": p.url, "d0": d0.url, "d1": d1.url}, policy="JSQ") as r:
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 prompts = ["first", "second"]
                 answers = [pool.submit(r.ask, prompt) for prompt in prompts]  # JSQ: one of them waits at d0
@@ -219,7 +221,7 @@ def test_sigterm_finishes_streams_and_exits_0(tmp_path):
             wait_for(lambda: r.state()["decode"][0]["in_flight"], "the stream to start")
             r.process.send_signal(signal.SIGTERM)
             wait_for(
-                lambda: httpx.get(f"{r.admin}/metrics").text.find("eldr_router_ready 0.0") >= 0,
+                lambda: httpx.get(f"{r.admin}/metrics", timeout=30).text.find("eldr_router_ready 0.0") >= 0,
                 "not ready",
             )
             assert answer.result(90) == ("ok", text.completion("long", 200))

@@ -29,7 +29,7 @@ REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 @pytest.fixture(scope="module")
 def pair():
-    with engine("prefill", *FAST, "--lease-seconds", "2") as p, engine("decode", *FAST) as d:
+    with engine("prefill", *FAST, "--lease-seconds", "4") as p, engine("decode", *FAST) as d:
         yield p.url, d.url
 
 
@@ -46,7 +46,7 @@ def decode(url: str, prompt: str, params: dict | None, tokens: int = 8, **fields
 
 
 def metric(url: str, name: str) -> float:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
     return sum(s.value for f in families for s in f.samples if s.name == name)
 
 
@@ -83,7 +83,7 @@ def test_a_late_pull_is_wrong_and_counted(pair):
 
 
 def late_pulls(url: str) -> dict[str, float]:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
     samples = [s for f in families for s in f.samples if s.name == "eldr_engine_late_pulls_total"]
     return {s.labels["outcome"]: s.value for s in samples}
 
@@ -119,11 +119,12 @@ def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
 def test_what_comes_after_the_deadline_is_a_failed_pull():
     with engine("prefill", *FAST, "--lease-seconds", "60") as p, engine("decode", *FAST) as d:
         before = late_pulls(d.url)
-        params = prefill(p.url, "slow") | {PULL_BEFORE_KEY: time.time() + 1}
+        deadline = time.time() + 3
+        params = prefill(p.url, "slow") | {PULL_BEFORE_KEY: deadline}
         p.process.send_signal(signal.SIGSTOP)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             answer = threads.submit(decode, d.url, "slow", params)
-            time.sleep(1.5)
+            wait_for(lambda: time.time() > deadline + 0.5, "the deadline to be over")
             p.process.send_signal(signal.SIGCONT)
             assert answer.result().status_code == 500
         assert late_pulls(d.url) == before | {LATE_DISCARDED: 1}

@@ -26,6 +26,7 @@ class Space:
             base_url=cluster.server,
             headers={"authorization": f"Bearer {cluster.token}"},
             verify=ssl.create_default_context(cafile=str(cluster.ca)),
+            timeout=30,
         )
 
     def __enter__(self) -> Self:

@@ -40,7 +40,11 @@ def test_a_first_set_given_up_while_staged_leaves_a_living_status(world):
     router(world).is_holding = True
     world.fit("one")
     world.report("one")
-    wait_for(lambda: world.status["centroids"]["staged"]["fit"] == "one", "staged", 60)
+
+    def staged() -> str | None:
+        return (world.status.get("centroids", {}).get("staged") or {}).get("fit")
+
+    wait_for(lambda: staged() == "one", "staged", 60, lambda: world.status)
     world.patch(decode={"replicas": 3})
     wait_for(lambda: "centroids" not in world.status, "nothing staged", 60, lambda: world.status)
     until_current(world)
