@@ -19,6 +19,7 @@ import uvloop
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.ops.probes import Probes
+from eldr_router.plan import health
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
 from tests.support.router import AUTH, TOKEN
@@ -39,6 +40,13 @@ def unprobed(monkeypatch) -> None:
     It stands among those that the engine has seen, and leaves a connection behind, which may be stale where it is reused.
     """
     monkeypatch.setattr(Probes, "_turn", lambda _: None)
+
+
+@pytest.fixture
+def long_ejections(monkeypatch):
+    """Ejected engines stay so, however slow the machine is."""
+    monkeypatch.setattr(health, "_FIRST_EJECTION", 600.0)
+    monkeypatch.setattr(health, "_LONGEST_EJECTION", 600.0)
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

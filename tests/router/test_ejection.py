@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from eldr_router.plan import health
 from tests.fakes.engines import (
     CLIENT_ERROR,
     Exchange,
@@ -42,13 +41,6 @@ async def test_an_ejected_engine_comes_back(start):
             assert time.monotonic() < end
             served.add((await router.post()).headers["x-eldr-decode"])
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def long_ejections(monkeypatch):
-    """Ejected engines stay so, however slow the machine is."""
-    monkeypatch.setattr(health, "_FIRST_EJECTION", 600.0)
-    monkeypatch.setattr(health, "_LONGEST_EJECTION", 600.0)
 
 
 async def healthy(router):

@@ -25,6 +25,7 @@ from tests.router.conftest import QUICK, until
 OPENING = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 
 
+@pytest.mark.usefixtures("long_ejections")
 async def test_a_refused_decode_connection_passes_the_same_result_on(start):
     async with start("p0", "d0", "d1", "d2") as router:
         await router["d0"].refuse()
