@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -134,7 +135,8 @@ def process(address: str, command: str) -> int | None:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        named = any(command in word for word in words) and any(address in word for word in words)
+        whole = re.compile(re.escape(address) + r"(?!\d)")  # 127.1.0.1 is not 127.1.0.12
+        named = any(command in word for word in words) and any(whole.search(word) for word in words)
         if named and "python" in words[0]:
             return int(entry.name)
     return None
