@@ -15,8 +15,10 @@ from eldr_kube.cluster import Cluster
 
 _numbers = itertools.count()
 
-# a machine under load is slow, not wrong
-settings.register_profile("eldr", deadline=None)
+# A machine under load is slow, not wrong. The examples are those of every run, so that a change is judged by what it does;
+# `pytest --hypothesis-profile=explore` looks for others.
+settings.register_profile("eldr", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("eldr")
 
 

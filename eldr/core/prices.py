@@ -19,6 +19,8 @@ Labels = npt.NDArray[np.intp]
 
 HOT, WARM = 0.125, 0.25
 """First temperature over the mean advantage of the cheapest cluster; with a start, that times the share to move."""
+COLDEST = 1e-9
+"""Temperature over what costs and prices are, below which single precision has nothing left to soften."""
 COOLING = 0.25
 """Ratio of temperatures: Newton's method follows, and has something to do at each."""
 LEVELS = 10
@@ -66,7 +68,8 @@ def balancing_prices(costs: Doubles, capacity: int, start: Doubles | None = None
     prices = best.prices
     few = max(8, k // 4, n // 4000)  # moving these costs less than another level
     for _ in range(LEVELS):
-        if over <= few or temperature <= 1e-9 * spread:
+        coldest = max(COLDEST * max(spread, float(prices.max())), float(np.finfo(np.float32).tiny))
+        if over <= few or temperature <= coldest:
             break
         goal = max(few / 2, 0.02 * over)
         prices = _relax(rows, prices, capacity, temperature, goal)

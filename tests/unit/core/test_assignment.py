@@ -43,6 +43,20 @@ def test_any_feasible_start_leads_to_the_optimum(problem, seed):
     assert costs[np.arange(n), labels].sum() == pytest.approx(optimum(costs, capacity), abs=1e-6)
 
 
+@pytest.mark.parametrize("least", [5e-324, 1e-310, 1e-45, 1.2e-38, 1e-30])
+@pytest.mark.parametrize("prices", [0.0, 1e-3, 1e6])
+def test_costs_may_differ_by_next_to_nothing(least, prices):
+    costs = np.zeros((12, 6))
+    costs[0, 0] = least
+    costs[3:, 1] = 2 * least
+    rng = np.random.default_rng(0)
+    start = Assignment(rng.permutation(np.repeat(np.arange(6), 2)), prices * rng.random(6))
+    for one in (None, start):
+        labels, _ = assign_balanced(costs, 2, one)
+        assert np.bincount(labels, minlength=6).max() <= 2
+        assert costs[np.arange(12), labels].sum() <= 2 * 12 * least
+
+
 @given(problems(), st.sampled_from([1e-6, 1.0, 1e5]), st.floats(-1e6, 1e6))
 def test_neither_the_unit_nor_an_offset_of_the_costs_matters(problem, unit, offset):
     costs, capacity = problem
