@@ -22,6 +22,7 @@ from eldr_router.ops.probes import Probes
 from eldr_router.plan import health
 from eldr_router.settings import Settings
 from tests.fakes.engines import FakeEngine, engines
+from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
 
 DEADLINE = 30.0
@@ -148,9 +149,7 @@ def write_workers(path: Path, running: list[FakeEngine], **fields: Any) -> None:
         "decode": [{"name": e.name, "url": e.url} for e in running if e.role == "decode"],
         **fields,
     }
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(document))
-    temporary.rename(path)
+    put(path, json.dumps(document).encode())
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -16,6 +15,7 @@ from eldr_router.settings import Settings
 from eldr_router.state.control import Control, MissingError
 from tests.fakes.engines import slow
 from tests.router.conftest import signature, until
+from tests.support.files import put
 from tests.support.router import AUTH, TOKEN
 
 
@@ -186,13 +186,6 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
         assert not app.is_ready()
     finally:
         await app.stop()
-
-
-def put(file: Path, data: bytes) -> None:
-    """Replace a file at once: one that is read half written is another set, and has an epoch of its own."""
-    temporary = file.with_suffix(".new")
-    temporary.write_bytes(data)
-    temporary.rename(file)
 
 
 async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_path):

@@ -12,6 +12,7 @@ import httpx
 
 from eldr import contract
 from eldr_kube.ports import free_port
+from tests.support.files import put
 from tests.support.processes import ELDR, START_SECONDS, Server, wait_for
 
 TOKEN = "secret"
@@ -49,9 +50,7 @@ class Router(Server):
             role: [{"name": name, "url": url} for name, url in engines.items() if name[0] == role[0]]
             for role in ("prefill", "decode")
         }
-        temporary = self._workers.with_suffix(".new")
-        temporary.write_text(json.dumps({**self._fields, **entries}))
-        temporary.rename(self._workers)
+        put(self._workers, json.dumps({**self._fields, **entries}).encode())
 
     def state(self) -> dict:
         return httpx.get(self.admin + contract.PATH_STATE, headers=AUTH, timeout=30).json()
