@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,6 +80,19 @@ class Served:
         """Return tokens, and activated experts of either rank, for every call of the kernel."""
         ranks = [[line.split() for line in Path(f"{self.log}.{r}").read_text().splitlines()] for r in (0, 1)]
         return [(int(a[0]), int(a[1]), int(b[1])) for a, b in zip(*ranks, strict=True)]
+
+
+def ends_where_maps_differ(served: Served, background: Executor, tokens: int = 8) -> None:
+    """Let the last rank's map differ from the others' from its next step on: no answer is served, and the engine ends."""
+    engine = served.engine
+    (engine.gate / "maps").touch()
+    # one for each rank, where they have requests of their own
+    for asked in [background.submit(served.pair.ask_decode_only, prompt, tokens) for prompt in PROMPTS[:2]]:
+        with pytest.raises(AssertionError, match="EngineCore encountered an issue"):
+            asked.result(120)
+    wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
+    why = "versions, settings or maps of experts differ. Answers would be wrong"
+    assert why in engine.log.read_text()
 
 
 def serve(pair: Pair) -> list[Exchange]:
@@ -174,14 +187,8 @@ def test_kv_that_was_pulled_gives_the_same_tokens_and_counts(served, one_process
 
 def test_a_rank_that_misses_a_rearrangement_ends_the_engine_and_no_token_is_served(served, background):
     """Last of a layout: afterwards the engine is gone."""
-    (served.engine.gate / "maps").touch()
-    # A request for each rank that may have its own; neither has ended when the first step of the last rank differs.
-    for asked in [background.submit(served.pair.ask_decode_only, prompt, 400) for prompt in PROMPTS[:2]]:
-        with pytest.raises(Exception, match=r"500|EngineCore encountered an issue|disconnected"):
-            asked.result(120)
-    wait_for(lambda: not served.engine.running(), "the engine to end", 60, served.engine.tail)
-    why = "versions, settings or maps of experts differ. Answers would be wrong"
-    assert why in served.engine.log.read_text()
+    # Where ranks have requests of their own, the first one's may be some steps ahead of the last one's.
+    ends_where_maps_differ(served, background, 400 if "data" in served.engine.name else 8)
 
 
 def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
@@ -241,7 +248,7 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
 
 
 def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
-    prefill, one_process, reference, environment, plugin, tmp_path, near_ties
+    prefill, one_process, reference, environment, plugin, tmp_path, near_ties, background
 ):
     log = tmp_path / "experts"
     setup = setup_of("tensor", plugin, log, num_redundant_experts=0, step_interval=64)
@@ -265,13 +272,7 @@ def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
         assert engine.log.read_text().count("Rearranged experts") >= 1
         moved = wait_for(lambda: ranks if (ranks := alone()) != in_order else None, "experts to move", 120)
         assert [sum(ranks) for ranks in moved] == [sum(ranks) for ranks in in_order]
-        (engine.gate / "maps").touch()
-        with pytest.raises(AssertionError, match="EngineCore encountered an issue"):
-            served.pair.ask_decode_only(PROMPTS[0], 8)
-        wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
-        assert (
-            "versions, settings or maps of experts differ. Answers would be wrong" in engine.log.read_text()
-        )
+        ends_where_maps_differ(served, background)
         served.pair.close()
 
 
