@@ -128,6 +128,7 @@ async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator
 
 def process(address: str, command: str) -> int | None:
     """Return the id of a pod's program, the process that listens on its address; None while it does not run."""
+    whole = re.compile(re.escape(address) + r"(?!\d)")  # 127.1.0.1 is not 127.1.0.12
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -135,7 +136,6 @@ def process(address: str, command: str) -> int | None:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        whole = re.compile(re.escape(address) + r"(?!\d)")  # 127.1.0.1 is not 127.1.0.12
         named = any(command in word for word in words) and any(whole.search(word) for word in words)
         if named and "python" in words[0]:
             return int(entry.name)

@@ -22,6 +22,7 @@ from tests.operator.world import simulated
 
 pytestmark = pytest.mark.kube
 
+NAME = "one"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SPECS: dict[str, Any] = {
     contract.KIND_DEPLOYMENT: simulated(),
@@ -48,6 +49,26 @@ def cache() -> Cache:
     return Cache()
 
 
+@pytest.fixture(params=SPECS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def made(kube, cache, kind) -> dict[str, Any]:
+    """An object that the cache knows."""
+    live = kube.create(kind, {"name": NAME}, spec=SPECS[kind])
+    cache.put(kind, live)
+    return live
+
+
+@pytest.fixture
+def gone(kube, kind, made) -> dict[str, Any]:
+    """An object that was deleted, and the cache does not know yet."""
+    kube.delete(kind, NAME)
+    return made
+
+
 @pytest.fixture
 def recorder(api, cache) -> Recorder:
     return Recorder(Applier(api, cache, Metrics()))
@@ -64,35 +85,30 @@ def has_it(status: dict[str, Any], kind: str) -> bool:
     return STATUS[kind].items() <= status.items()
 
 
-@pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("is_known", [False, True], ids=["watch behind", "watch up to date"])
-async def test_a_pass_over_an_object_that_was_made_anew_writes_nothing(kube, recorder, cache, kind, is_known):
-    earlier = kube.create(kind, {"name": "again"}, spec=SPECS[kind])
-    cache.put(kind, earlier)
-    kube.delete(kind, "again")
-    made = kube.create(kind, {"name": "again"}, spec=SPECS[kind])
+WATCHES = pytest.mark.parametrize("is_known", [False, True], ids=["watch behind", "watch up to date"])
+
+
+@WATCHES
+async def test_a_pass_over_an_object_that_was_made_anew_writes_nothing(
+    kube, recorder, cache, kind, gone, is_known
+):
+    anew = kube.create(kind, {"name": NAME}, spec=SPECS[kind])
     if is_known:
-        cache.put(kind, made)
+        cache.put(kind, anew)
     with pytest.raises(ConflictError):
-        await write(recorder, kind, earlier)
-    assert not has_it(kube.get(kind, "again").get("status", {}), kind)
+        await write(recorder, kind, gone)
+    assert not has_it(kube.get(kind, NAME).get("status", {}), kind)
 
 
-@pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("is_known", [False, True], ids=["watch behind", "watch up to date"])
-async def test_a_pass_over_an_object_that_is_gone_writes_nothing(kube, recorder, cache, kind, is_known):
-    gone = kube.create(kind, {"name": "gone"}, spec=SPECS[kind])
-    cache.put(kind, gone)
-    kube.delete(kind, "gone")
+@WATCHES
+async def test_a_pass_over_an_object_that_is_gone_writes_nothing(kube, recorder, cache, kind, gone, is_known):
     if is_known:
         cache.remove(kind, gone)
     await write(recorder, kind, gone)
-    assert kube.find(kind, "gone") is None
+    assert kube.find(kind, NAME) is None
 
 
-@pytest.mark.parametrize("kind", SPECS)
-async def test_own_writes_within_a_pass_are_no_conflict(kube, recorder, cache, kind):
-    live = kube.create(kind, {"name": "kept"}, spec=SPECS[kind])
-    cache.put(kind, kube.merge(kind, "kept", {"metadata": {"annotations": {"by": "us"}}}))
-    await write(recorder, kind, live)
-    assert has_it(cache.get(kind, kube.namespace, "kept")["status"], kind)
+async def test_own_writes_within_a_pass_are_no_conflict(kube, recorder, cache, kind, made):
+    cache.put(kind, kube.merge(kind, NAME, {"metadata": {"annotations": {"by": "us"}}}))
+    await write(recorder, kind, made)
+    assert has_it(cache.get(kind, kube.namespace, NAME)["status"], kind)
