@@ -136,6 +136,8 @@ HEADER_DECODE: Final = "x-eldr-decode"
 
 # --- the engine protocol ----------------------------------------------------------------------------------------
 
+CONNECTOR: Final = "EldrConnector"
+"""Name of the plug-in's connector in ``--kv-transfer-config``."""
 KV_KEY: Final = "kv_transfer_params"
 ELDR_KEY: Final = "eldr"
 """Key under ``kv_transfer_params`` of a prefill response that holds the request's expert counts:

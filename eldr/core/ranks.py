@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Doubles = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
+
+BINS = 1 << 13
+"""Of an estimate: their sums stay in the processor's first caches."""
+_SIGMAS = 8.0
+_SLOPE = 4.0
+_NARROW = 1e-9  # of a range: floats there are no finer than bins would be
 
 
 def ascending(values: Doubles, positions: Positions) -> tuple[Positions, bool]:
@@ -67,6 +74,13 @@ def _ordered_ranks(ordered: Doubles) -> Doubles:
     return np.repeat(starts + (sizes - 1) / 2.0, sizes)
 
 
+class Estimate(NamedTuple):
+    """A rank correlation from counts in bins, and how far from the exact one it may be."""
+
+    rho: float
+    error: float
+
+
 class RankCorrelation:
     """Spearman's rho with one target.
 
@@ -95,6 +109,30 @@ class RankCorrelation:
             squares = float(ranks @ ranks)
         scale = np.sqrt(squares * self._squares)
         return float(ranks @ self._target.take(order) / scale) if scale > 0 else 0.0
+
+    def estimate(self, values: Doubles) -> Estimate:
+        """Return rho of ``values``, shape (n,), as if those of each of ``BINS`` bins of equal width were tied: no sorting.
+
+        Notes
+        -----
+        Let w be the share of the ranks' variance that lies within bins, at most. Bins lose the covariance with the target there.
+        Its standard error is below ``sqrt(w / n)``, of which eight are allowed; its mean is w times the slope there, of which
+        four are. From w = 1/16 on, where outliers leave most values in one bin, these four are more than can be lost at all.
+        """
+        low, high = float(values.min()), float(values.max())
+        if not high - low > _NARROW:
+            return Estimate(0.0, math.inf)
+        scaled = values - low
+        scaled *= (BINS - 1) / (high - low)
+        bins = scaled.astype(np.intp)
+        sizes = np.bincount(bins, minlength=BINS)
+        targets = np.bincount(bins, self._target, BINS)
+        ranks = sizes.cumsum() - (sizes + len(values)) / 2.0
+        squares = float((ranks * ranks) @ sizes)
+        scale = math.sqrt(squares * self._squares)
+        within = max(0.0, 1.0 - squares / self._untied_squares)
+        error = _SIGMAS * math.sqrt(within / len(values)) + _SLOPE * within
+        return Estimate(float(ranks @ targets) / scale if scale > 0 else 0.0, error)
 
 
 def rank_correlation(x: Doubles, y: Doubles) -> float:

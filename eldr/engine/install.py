@@ -11,7 +11,6 @@ import click
 import eldr
 
 MODULES = ("__init__", "contract", "wire")
-PACKAGES = ("engine", "core/metro")
 
 
 @click.command("engine-plugin")
@@ -39,9 +38,7 @@ def copy(folder: Path) -> None:
     target.mkdir(parents=True)
     for module in MODULES:
         shutil.copy(source / f"{module}.py", target)
-    for package in PACKAGES:
-        shutil.copytree(source / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(source / "core" / "__init__.py", target / "core")
+    shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
     installed = distribution("eldr")
     for older in folder.glob("eldr-*.dist-info"):  # of two, Python may read either
         shutil.rmtree(older)

@@ -1,51 +1,13 @@
-"""What the two halves of the connector send each other through vLLM, once per step."""
+"""What a worker tells the scheduler through vLLM, once per step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
-
-from eldr.engine.tracking import Plan
-
-
-@dataclass
-class PrefillOrders(KVConnectorMetadata):
-    """Scheduler to worker: prompts whose last chunk is in this step.
-
-    Attributes
-    ----------
-    finishing : dict
-        Request id to the blocks of its prompt that hold counts.
-    runs : bool
-        Whether the step has tokens.
-    """
-
-    finishing: dict[str, list[int]] = field(default_factory=dict)
-    runs: bool = False
-
-
-@dataclass
-class DecodeOrders(KVConnectorMetadata):
-    """Scheduler to worker: changes of the request rows, and the step's number (None without tokens).
-
-    Attributes
-    ----------
-    plan : Plan
-    step : int or None
-    pulls : dict
-        Request id to the deadline of its pull, of the pulls in flight that have one.
-    requests : int
-        Requests of the step.
-    """
-
-    plan: Plan = field(default_factory=Plan)
-    step: int | None = None
-    pulls: dict[str, float] = field(default_factory=dict)
-    requests: int = 0
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +17,7 @@ class BalanceReport:
     Attributes
     ----------
     figures : Tensor of int32, shape (L, N_FIGURES)
-        See :mod:`eldr.engine.balance`.
+        See :mod:`eldr.engine.figures`.
     trouble : Tensor of bool, shape ()
         Whether ranks were seen to disagree.
     decision_seconds : float

@@ -12,7 +12,7 @@ import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 from eldr import contract
-from eldr.engine.balance import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
+from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 RESULTS = ("exact", "inexact", "unavailable")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eldr import contract
-from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
 TERMINATION_LOG = Path("/dev/termination-log")
 _MOST = 4096  # bytes that Kubernetes takes

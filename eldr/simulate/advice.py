@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eldr import contract
 from eldr.core.policies import DEFAULT_PRIOR, DEFAULT_TAU
-from eldr.simulate.contenders import PRIOR, VANILLA, Contender
+from eldr.simulate.contenders import PRIOR, Contender
 
 MAPPING = (
     f"{contract.POLICY_MARGINAL} is what routers with spec.router.policy: {contract.POLICY_MARGINAL} do before the first fit, "
@@ -13,8 +13,8 @@ MAPPING = (
 """One name of a policy, two rows of a table."""
 
 
-def to_set(contender: Contender) -> str | None:
-    """Return the settings of an EldrDeployment that make its routers do the same; None where no router does.
+def to_set(contender: Contender) -> str:
+    """Return the settings of an EldrDeployment that make its routers do the same.
 
     Examples
     --------
@@ -22,8 +22,6 @@ def to_set(contender: Contender) -> str | None:
     >>> to_set(parse_contender("ELDR:max_load=1.25"))
     'spec.router.policy: ELDR, tau: "0.1", maxLoad: "1.25"'
     """
-    if contender.name == VANILLA:
-        return None
     options = dict(contender.options)
     fields = [f"spec.router.policy: {contender.name}"]
     if contender.name == contract.POLICY_ELDR:
@@ -37,8 +35,6 @@ def to_set(contender: Contender) -> str | None:
     remarks = []
     if contender.name == contract.POLICY_MARGINAL:
         remarks.append(_on_prior(options.get("prior", 0.0)))
-    if contender.refit is not None:
-        remarks.append("re-fits come by spec.refit.schedule")
     return ", ".join(fields) + (f" ({'; '.join(remarks)})" if remarks else "")
 
 

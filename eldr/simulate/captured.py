@@ -23,21 +23,17 @@ class Captured:
     traces : Traces
     kinds : tuple of str
         In equal shares.
-    later : tuple of str
-        Kinds after a drift, none of which is calibrated on; empty if the mix stays.
     """
 
     traces: Traces
     kinds: tuple[str, ...]
-    later: tuple[str, ...] = ()
 
     def traffic(self, seed: int) -> Traffic:
         """Return the records; the seed does not change them."""
         del seed
         traces = self.traces
         fitting = np.array(traces.split(self.kinds)[0])
-        names = (*self.kinds, *(name for name in self.later if name not in self.kinds))
-        records = np.array(traces.split(names)[1])
+        records = np.array(traces.split(self.kinds)[1])
         calibration = Samples(
             prefill=traces.prefill_counts[fitting].astype(np.uint32),
             decode=np.stack([traces.decode_counts(record, _FITTED_TOKENS) for record in fitting.tolist()]),
@@ -52,21 +48,16 @@ class Captured:
         used = np.zeros((n, traces.n_layers * traces.n_experts), dtype=np.int64)
         np.add.at(used, (np.arange(n)[:, None], cells.reshape(n, -1)), 1)
         inclusion = inclusion_probabilities(used[:, None], np.full(n, n_steps))[:, 0]
-        numbers = [names.index(traces.kinds[kind]) for kind in traces.kind[records]]
+        numbers = [self.kinds.index(traces.kinds[kind]) for kind in traces.kind[records]]
         requests = Population(
             prefill=traces.prefill_counts[records],
             prompt_tokens=traces.prompt_tokens[records].astype(np.int64),
             logs=np.log1p(-inclusion),
             steps=cells.reshape(n, n_steps, -1),
             label=np.array(numbers, dtype=np.int64),
-            labels=names,
-            shares=_equal(names, self.kinds),
-            later=_equal(names, self.later) if self.later else None,
+            labels=self.kinds,
+            shares=(1 / len(self.kinds),) * len(self.kinds),
             output_tokens=None,
             top_k=traces.top_k,
         )
         return Traffic(calibration, requests)
-
-
-def _equal(names: tuple[str, ...], present: tuple[str, ...]) -> tuple[float, ...]:
-    return tuple(1 / len(present) if name in present else 0.0 for name in names)

@@ -10,14 +10,12 @@ from eldr import contract
 from eldr.core.policies import DEFAULT_PRIOR, DEFAULT_TAU, make_policy
 from eldr.core.policy import Policy
 
-VANILLA = "ELDR-vanilla"
-"""ELDR with centroids of a K-means that does not balance its clusters: a baseline of the paper."""
-_REFIT = ("refit", "window")
+BALANCED = "balanced"
+"""Centroids as ``eldr fit`` makes them."""
 _OPTIONS = {
-    contract.POLICY_ELDR: ("tau", "min_candidates", "max_load", *_REFIT),
-    contract.POLICY_MARGINAL: ("prior", "max_load", *_REFIT),
+    contract.POLICY_ELDR: ("tau", "min_candidates", "max_load"),
+    contract.POLICY_MARGINAL: ("prior", "max_load"),
 }
-_OPTIONS[VANILLA] = _OPTIONS[contract.POLICY_ELDR]
 PRIOR = f"{contract.POLICY_MARGINAL}:prior={DEFAULT_PRIOR:g}"
 """``MarginalUnion`` as routers run it once there are centroids."""
 
@@ -50,18 +48,9 @@ class Contender:
 
     @property
     def centroids(self) -> str | None:
-        """Which centroids it looks at: ``balanced``, ``vanilla`` or none."""
-        if self.name == VANILLA:
-            return "vanilla"
+        """Which centroids it looks at, if any."""
         prior = dict(self.options).get("prior", 0.0)
-        return "balanced" if self.name == contract.POLICY_ELDR or prior > 0 else None
-
-    @property
-    def refit(self) -> tuple[float, float] | None:
-        """Seconds between re-fits of its centroids, and of prompts that they look back on; None: it keeps the first ones."""
-        options = dict(self.options)
-        every = options.get("refit")
-        return None if every is None else (every, options.get("window", 2.0 * every))
+        return BALANCED if self.name == contract.POLICY_ELDR or prior > 0 else None
 
     @property
     def unions(self) -> bool:
@@ -83,27 +72,12 @@ class Contender:
         """
         options = dict(self.options)
         return make_policy(
-            contract.POLICY_ELDR if self.name == VANILLA else self.name,
+            self.name,
             tau=options.get("tau", DEFAULT_TAU),
             min_candidates=int(options.get("min_candidates", 1)),
             max_load=options.get("max_load", math.inf),
             prior=options.get("prior", 0.0),
             groups=groups,
-        )
-
-
-def _check_refit(contender: Contender) -> None:
-    given = {option: value for option, value in contender.options if option in _REFIT}
-    for option, value in given.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{contender.text!r}: {option}: expected seconds, more than 0, got {value:g}")
-    if given and "refit" not in given:
-        raise ValueError(
-            f"{contender.text!r}: window: says how far re-fits look back; give refit=SECONDS, too"
-        )
-    if given and contender.centroids is None:
-        raise ValueError(
-            f"{contender.text!r}: refit: there are no centroids to re-fit; give prior={DEFAULT_PRIOR:g}, too"
         )
 
 
@@ -138,9 +112,8 @@ def parse_contender(text: str) -> Contender:
         if option == "min_candidates" and not options[-1][1].is_integer():
             raise ValueError(f"{text!r}: expected a whole number for {option}, got {value!r}")
     contender = Contender(text, name, tuple(options))
-    _check_refit(contender)
     try:
         contender.policy({})
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r}: {error}; {VANILLA} is ELDR with unbalanced clusters") from None
+        raise ValueError(f"{text!r}: {error}") from None
     return contender

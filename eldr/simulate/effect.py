@@ -36,8 +36,6 @@ class InEffect:
         All that, for people.
     notes : tuple of str
         What to know before believing the figures.
-    ranks : int
-        That each engine's experts are spread over; 1 where every rank has a part of each.
     """
 
     model: str
@@ -48,35 +46,6 @@ class InEffect:
     share: float
     words: str
     notes: tuple[str, ...]
-    ranks: int
-
-    def on_ranks(self, ranks: int | None, law: str | None) -> tuple[str, ...]:
-        """Return what to know of this deployment's ranks.
-
-        Parameters
-        ----------
-        ranks, law
-            As told on the command line.
-
-        Raises
-        ------
-        ValueError
-            If what routers have learned of whole engines would be taken for the law of a rank.
-        """
-        if ranks is not None:
-            if ranks > 1 and law is None and self.law is not None:
-                raise ValueError(
-                    f"--ranks {ranks}: the step time that routers have learned is that of whole engines, per expert of all ranks "
-                    "together; give that of one rank with --law, or leave --ranks out"
-                )
-            return ()
-        if self.ranks == 1:
-            return ()
-        note = (
-            f"its engines spread their experts over {self.ranks} ranks, which is not simulated: steps go by all experts of an "
-            f"engine, as the step time that routers learn; to simulate the ranks, give --ranks {self.ranks} and --law of one of them"
-        )
-        return (note,)
 
 
 def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> InEffect:
@@ -101,7 +70,9 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
             "the policy in effect, Domain, goes by a header that the log does not hold: it is not simulated",
         )
     parallelism: Mapping[str, Any] = spec.get("decode", {}).get("parallelism", {})
-    notes += _on_copies(parallelism)
+    notes += _on_ranks(_ranks(parallelism, int(spec.get("decode", {}).get("gpus", 1)))) + _on_copies(
+        parallelism
+    )
     learned = _learned(states)
     return InEffect(
         model=model,
@@ -112,7 +83,6 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
         share=percent / 100 if percent else 1.0,
         words=f"Deployment {name}: {engines} decode engines, policy {policy}, tau {tau:g}, {percent} % of the requests are logged.",
         notes=notes,
-        ranks=_ranks(parallelism, int(spec.get("decode", {}).get("gpus", 1))),
     )
 
 
@@ -123,14 +93,23 @@ def _ranks(parallelism: Mapping[str, Any], gpus: int) -> int:
     return data * int(parallelism.get("tensor") or max(1, gpus // data))
 
 
+def _on_ranks(ranks: int) -> tuple[str, ...]:
+    if ranks == 1:
+        return ()
+    text = (
+        f"its engines spread their experts over {ranks} ranks, which is not simulated: steps go by all experts of an engine, as "
+        "the step time that routers learn"
+    )
+    return (text,)
+
+
 def _on_copies(parallelism: Mapping[str, Any]) -> tuple[str, ...]:
     unset = {"redundantExperts": 0, "balance": contract.BALANCE_TOKENS}
     own = {name: parallelism.get(name, value) for name, value in unset.items()}
     named = [f"{name} {value}" for name, value in own.items() if value != unset[name]]
     if not named:
         return ()
-    options = "--ranks, --replication, --balance and --placed-by"
-    return (f"{' and '.join(named)} of its engines are not taken over: with {options} say what is simulated",)
+    return (f"{' and '.join(named)} of its engines is not simulated",)
 
 
 def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 
@@ -19,28 +18,12 @@ GEMMA_4_26B_MI300X = StepTime(
 """The same for Gemma-4-26B-A4B: 30 layers, 6.41 us an expert and layer. Its published times are no straight line (60 requests/s
 are slower than 100), so that nothing is left for requests and for what is beside the experts."""
 
-QWEN3_235B_MI300X = StepTime(
-    fixed=10.4e-3 + 94 * 49.2e-6, per_expert=94 * 13.8e-6, per_request=5.9e-6, n_experts=128
-)
-"""Qwen3-235B-A22B on 4 ranks (tensor and expert parallel), per expert of the fullest rank: not fitted, its published times are
-not known. From Qwen3-30B's constants by layers and bytes: 94 layers, 13.8 us an expert and layer (4 times the bytes), the same 49.2 us
-of overhead a layer, launches for 94 layers and a quarter of the attention's 14.6 GB, a quarter of the KV cache; no time for all-reduces."""
-
-DEEPSEEK_V3_MI300X = StepTime(
-    fixed=6.7e-3 + 58 * 49.2e-6, per_expert=58 * 16.1e-6, per_request=9.6e-6, n_experts=256
-)
-"""DeepSeek-V3 in fp8 on 8 ranks (tensor and expert parallel), per expert of the fullest rank: as little fitted. From Qwen3-30B's constants: 58
-layers of experts, 16.1 us an expert and layer (44 MB), the same 49.2 us of overhead a layer, launches for 61 layers, an eighth of the attention's 11 GB,
-of the shared experts and of the dense layers, the whole latent KV cache of a request on each rank; no time for all-reduces."""
-
 LAWS = {
     "qwen3-30b-mi300x": QWEN3_30B_MI300X,
     "gpt-oss-120b-mi300x": GPT_OSS_120B_MI300X,
     "gemma-4-26b-mi300x": GEMMA_4_26B_MI300X,
-    "qwen3-235b-mi300x": QWEN3_235B_MI300X,
-    "deepseek-v3-mi300x": DEEPSEEK_V3_MI300X,
 }
-"""By name; ``make evidence`` fits those of published times anew and tells how far off they are."""
+"""By name; ``make -C hack/lab evidence`` fits those of published times anew and tells how far off they are."""
 
 
 def parse_law(text: str, n_experts: int) -> StepTime:
@@ -71,11 +54,6 @@ def parse_law(text: str, n_experts: int) -> StepTime:
     if not all(math.isfinite(constant) and constant >= 0 for constant in constants) or sum(constants) <= 0:
         raise ValueError(f"{text!r}: expected finite times, none below 0 and one above")
     return StepTime(fixed * 1e-3, per_expert * 1e-6, per_request * 1e-6, n_experts)
-
-
-def after(law: StepTime, seconds: float) -> StepTime:
-    """Return the law of steps that take so much longer, whatever they compute."""
-    return replace(law, fixed=law.fixed + seconds)
 
 
 def scaled(law: StepTime, factor: float) -> StepTime:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from eldr.core.step_time import StepTime
-from eldr.simulate.population import Population
 
 _ROUNDS = 12
-_DRAWS = 8
+Used = Callable[[float], float]
+"""Distinct experts per layer that a step waits for, of a mean batch."""
 
 
 class OperatingPoint(NamedTuple):
@@ -32,44 +30,24 @@ class OperatingPoint(NamedTuple):
     step: float
 
 
-def at_batch(
-    laws: Sequence[StepTime],
-    population: Population,
-    tokens: float,
-    batch: float,
-    rng: np.random.Generator,
-    *,
-    ranks: int = 1,
-) -> OperatingPoint:
+def at_batch(laws: Sequence[StepTime], used: Used, tokens: float, batch: float) -> OperatingPoint:
     """Return the point where every engine's mean batch is a given one.
 
     Parameters
     ----------
     laws : sequence of StepTime
         One per engine.
-    population : Population
+    used : callable
     tokens : float
         Mean steps of a request.
     batch : float
-    rng : numpy.random.Generator
-    ranks : int
-        Of every engine.
     """
-    active = population.active(batch, rng, _DRAWS, ranks=ranks)
+    active = used(batch)
     steps = [law.seconds(batch, active) for law in laws]
     return OperatingPoint(sum(batch / (step * tokens) for step in steps), batch, max(steps))
 
 
-def at_rate(
-    laws: Sequence[StepTime],
-    population: Population,
-    tokens: float,
-    rate: float,
-    rng: np.random.Generator,
-    *,
-    most: int,
-    ranks: int = 1,
-) -> OperatingPoint:
+def at_rate(laws: Sequence[StepTime], used: Used, tokens: float, rate: float, *, most: int) -> OperatingPoint:
     """Return the point where a pool serves a rate, with at most ``most`` requests on an engine.
 
     A rate that the pool cannot serve ends at ``most``.
@@ -77,8 +55,8 @@ def at_rate(
     low, high = 0.0, float(most)
     for _ in range(_ROUNDS):
         batch = (low + high) / 2
-        if at_batch(laws, population, tokens, batch, rng, ranks=ranks).rate < rate:
+        if at_batch(laws, used, tokens, batch).rate < rate:
             low = batch
         else:
             high = batch
-    return at_batch(laws, population, tokens, high, rng, ranks=ranks)._replace(rate=rate)
+    return at_batch(laws, used, tokens, high)._replace(rate=rate)

@@ -15,11 +15,10 @@ import numpy.typing as npt
 from eldr.core.placement_sim import inclusion_probabilities
 from eldr.fit.samples import OTHER_MODEL, TOO_OLD, FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
-from eldr.simulate.population import Arrivals, Population, Traffic, draw_steps
+from eldr.simulate.population import Arrivals, Population, Traffic
 
 MIN_REQUESTS = 64
 """Fewer requests with known decode steps are no traffic: engines would hold the same ones over and over."""
-_DRAWN_STEPS = 24
 _CHUNK = 1 << 18
 _TOLERANCE = 0.5  # of tokens x experts per token, in each layer
 
@@ -55,7 +54,6 @@ def read_logs(
     model: str | None,
     limit: int,
     seed: int,
-    sampled: bool = False,
     last: float = math.inf,
     share: float = 1.0,
 ) -> Logged:
@@ -70,8 +68,6 @@ def read_logs(
     limit : int
         Records kept, chosen uniformly.
     seed : int
-    sampled : bool
-        Whether to draw the experts of single decode steps as well.
     last : float
         How far back from the model's newest record to go, seconds.
     share : float
@@ -109,7 +105,7 @@ def read_logs(
     told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, rng, share=share, sampled=sampled, limit=limit)
+        known = _traffic(samples, times, share=share, limit=limit)
     except FitError as error:
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
@@ -122,10 +118,8 @@ def read_logs(
 def _traffic(
     samples: Samples,
     times: npt.NDArray[np.float64],
-    rng: np.random.Generator,
     *,
     share: float,
-    sampled: bool,
     limit: int,
 ) -> Traffic:
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
@@ -147,11 +141,10 @@ def _traffic(
             1, np.rint(newer.prefill.sum(axis=(1, 2)) / (shape[0] * samples.top_k))
         ).astype(np.int64),
         logs=logs,
-        steps=draw_steps(logs, shape, _DRAWN_STEPS, rng) if sampled else None,
+        steps=None,
         label=np.zeros(n, dtype=np.int64),
         labels=("all",),
         shares=(1.0,),
-        later=None,
         # the first step computes the prompt's last token again and is not counted
         output_tokens=newer.decode_tokens.astype(np.int64) + 1,
         top_k=samples.top_k,

@@ -57,8 +57,6 @@ class Population:
     labels : tuple of str
     shares : tuple of float
         Of the traffic, how much each label makes; they sum to 1.
-    later : tuple of float, optional
-        The same after the mix has drifted.
     output_tokens : ndarray of int, shape (n,), optional
         Length of each answer where it is known.
     top_k : int
@@ -73,7 +71,6 @@ class Population:
     label: Ints
     labels: tuple[str, ...]
     shares: tuple[float, ...]
-    later: tuple[float, ...] | None
     output_tokens: Ints | None
     top_k: int
     arrivals: Arrivals | None = None
@@ -98,26 +95,8 @@ class Population:
         found: npt.NDArray[np.float64] = weights / weights.sum()
         return found
 
-    @property
-    def expert_shares(self) -> Floats:
-        """How often a token of a decode step uses each expert, mean over the traffic: float32 of shape (n_layers, n_experts)."""
-        shares = self.chances @ -np.expm1(self.logs)
-        return shares.reshape(self.n_layers, self.n_experts).astype(np.float32)
-
-    def of_a_rank(self, ranks: int) -> int:
-        """Return how many experts of a layer each of so many ranks holds.
-
-        Raises
-        ------
-        ValueError
-            If they do not divide evenly.
-        """
-        if ranks < 1 or self.n_experts % ranks:
-            raise ValueError(f"ranks: {self.n_experts} experts per layer do not divide evenly among {ranks}")
-        return self.n_experts // ranks
-
-    def active(self, batch: float, rng: np.random.Generator, draws: int = 64, *, ranks: int = 1) -> float:
-        """Return the expected distinct experts per layer of a batch of randomly placed requests, on its fullest rank.
+    def active(self, batch: float, rng: np.random.Generator, draws: int = 64) -> float:
+        """Return the expected distinct experts per layer of a batch of randomly placed requests.
 
         Parameters
         ----------
@@ -126,23 +105,22 @@ class Population:
         rng : numpy.random.Generator
         draws : int
             Batches that the mean is taken over.
-        ranks : int
-            Among which a layer's experts are divided.
         """
-        held = self.of_a_rank(ranks)
+        survival = self.survival(batch, rng, draws)
+        left = [float(one.reshape(self.n_layers, -1).sum(axis=1).sum()) for one in survival]
+        return self.n_experts - float(np.mean(left)) / self.n_layers
+
+    def survival(self, batch: float, rng: np.random.Generator, draws: int) -> list[Floats]:
+        """Return how likely each expert is left alone by batches of randomly placed requests, as in :meth:`active`.
+
+        Returns
+        -------
+        list of ndarray of float32, shape (n_layers * n_experts,)
+            One for each draw.
+        """
         size = max(1, round(batch))
         chosen = rng.choice(len(self), (draws, size), p=self.chances)
-        least = [
-            float(
-                np.exp(self.logs[some].sum(axis=0))
-                .reshape(self.n_layers, ranks, held)
-                .sum(axis=2)
-                .min(axis=1)
-                .sum()
-            )
-            for some in chosen
-        ]
-        return held - float(np.mean(least)) / self.n_layers
+        return [np.exp(self.logs[some].sum(axis=0)) for some in chosen]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

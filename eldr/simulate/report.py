@@ -12,12 +12,13 @@ import numpy as np
 from eldr.core.step_law import SPEED_LIMITS
 from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
-from eldr.simulate.outcome import BUSIEST, MOST_WAITED, Outcome
+from eldr.simulate.outcome import MOST_WAITED, Outcome
 from eldr.simulate.pairs import change
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Study
 
-VERSION = 1
+VERSION = 2
+_OF_RANKS = ("fullest_per_token",)  # engines have one here
 COMPARED = (
     "tpot_mean",
     "tpot_p50",
@@ -26,7 +27,6 @@ COMPARED = (
     "ttft_p50",
     "active_per_token",
     "active_per_step",
-    "fullest_per_token",
 )
 
 
@@ -69,16 +69,6 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "batch": setting.batch,
         "arrivals": setting.arrivals,
         "speeds": list(setting.speeds),
-        "unions": "sampled" if setting.sampled else "expected",
-        "output_tokens": setting.output_tokens,
-        "drift_at": _finite(setting.drift_at),
-        "prefill_rate": _finite(float(np.mean([one.prefill_rate for one in outcomes]))),
-        "prefill_busy": any(one.prefill_busy for one in outcomes),
-        "routers": setting.routers,
-        "ranks": setting.ranks,
-        "spread": setting.spread,
-        "replicas": None if setting.replicas is None else asdict(setting.replicas),
-        "cached": None if setting.cache is None else asdict(setting.cache),
         "best": best,
         "level": level,
         "policies": [
@@ -111,7 +101,7 @@ def _best(study: Study, runs: list[list[Measures]]) -> tuple[str, list[str]]:
 
 def _means(runs: list[Measures]) -> dict[str, float]:
     rows = [asdict(run) for run in runs]
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name not in _OF_RANKS}
 
 
 def _changes(runs: list[Measures], baseline: list[Measures]) -> dict[str, list[float | None]]:
@@ -133,8 +123,8 @@ def check_numbers(outcomes: Sequence[Outcome]) -> None:
         for name, value in asdict(one.measures).items():
             if not math.isfinite(value) or (name in COMPARED and value <= 0):
                 raise ValueError(
-                    f"{name} came out as {value:g}: the times of --law, --speeds and --prefill, or their rate, are too far apart to be "
-                    "simulated together; correct the one that is out of scale"
+                    f"{name} came out as {value:g}: the times of --law and --speeds, or their rate, are too far apart to be simulated "
+                    "together; correct the one that is out of scale"
                 )
 
 
@@ -156,14 +146,8 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
             f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
-    found += _on_prefill(outcomes, study)
     widest = max(study.settings, key=lambda setting: len(set(setting.engine_speeds)))
     found += notes_on_speeds(widest.engine_speeds)
-    if any(setting.ranks > 1 and not setting.sampled for setting in study.settings):
-        found.append(
-            "expected unions put an engine's fullest rank a little too low (3 to 10 % of its experts): a mean of largest counts is more "
-            "than the largest mean; --unions sampled counts step by step"
-        )
     if len(study.seeds) == 1:
         found.append("one seed gives no intervals")
     return found
@@ -179,19 +163,5 @@ def notes_on_speeds(speeds: Sequence[float]) -> list[str]:
     text = (
         f"engines at {', '.join(beyond)} times the median time are simulated with policies that know it; routers learn speeds and "
         f"believe {least:g} to {most:g} times the median only: MarginalUnion will do less for them than it does here"
-    )
-    return [text]
-
-
-def _on_prefill(outcomes: Sequence[Outcome], study: Study) -> list[str]:
-    busiest = max(outcomes, key=lambda one: one.rate / one.prefill_rate)
-    setting = study.settings[busiest.setting]
-    if not busiest.prefill_busy or setting.prefill is None:
-        return []
-    enough = math.floor(setting.prefill.engines * busiest.rate / busiest.prefill_rate / BUSIEST) + 1
-    text = (
-        f"prefill engines can compute {busiest.prefill_rate:.3g} requests/s, asked are {busiest.rate:.3g} ({setting.engines} engines): "
-        "requests queue for them, more so the longer it runs, and decode batches stay smaller than they would be; "
-        f"give --prefill {enough} engines or more"
     )
     return [text]

@@ -14,7 +14,6 @@ from eldr.core.step_time import StepTime
 from eldr.core.tolls import Tolls
 from eldr.core.union import Shape, Stay, Unions, spread
 from eldr.simulate.population import Population
-from eldr.simulate.rolling import Refits, Rolling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,15 +29,12 @@ class Knowledge:
         Cosine of each request's signature to each engine's centroid.
     unions : bool
         Whether the policy looks at expected unions.
-    refits : Refits, optional
-        In place of ``similarity``, where every router re-fits its centroids.
     """
 
     population: Population
     laws: Sequence[StepTime]
     similarity: Floats | None
     unions: bool
-    refits: Refits | None = None
 
 
 class Placement(NamedTuple):
@@ -50,7 +46,7 @@ class Placement(NamedTuple):
 
 
 class Router:
-    """One router; it counts what it placed itself, and believes what others tell of theirs.
+    """One router, which counts what it placed.
 
     Parameters
     ----------
@@ -68,12 +64,9 @@ class Router:
         n = len(knowledge.laws)
         self._workers = [f"d{number}" for number in range(n)]
         self._own = [0] * n
-        self._told = [0] * n
-        self._heard = False
         self._turn = 0
         self._rng = np.random.default_rng([seed, 3])
         self._scores = None if knowledge.similarity is None else knowledge.similarity.tolist()
-        self._rolling = None if knowledge.refits is None else Rolling(knowledge.refits)
         self._labels = [population.labels[label] for label in population.label.tolist()]
         self._tokens = population.prompt_tokens.tolist()
         self._tolls = Tolls()
@@ -89,9 +82,7 @@ class Router:
 
     def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
-        loads = self._own
-        if self._heard:
-            loads = [own + told for own, told in zip(self._own, self._told, strict=True)]
+        loads = self._loads()
         unions, slots = self._unions, range(len(loads))
         request = outlook = tolls = None
         if unions is not None:
@@ -115,9 +106,11 @@ class Router:
         stay = None if unions is None or request is None else unions.join(self._workers[worker], request)
         return Placement(worker, candidates, stay)
 
-    def _similarity(self, record: int, now: float) -> list[float] | None:
-        if self._rolling is not None:
-            return self._rolling.similarity(record, now)
+    def _loads(self) -> list[int]:
+        """Return what the policy takes for the requests in flight at each engine."""
+        return self._own
+
+    def _similarity(self, record: int, now: float) -> list[float] | None:  # noqa: ARG002 - centroids stay
         return None if self._scores is None else self._scores[record]
 
     def ended(self, placement: Placement) -> None:
@@ -125,21 +118,3 @@ class Router:
         self._own[placement.worker] -= 1
         if placement.stay is not None:
             placement.stay.leave()
-
-    def hear(self, others: Sequence[Router]) -> None:
-        """Take what all other routers say of their own requests now."""
-        self._heard = True
-        self._told = [sum(column) for column in zip(*(other.in_flight for other in others), strict=True)]
-        if self._unions is not None:
-            for other in others:
-                self._unions.heard(other.name, other.table())
-
-    def table(self) -> dict[str, tuple[int, Floats]]:
-        """Return what this router tells others of the experts of its requests."""
-        return {} if self._unions is None else self._unions.table()
-
-
-def exchange(routers: Sequence[Router]) -> None:
-    """Let routers tell each other what each of them placed."""
-    for router in routers:
-        router.hear([other for other in routers if other is not router])

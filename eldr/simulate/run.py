@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +17,7 @@ from eldr.simulate.active import active_experts
 from eldr.simulate.engine import Engine, Limits, Member
 from eldr.simulate.measures import Measures, Tally
 from eldr.simulate.population import Ints, Population
-from eldr.simulate.replicas import Held
-from eldr.simulate.rolling import Refits
-from eldr.simulate.routing import Knowledge, Placement, Router, exchange
+from eldr.simulate.routing import Knowledge, Placement, Router
 from eldr.simulate.workload import Times, Window, Workload
 
 _ROUTERS_TALK = -1  # in place of an engine's number
@@ -26,7 +25,7 @@ _ROUTERS_TALK = -1  # in place of an engine's number
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Decode engines and the routers in front of them.
+    """Decode engines.
 
     Attributes
     ----------
@@ -36,31 +35,18 @@ class Pool:
         Of each engine.
     sampled : bool
         Whether the active experts are those of single steps, or expected ones.
-    routers : int
-        Requests go to them in turn.
-    lag : float
-        How often routers tell each other what they placed, seconds; with more than one router.
-    ranks : int
-        Of each engine: expert parallelism, every step of a layer waits for the rank with most of the batch's experts.
-    orders : tuple of ndarray, optional
-        How each engine's ranks hold the experts, see :func:`eldr.simulate.ranks.dealt`.
-    held : tuple of Held, optional
-        In their place, each engine's replicas.
     """
 
     laws: tuple[StepTime, ...]
     limits: Limits
     sampled: bool
-    routers: int = 1
-    lag: float = 0.25
-    ranks: int = 1
-    orders: tuple[Ints | None, ...] | None = None
-    held: tuple[Held, ...] | None = None
 
-    @property
-    def known_laws(self) -> tuple[StepTime, ...]:
-        """What routers know of the engines: they see experts of whole engines, and of R ranks each has about an R-th of them."""
-        return tuple(replace(law, per_expert=law.per_expert / self.ranks) for law in self.laws)
+
+class Exchange(NamedTuple):
+    """What several routers do every so many seconds: tell each other what they placed."""
+
+    every: float
+    tell: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,13 +79,11 @@ def simulate(
     window: Window,
     policy: Policy,
     *,
-    seen: Population | None = None,
     similarity: Floats | None = None,
     unions: bool = False,
-    refits: Refits | None = None,
     seed: int = 0,
 ) -> Run:
-    """Simulate until every measured request has ended.
+    """Simulate one router before a pool until every measured request has ended.
 
     Parameters
     ----------
@@ -108,14 +92,10 @@ def simulate(
     workload : Workload
     window : Window
     policy : Policy
-    seen : Population, optional
-        The same requests as routers see them, where a prefix cache hides a part of each prompt.
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         For policies that look at centroids.
     unions : bool
         Whether the policy looks at expected unions.
-    refits : Refits, optional
-        In place of ``similarity``: what routers re-fit centroids on.
     seed : int
         Of the policy's own choices.
 
@@ -124,46 +104,51 @@ def simulate(
     ValueError
         If a request could never fit an engine.
     """
-    knowledge = Knowledge(population if seen is None else seen, pool.known_laws, similarity, unions, refits)
-    routers = [Router(f"r{number}", policy, knowledge, seed + number) for number in range(pool.routers)]
-    _check_room(pool.limits, population, workload)
-    return _Simulation(pool, population, workload, window, routers).run()
+    router = Router("r0", policy, Knowledge(population, pool.laws, similarity, unions), seed)
+    engines = [
+        Engine(law, pool.limits, active_experts(population, sampled=pool.sampled)) for law in pool.laws
+    ]
+    return serve(engines, [router], population, workload, window, pool.limits)
 
 
-def _check_room(limits: Limits, population: Population, workload: Workload) -> None:
+def serve(  # noqa: PLR0917 - one of each
+    engines: Sequence[Engine],
+    routers: Sequence[Router],
+    population: Population,
+    workload: Workload,
+    window: Window,
+    limits: Limits,
+    exchange: Exchange | None = None,
+) -> Run:
+    """Let routers, in turn, send a workload to engines until every measured request has ended.
+
+    Raises
+    ------
+    ValueError
+        If a request could never fit an engine.
+    """
     largest = int((population.prompt_tokens[workload.record] + workload.tokens).max(initial=0))
     if limits.kv_tokens is not None and largest > limits.kv_tokens:
         raise ValueError(
             f"kv_tokens: {limits.kv_tokens} do not hold the longest request, {largest} tokens with its answer"
         )
+    return _Simulation(engines, routers, population, workload, window, exchange).run()
 
 
 class _Simulation:
     """The event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as of :func:`serve`
         self,
-        pool: Pool,
+        engines: Sequence[Engine],
+        routers: Sequence[Router],
         population: Population,
         workload: Workload,
         window: Window,
-        routers: Sequence[Router],
+        exchange: Exchange | None,
     ) -> None:
         n = len(workload)
-        self._pool, self._routers, self._workload = pool, routers, workload
-        self._engines = [
-            Engine(
-                law,
-                pool.limits,
-                active_experts(population, sampled=pool.sampled, ranks=pool.ranks, order=order, held=held),
-            )
-            for law, order, held in zip(
-                pool.laws,
-                pool.orders or [None] * len(pool.laws),
-                pool.held or [None] * len(pool.laws),
-                strict=True,
-            )
-        ]
+        self._engines, self._routers, self._workload, self._exchange = engines, routers, workload, exchange
         self._in_flight = [0] * len(self._engines)
         self._tally = Tally(window)
         self._placements: dict[int, Placement] = {}
@@ -180,8 +165,8 @@ class _Simulation:
     def run(self) -> Run:
         """Run it."""
         ready = [*self._workload.ready.tolist(), math.inf]
-        if len(self._routers) > 1:
-            heapq.heappush(self._due, (self._pool.lag, _ROUTERS_TALK, 0))
+        if self._exchange is not None:
+            heapq.heappush(self._due, (self._exchange.every, _ROUTERS_TALK, 0))
         number = 0
         while self._left:
             if ready[number] <= (self._due[0][0] if self._due else math.inf):
@@ -189,9 +174,9 @@ class _Simulation:
                 number += 1
                 continue
             now, engine, plan = heapq.heappop(self._due)
-            if engine == _ROUTERS_TALK:
-                exchange(self._routers)
-                heapq.heappush(self._due, (now + self._pool.lag, _ROUTERS_TALK, 0))
+            if self._exchange is not None and engine == _ROUTERS_TALK:
+                self._exchange.tell()
+                heapq.heappush(self._due, (now + self._exchange.every, _ROUTERS_TALK, 0))
             elif plan == self._plans[engine]:
                 self._advance(engine, now)
         return Run(

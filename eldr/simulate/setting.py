@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +12,12 @@ from eldr.simulate.engine import Limits
 from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
-from eldr.simulate.prefix import PrefixCache
-from eldr.simulate.replicas import Replicas
-from eldr.simulate.workload import Prefill, Window
+from eldr.simulate.workload import Window, lengths
 
 ArrivalTimes = Literal["poisson", "logged"]
 """Requests come at random, or with the gaps between the requests of a log."""
+DRAWS = 8
+"""Batches that the experts of an even load are a mean of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,31 +30,16 @@ class Setting:
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
     law : StepTime
-        Of the experts on an engine's fullest rank.
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
     limits : Limits
-    ranks : int
-        Of every engine, each with its part of the experts.
-    spread : bool
-        Whether the hot experts of each engine's cluster are dealt out to its ranks, or its replicas placed for that cluster.
-    replicas : Replicas or None
-        Of experts, on the ranks of every engine.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
-        Arrivals that are measured come in this time, after warm-up and drift.
+        Arrivals that are measured come in this time, after the warm-up.
     output_tokens : int or None
         None: as long as each request's answer was.
     sampled : bool
-    drift_at : float
-        Seconds; infinity for none.
-    cache : PrefixCache or None
-        Of the prefill engines.
-    prefill : Prefill or None
-    routers : int
-    lag : float
-        Seconds.
     arrivals : ArrivalTimes
     """
 
@@ -65,18 +49,10 @@ class Setting:
     law: StepTime
     speeds: tuple[float, ...]
     limits: Limits
-    ranks: int = 1
-    spread: bool = False
-    replicas: Replicas | None = None
-    warmup: float | None
+    warmup: float | None = None
     seconds: float
     output_tokens: int | None
     sampled: bool
-    drift_at: float
-    cache: PrefixCache | None = None
-    prefill: Prefill | None
-    routers: int
-    lag: float
     arrivals: ArrivalTimes = "poisson"
 
     @property
@@ -91,26 +67,28 @@ class Setting:
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""
-        if self.output_tokens is not None:
-            return np.full(len(population), self.output_tokens, dtype=np.int64)
-        if population.output_tokens is None:
-            raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
-        return population.output_tokens
+        return lengths(population, np.arange(len(population)), self.output_tokens)
 
     def operating_point(self, population: Population, seed: int) -> OperatingPoint:
         """Return the even load that the rate, or the batch that is wanted, stands for."""
         rng = np.random.default_rng([seed, 6])
         tokens = float(self.lengths(population).mean())
+
+        def used(batch: float) -> float:
+            return self.used(population, batch, rng)
+
         rate = self.rate
         if rate is None and self.batch is not None:
-            return at_batch(self.laws, population, tokens, self.batch, rng, ranks=self.ranks)
+            return at_batch(self.laws, used, tokens, self.batch)
         if rate is None and population.arrivals is not None:
             rate = population.arrivals.rate
         if rate is None:
             raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
-        return at_rate(
-            self.laws, population, tokens, rate, rng, most=self.limits.max_num_seqs, ranks=self.ranks
-        )
+        return at_rate(self.laws, used, tokens, rate, most=self.limits.max_num_seqs)
+
+    def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
+        """Return the distinct experts per layer that a step of a mean batch waits for."""
+        return population.active(batch, rng, DRAWS)
 
     def window(self, population: Population, step: float) -> Window:
         """Return what is measured where a step of the slowest engine takes so many seconds."""
@@ -119,7 +97,5 @@ class Setting:
         warmup = step * max(2.0 * float(lengths.mean()), float(lengths.max()))
         if self.warmup is not None:
             warmup = self.warmup
-        if self.drift_at < math.inf:
-            warmup = max(warmup, self.drift_at)
         end = warmup + self.seconds
         return Window(warmup, end, cooldown=end)  # the run is over when the last measured request has ended

@@ -16,11 +16,9 @@ from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
 from eldr.simulate.population import Population, Source
 from eldr.simulate.setting import ArrivalTimes
-from eldr.simulate.synthetic import GEOMETRIES, WORKLOADS, Synthetic
+from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 
 _BURSTY = 4.0
-_BEFORE = ("fr", "ru", "manual", "legal")
-_AFTER = ("en", "zh", "python", "changelog")
 
 
 POLICIES = ",".join(usual())
@@ -43,11 +41,7 @@ class Reading:
     law : str or None
     speeds : tuple of float or None
         Times as long as the law; None: not told.
-    ranks : int or None
-        Of each engine; None: not told.
     arrivals : {"poisson", "logged"}
-    sampled : bool
-        Whether single steps are drawn.
     """
 
     model: str | None
@@ -55,9 +49,7 @@ class Reading:
     last: float
     law: str | None
     speeds: tuple[float, ...] | None
-    ranks: int | None
     arrivals: ArrivalTimes
-    sampled: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +67,6 @@ class Asked:
     sampled : bool
     distinct : int
         Requests that there are to draw from.
-    layers : int
-        Of the model: the simulated ones may stand for more.
-    ranks : int
-        Of an engine.
     notes : tuple of str
         What to know before believing the figures.
     engines : int
@@ -99,8 +87,6 @@ class Asked:
     output_tokens: int | None
     sampled: bool
     distinct: int
-    layers: int
-    ranks: int = 1
     notes: tuple[str, ...] = ()
     engines: int = 16
     speeds: tuple[float, ...] = (1.0,)
@@ -117,7 +103,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
     eldr.fit.samples.FitError
         If the deployment cannot be read, or its logs do not carry a simulation.
     ValueError
-        If the law is none or not that of a rank, or arrivals as logged are not known.
+        If the law is none, or arrivals as logged are not known.
     """
     from eldr.simulate.cluster import Cluster  # brings the client library
 
@@ -131,7 +117,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
                 "and try again",
             )
         learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
-        notes = (*own.on_ranks(reading.ranks, reading.law), *own.notes)
+        notes = own.notes
         if reading.speeds is None and own.speeds is not None:
             listed = ", ".join(f"{speed:g}" for speed in own.speeds)
             learned += f" Its engines take {listed} times as long, as routers have learned."
@@ -177,7 +163,6 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
         model=reading.model,
         limit=reading.limit,
         seed=0,
-        sampled=reading.sampled,
         last=reading.last,
         share=share,
     )
@@ -192,9 +177,8 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
         f"Requests of {logged.model!r} from the log: centroids from the older {len(calibration)}, simulated are the newer "
         f"{len(requests)}{skipped}.",
         None,
-        sampled=reading.sampled,
+        sampled=False,
         distinct=len(requests),
-        layers=requests.n_layers,
         notes=notes,
         has_rate=requests.arrivals is not None,
         batch=None if reading.arrivals == "logged" else BATCH,
@@ -217,39 +201,39 @@ def _on_arrivals(requests: Population, arrivals: ArrivalTimes) -> tuple[str, ...
     return ()
 
 
-def from_captured(*, drifts: bool, law: str | None, sampled: bool) -> Asked:
-    """Return the captured activations that come with the package."""
-    loaded = traces.load()
-    source = Captured(loaded, _BEFORE, _AFTER) if drifts else Captured(loaded, loaded.kinds)
-    return Asked(
-        source,
-        parse_law(law or "qwen3-30b-mi300x", loaded.n_experts),
-        f"Captured activations of a small trained model, kinds {', '.join(source.kinds)}"
-        f"{', then ' + ', '.join(source.later) if drifts else ''}.",
-        96,
-        sampled=sampled,
-        distinct=len(loaded) // (4 if drifts else 2),
-        layers=loaded.n_layers,
-    )
-
-
-def synthetic(workload: str, geometry: str, *, law: str | None, sampled: bool) -> Asked:
-    """Return a synthetic workload.
+def from_captured(law: str | None) -> Asked:
+    """Return the captured activations that come with the package, step by step.
 
     Raises
     ------
     ValueError
         If the law is none.
     """
-    shape = GEOMETRIES[geometry]
-    source = Synthetic(WORKLOADS[workload], shape, sampled=sampled)
+    loaded = traces.load()
+    return Asked(
+        Captured(loaded, loaded.kinds),
+        parse_law(law or "qwen3-30b-mi300x", loaded.n_experts),
+        f"Captured activations of a small trained model, kinds {', '.join(loaded.kinds)}.",
+        96,
+        sampled=True,
+        distinct=len(loaded) // 2,
+    )
+
+
+def synthetic(workload: str, law: str | None) -> Asked:
+    """Return a synthetic workload on Qwen3-30B's layers.
+
+    Raises
+    ------
+    ValueError
+        If the law is none.
+    """
+    source = Synthetic(WORKLOADS[workload], QWEN3_30B)
     return Asked(
         source,
-        parse_law(law or f"{geometry}-mi300x", shape.n_experts),
-        f"Synthetic workload {workload!r} on {geometry}: {shape.n_experts} experts per layer, {shape.top_k} per token.",
+        parse_law(law or "qwen3-30b-mi300x", QWEN3_30B.n_experts),
+        f"Synthetic workload {workload!r}: {QWEN3_30B.n_experts} experts per layer, {QWEN3_30B.top_k} per token.",
         512,
-        sampled=sampled,
+        sampled=False,
         distinct=source.requests,
-        layers=shape.layers,
-        ranks=shape.ranks,
     )

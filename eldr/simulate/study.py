@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from eldr.centroids import CentroidSet
@@ -12,15 +12,16 @@ from eldr.core.domains import groups_by_share
 from eldr.core.signature import Floats
 from eldr.fit.samples import FitError
 from eldr.simulate import centroids
-from eldr.simulate.contenders import Contender
-from eldr.simulate.outcome import Done, Outcome
-from eldr.simulate.population import Ints, Population, Source
-from eldr.simulate.ranks import dealt, profiles
-from eldr.simulate.replicas import Held, Replicas, place
-from eldr.simulate.rolling import Refits, refits
+from eldr.simulate.contenders import BALANCED, Contender
+from eldr.simulate.measures import Measures
+from eldr.simulate.outcome import Outcome
+from eldr.simulate.population import Population, Source, Traffic
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.setting import Setting
-from eldr.simulate.workload import Window, Workload, make_workload, prefill_rate
+from eldr.simulate.workload import Window, Workload, make_workload
+
+Fitted = tuple[int, str]
+"""Number of engines and kind of centroids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,17 +34,11 @@ class Prepared:
     population : Population
     similarity : dict
         The requests' cosines to centroids, by number of engines and kind of centroids.
-    centroids : dict
-        By the same.
-    profiles : dict
-        How often requests of each cluster use each expert, by number of engines.
     """
 
     seed: int
     population: Population
-    similarity: dict[tuple[int, str], Floats]
-    centroids: dict[tuple[int, str], CentroidSet] = field(default_factory=dict)
-    profiles: dict[int, Floats] = field(default_factory=dict)
+    similarity: dict[Fitted, Floats]
 
 
 class Progress(Protocol):
@@ -53,74 +48,44 @@ class Progress(Protocol):
         """Take how many are."""
 
 
-def prepare(
-    source: Source,
-    seed: int,
-    engines: Sequence[int],
-    contenders: Sequence[Contender],
-    *,
-    profiled: bool = False,
-) -> Prepared:
-    """Make a seed's requests and fit the centroids that the contenders look at, or, if ``profiled``, the pool.
+def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Sequence[Contender]) -> Prepared:
+    """Make a seed's requests and fit the centroids that the contenders look at.
 
     Raises
     ------
     ValueError
-        If the requests for calibration cannot carry so many centroids, or tell nothing of decode steps.
+        If the requests for calibration cannot carry so many centroids.
     """
     traffic = source.traffic(seed)
-    kinds = {contender.centroids for contender in contenders}
-    found: dict[tuple[int, str], CentroidSet] = {}
-    for k in sorted(set(engines)):
-        if kinds == {None} and not profiled:
-            break
-        try:
-            balanced = centroids.fitted(traffic.calibration, k, seed)
-        except FitError as error:  # does not travel between processes
-            raise ValueError(f"{error.reason}: {error}") from None
-        found[k, "balanced"] = balanced
-        if "vanilla" in kinds:
-            found[k, "vanilla"] = centroids.vanilla(balanced, traffic.calibration, seed)
+    found: dict[Fitted, CentroidSet] = {}
+    if any(contender.centroids for contender in contenders):
+        found = {(k, BALANCED): fitted(traffic, k, seed) for k in sorted(set(engines))}
     counts = traffic.requests.prefill
     similarity = {key: centroids.similarities(one, counts) for key, one in found.items()}
-    used = {
-        k: profiles(one, traffic.calibration)
-        for (k, kind), one in found.items()
-        if profiled and kind == "balanced"
-    }
-    return Prepared(seed, traffic.requests, similarity, found, used)
+    return Prepared(seed, traffic.requests, similarity)
+
+
+def fitted(traffic: Traffic, k: int, seed: int) -> CentroidSet:
+    """Fit centroids for so many engines.
+
+    Raises
+    ------
+    ValueError
+        If the requests for calibration cannot carry them.
+    """
+    try:
+        return centroids.fitted(traffic.calibration, k, seed)
+    except FitError as error:  # does not travel between processes
+        raise ValueError(f"{error.reason}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """What all policies meet in one setting.
-
-    Attributes
-    ----------
-    rate : float
-        Requests per second.
-    window : Window
-    workload : Workload
-    seen : Population
-        The requests as routers see them.
-    similarity : dict
-        Their cosines to centroids, by number of engines and kind of centroids.
-    orders : tuple or None
-        How the experts of each engine are dealt out to its ranks.
-    held : tuple or None
-        Each engine's replicas.
-    prefill_rate : float
-        As in :class:`Done`.
-    """
+    """What all policies meet in one setting: requests per second, what is measured, the requests."""
 
     rate: float
     window: Window
     workload: Workload
-    seen: Population
-    similarity: dict[tuple[int, str], Floats]
-    orders: tuple[Ints, ...] | None
-    held: tuple[Held, ...] | None
-    prefill_rate: float
 
 
 def meet(prepared: Prepared, setting: Setting) -> Load:
@@ -133,43 +98,13 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         rate=point.rate,
         window=window,
         seed=seed,
-        cache=setting.cache,
         output_tokens=setting.output_tokens,
-        drift_at=setting.drift_at,
-        prefill=setting.prefill,
         logged=setting.arrivals == "logged",
     )
-    seen, similarity = population, prepared.similarity
-    if setting.cache is not None:
-        seen = setting.cache.seen(population, seed)
-    if seen is not population:
-        similarity = {
-            key: centroids.similarities(one, seen.prefill)
-            for key, one in prepared.centroids.items()
-            if key[0] == setting.engines
-        }
-    orders, held = None, None
-    if setting.replicas is not None:
-        held = _held(prepared, setting, setting.replicas, point.batch)
-    elif setting.spread:
-        orders = tuple(dealt(one, setting.ranks) for one in prepared.profiles[setting.engines])
-    able = prefill_rate(setting.prefill, population, workload, setting.cache)
-    return Load(point.rate, window, workload, seen, similarity, orders, held, able)
+    return Load(point.rate, window, workload)
 
 
-def _held(prepared: Prepared, setting: Setting, replicas: Replicas, batch: float) -> tuple[Held, ...]:
-    """Place replicas: for the cluster of each engine, or alike on all."""
-
-    def of(shares: Floats) -> Held:
-        placed = place(shares, batch, setting.ranks, replicas.ratio, replicas.placing)
-        return Held(placed, replicas.balance)
-
-    if setting.spread:
-        return tuple(of(shares) for shares in prepared.profiles[setting.engines])
-    return (of(prepared.population.expert_shares),) * setting.engines
-
-
-def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Done:
+def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Measures:
     """Run one policy under one seed.
 
     Parameters
@@ -181,43 +116,16 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
         What :func:`meet` returns for this seed and setting.
     """
     population = prepared.population
-    similarity, again = _knowledge(prepared, setting, contender, load)
-    done = simulate(
-        Pool(
-            setting.laws,
-            setting.limits,
-            setting.sampled,
-            setting.routers,
-            setting.lag,
-            setting.ranks,
-            load.orders,
-            load.held,
-        ),
+    return simulate(
+        Pool(setting.laws, setting.limits, setting.sampled),
         population,
         load.workload,
         load.window,
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
-        seen=load.seen,
-        similarity=similarity,
+        similarity=prepared.similarity[setting.engines, contender.centroids] if contender.centroids else None,
         unions=contender.unions,
-        refits=again,
         seed=prepared.seed,
-    )
-    return Done(load.rate, done.measures, load.prefill_rate)
-
-
-def _knowledge(
-    prepared: Prepared, setting: Setting, contender: Contender, load: Load
-) -> tuple[Floats | None, Refits | None]:
-    """Return the requests' cosines to centroids, or what these are re-fitted on."""
-    if contender.centroids is None:
-        return None, None
-    key = setting.engines, contender.centroids
-    if contender.refit is not None:
-        every, window = contender.refit
-        balanced = contender.centroids == "balanced"
-        return None, refits(prepared.centroids[key], load.seen, every=every, window=window, balanced=balanced)
-    return load.similarity[key], None
+    ).measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +144,7 @@ class Study:
 
     def prepare(self, seed: int) -> Prepared:
         """Make one seed's requests and centroids."""
-        engines = [setting.engines for setting in self.settings]
-        profiled = any(setting.spread for setting in self.settings)
-        return prepare(self.source, seed, engines, self.contenders, profiled=profiled)
+        return prepare(self.source, seed, [setting.engines for setting in self.settings], self.contenders)
 
 
 def run_study(
@@ -278,20 +184,20 @@ def _alone(study: Study) -> Iterator[Outcome]:
         loads = [meet(prepared, setting) for setting in study.settings]
         for at, which in _jobs(study):
             done = run_one(prepared, study.settings[at], study.contenders[which], loads[at])
-            yield Outcome(at, which, seed, *done)
+            yield Outcome(at, which, seed, loads[at].rate, done)
 
 
 def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
     waiting = [(seed, executor.submit(prepare_seed, study, seed)) for seed in study.seeds]
-    running: dict[Future[Done], tuple[int, int, int]] = {}
+    running: dict[Future[Measures], tuple[int, int, int, float]] = {}
     for seed, future in waiting:
         prepared = future.result()
         loads = [meet(prepared, setting) for setting in study.settings]
         for at, which in _jobs(study):
             job = executor.submit(run_one, prepared, study.settings[at], study.contenders[which], loads[at])
-            running[job] = at, which, seed
+            running[job] = at, which, seed, loads[at].rate
     for ended in as_completed(running):
-        yield Outcome(*running[ended], *ended.result())
+        yield Outcome(*running[ended], ended.result())
 
 
 def prepare_seed(study: Study, seed: int) -> Prepared:

@@ -23,21 +23,13 @@ _CALIBRATED_TOKENS = 511
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Mixture-of-experts layers of a model: experts per layer, experts per token, how many; ranks of an engine that serves it."""
+    """Mixture-of-experts layers of a model: experts per layer, experts per token."""
 
     n_experts: int
     top_k: int
-    layers: int = 1
-    ranks: int = 1
 
 
-GEOMETRIES = {
-    "qwen3-30b": Geometry(128, 8, 48),
-    "gpt-oss-120b": Geometry(128, 4, 36),
-    "gemma-4-26b": Geometry(128, 8, 30),
-    "qwen3-235b": Geometry(128, 8, 94, ranks=4),
-    "deepseek-v3": Geometry(256, 8, 58, ranks=8),
-}
+QWEN3_30B = Geometry(128, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +41,8 @@ class Strengths:
     general, domain, subdomain, request : float
     prompt : float
         What prompts alone add, for all requests and for each domain.
-    shares, later : tuple of float
-        Of the domains, before and after a drift, to any sum.
+    shares : tuple of float
+        Of the domains, to any sum.
     labels : tuple of str
     subdomains : int
         Per domain, Zipf distributed.
@@ -65,7 +57,6 @@ class Strengths:
     prompt: float
     labels: tuple[str, ...]
     shares: tuple[float, ...]
-    later: tuple[float, ...]
     subdomains: int
     shared: bool
 
@@ -73,11 +64,11 @@ class Strengths:
 WORKLOADS = {
     "task": Strengths(
         0.8, 1.2, 0.7, 0.6, 0.5,
-        ("legal", "code", "maths", "medical"), (3600, 2779, 2744, 2545), (10, 10, 10, 70), 6, shared=False,
+        ("legal", "code", "maths", "medical"), (3600, 2779, 2744, 2545), 6, shared=False,
     ),
     "language": Strengths(
         0.8, 0.8, 1.1, 0.7, 0.5,
-        ("en", "zh", "third", "fourth", "others"), (52, 23, 8, 4.6, 12.4), (15, 15, 40, 20, 10), 12, shared=True,
+        ("en", "zh", "third", "fourth", "others"), (52, 23, 8, 4.6, 12.4), 12, shared=True,
     ),
 }  # fmt: skip
 
@@ -115,7 +106,7 @@ class Synthetic:
         """Return the traffic of one seed."""
         rng = np.random.default_rng([seed, 0])
         model = _Preferences(self.strengths, self.geometry, self.n_layers, rng)
-        shares = _normalised(self.strengths.shares)
+        shares = normalised(self.strengths.shares)
         n_labels = len(shares)
         fitted = model.draw(rng.choice(n_labels, self.calibration, p=shares), rng)
         label = np.arange(self.requests, dtype=np.int64) % n_labels
@@ -138,14 +129,14 @@ class Synthetic:
             label=label,
             labels=self.strengths.labels,
             shares=shares,
-            later=_normalised(self.strengths.later),
             output_tokens=None,
             top_k=self.geometry.top_k,
         )
         return Traffic(calibration, requests)
 
 
-def _normalised(shares: tuple[float, ...]) -> tuple[float, ...]:
+def normalised(shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Return shares that sum to 1."""
     total = sum(shares)
     return tuple(share / total for share in shares)
 

@@ -1,4 +1,4 @@
-"""What a study found, for people: a table and a sentence for each setting."""
+"""What a study found, for people: first what to set, then the figures behind it."""
 
 from __future__ import annotations
 
@@ -9,56 +9,62 @@ from rich.table import Table
 
 from eldr import contract
 from eldr.simulate.advice import MAPPING
-from eldr.simulate.outcome import BUSIEST, MOST_WAITED
+from eldr.simulate.outcome import MOST_WAITED
 
 _WORTH_A_WORD = 1e-3  # of TPOT
 _KEEPS_UP = (
-    f"Served counts rates only that the pool keeps up with: at most {100 * MOST_WAITED:g} % of the requests find their engine without "
-    f"room, and prefill engines compute less than {100 * BUSIEST:g} % of the time. Beyond, the time per token may stay the same while "
-    "requests queue; values of --rate between the last that is kept up with and the next tell more."
+    f"A rate counts as served while at most {100 * MOST_WAITED:g} % of the requests find their engine without room. Beyond that, queues "
+    "grow while the time per token of full batches stays the same. Add values of --rate near the limit for a finer answer."
 )
 
 
-def words(setting: dict[str, Any]) -> str:
-    """Return what one setting's figures say, in some sentences; the last one says what to set."""
-    sentences = [*_verdict(setting), _to_set(setting)]
-    if setting["prefill_busy"]:
-        sentences.insert(-1, "Placement cannot help much here: prefill engines have no time left.")
+def recommendation(setting: dict[str, Any]) -> str:
+    """Return what to set in the EldrDeployment, and what that changes: milliseconds per token against the first policy."""
+    first = setting["policies"][0]
+    choice = _choice(setting)
+    if choice is None:
+        return (
+            "Leave spec.router.policy as it is: no policy shortens the mean time per token against "
+            f"{first['policy']} by more than chance would."
+        )
+    figures = [
+        f"{name} {_time(choice[field])} instead of {_time(first[field])} ({_percent(choice['change'][field])}{_chance(choice, field)})"
+        for name, field in (("mean", "tpot_mean"), ("P50", "tpot_p50"), ("P99", "tpot_p99"))
+    ]
+    return f"Set {choice['set']}. Time per token against {first['policy']}: {', '.join(figures)}."
+
+
+def details(setting: dict[str, Any]) -> str:
+    """Return what else the figures of one setting say; empty if nothing."""
+    if (choice := _choice(setting)) is None:
+        return ""
+    sentences = []
+    close = [name for name in (setting["best"], *setting["level"]) if name != choice["policy"]]
+    if close:
+        sentences.append(
+            f"These seeds do not separate {', '.join(close)} from {choice['policy']} in the mean."
+        )
+    if (calm := _calmest(setting, choice)) is not choice and _fields(calm) != _fields(choice):
+        sentences.append(
+            f"{calm['policy']} has the shortest tail: P99 {_percent(calm['change']['tpot_p99'])}, mean "
+            f"{_percent(calm['change']['tpot_mean'])}. To prefer it, set {calm['set']}."
+        )
     return " ".join(sentences)
 
 
-def _verdict(setting: dict[str, Any]) -> list[str]:
-    name = setting["policies"][0]["policy"]
-    if (best := _winner(setting)) is None:
-        return [f"No policy shortens the mean time per token against {name} by more than chance would."]
-    most = (
-        f"{best['policy']} brings most: time per token {_percent(best['change']['tpot_mean'])} in the mean, "
-        f"{_percent(best['change']['tpot_p50'])} at P50, {_percent(best['change']['tpot_p99'])} at P99 against {name}."
-    )
-    sentences = [most]
-    if setting["level"]:
-        sentences.append(f"So few seeds do not tell it apart in the mean from {', '.join(setting['level'])}.")
-    if (calm := _calmest(setting, best)) is not best:
-        sentences.append(
-            f"The shortest tail has {calm['policy']}: {_percent(calm['change']['tpot_p99'])} at P99, "
-            f"{_percent(calm['change']['tpot_mean'])} in the mean."
-        )
-    return sentences
-
-
-def _to_set(setting: dict[str, Any]) -> str:
+def _choice(setting: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the policy to set: of those that chance does not separate in the mean, the one with the shortest tail."""
     best = _winner(setting)
     if best is None:
-        return "Leave spec.router.policy as it is."
-    # of those that seeds do not tell apart in the mean, the one with the shortest tail: nobody loses by it
+        return None
     level = [row for row in setting["policies"] if row["policy"] in setting["level"]]
-    choice = min((row for row in (best, *level) if row["set"] is not None), key=_tail, default=None)
-    if choice is None:
-        return f"No router offers {best['policy']}: it is here to compare with."
-    calm = _calmest(setting, choice)
-    if calm["set"] is None or _fields(calm) == _fields(choice):
-        return f"Set {choice['set']}."
-    return f"For the mean set {choice['set']}; for the tail {calm['set']}."
+    choice: dict[str, Any] = min((best, *level), key=_tail)
+    return choice
+
+
+def _chance(row: dict[str, Any], field: str) -> str:
+    mean, half_width = row["change"][field]
+    return "" if half_width is None or abs(mean) > half_width else ", within chance"
 
 
 def _tail(row: dict[str, Any]) -> float:
@@ -83,9 +89,6 @@ def _calmest(setting: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:
     return calm if calm["tpot_p99"] < best["tpot_p99"] * 0.99 else best
 
 
-_CHOSEN = {"tokens": "vLLM's hash of tokens", "greedy": "METRO's greedy way", "exact": "METRO, exactly"}
-
-
 def _percent(found: list[float | None], unit: str = " %") -> str:
     mean, half_width = found
     text = f"{100 * (mean or 0.0):+.1f}"
@@ -95,21 +98,24 @@ def _percent(found: list[float | None], unit: str = " %") -> str:
 def print_text(report: dict[str, Any], console: Console) -> None:
     """Write what was found as tables with a sentence below each."""
     law = report["law"]
-    several = any(setting["ranks"] > 1 for setting in report["settings"])
-    of = " of the fullest rank" if several else ""
+    settings = report["settings"]
+    for setting in settings:
+        which = f"{_where(setting)}: " if len(settings) > 1 else ""
+        console.print(which + recommendation(setting), highlight=False, markup=False)
     console.print(report["requests"], highlight=False, markup=False)
     console.print(
-        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert{of} "
+        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert "
         f"and {1e6 * law['per_request']:.0f} us for each request of the batch.",
         highlight=False,
         markup=False,
     )
-    for setting in report["settings"]:
+    for setting in settings:
         console.print(_table(setting))
-        console.print(words(setting), highlight=False, markup=False)
+        if said := details(setting):
+            console.print(said, highlight=False, markup=False)
     if "objective" in report:
         _print_objective(report["objective"], console)
-    if any(row["policy"].startswith(contract.POLICY_MARGINAL) for row in report["settings"][0]["policies"]):
+    if any(row["policy"].startswith(contract.POLICY_MARGINAL) for row in settings[0]["policies"]):
         console.print(MAPPING, highlight=False, markup=False)
     for note in report["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
@@ -141,15 +147,7 @@ def _served(policy: dict[str, Any]) -> str:
 def _table(setting: dict[str, Any]) -> Table:
     baseline, *others = setting["policies"]
     name = baseline["policy"]
-    engines = f"{setting['engines']} engines"
-    if setting["ranks"] > 1:
-        engines += f" of {setting['ranks']} ranks"
-    if (replicas := setting["replicas"]) is not None:
-        engines += f" with {replicas['ratio']:g} physical experts per expert, placed by {replicas['placing']}"
-        engines += f" and chosen by {_CHOSEN[replicas['balance']]}" if replicas["ratio"] > 1 else ""
-    title = f"{engines}, {setting['rate']:.3g} requests/s, batch {baseline['batch']:.1f} with {name}"
-    if setting["drift_at"] is not None:
-        title += f", after the mix has changed at {setting['drift_at']:.0f} s"
+    title = f"{_where(setting)}, batch {baseline['batch']:.1f} with {name}"
     caption = f"TPOT: time per output token; experts: active per generated token. Below {name}: % of change."
     table = Table(
         title=title, caption=caption, title_justify="left", caption_justify="left", box=None, pad_edge=False
@@ -170,6 +168,10 @@ def _table(setting: dict[str, Any]) -> Table:
         cells = [_percent(policy["change"][name], "") for name in names]
         table.add_row(policy["policy"], *cells, f"{policy['imbalance']:.2f}")
     return table
+
+
+def _where(setting: dict[str, Any]) -> str:
+    return f"{setting['engines']} engines, {setting['rate']:.3g} requests/s"
 
 
 def _time(seconds: float) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from eldr.simulate.population import Arrivals, Ints, Population
-from eldr.simulate.prefix import PrefixCache
 
 Times = npt.NDArray[np.float64]
 
@@ -34,27 +31,6 @@ class Window:
     warmup: float
     end: float
     cooldown: float
-
-
-@dataclass(frozen=True, slots=True)
-class Prefill:
-    """Engines that compute prompts, one at a time, first come first served.
-
-    Attributes
-    ----------
-    engines : int
-    fixed, per_token : float
-        Seconds of a prompt, and of each of its tokens.
-    """
-
-    engines: int
-    fixed: float
-    per_token: float
-
-    def seconds(self, tokens: Ints) -> Times:
-        """Return how long prompts of which so many tokens are computed take."""
-        seconds: Times = self.fixed + self.per_token * tokens.astype(np.float64)
-        return seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +66,7 @@ def make_workload(
     rate: float,
     window: Window,
     seed: int,
-    cache: PrefixCache | None = None,
     output_tokens: int | None,
-    drift_at: float = math.inf,
-    prefill: Prefill | None = None,
     logged: bool = False,
 ) -> Workload:
     """Draw Poisson arrivals, or take the requests in the order and with the gaps in which they were logged.
@@ -106,70 +79,72 @@ def make_workload(
     window : Window
     seed : int
         The same for every policy that is compared.
-    cache : PrefixCache, optional
-        Tokens that prefill engines need not compute.
     output_tokens : int, optional
         Length of all answers; None: as long as each request's was.
-    drift_at : float
-        When the mix of labels changes, seconds.
-    prefill : Prefill, optional
-        Without, prompts take no time.
     logged : bool
         Take logged gaps, all of them scaled to the rate. The seed says where in the log it begins; after its end it begins again.
 
     Raises
     ------
     ValueError
-        If the mix should change and the population knows no other, or lengths or logged arrivals are not known.
+        If lengths or logged arrivals are not known, or the rate is none, or leads to too many requests.
     """
-    if rate <= 0:
-        raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
-    if not rate * (window.end + window.cooldown) <= _MOST:
-        raise ValueError(
-            f"{rate:.3g} requests per second for {window.end + window.cooldown:.3g} s are too many, {_MOST:.0e} at most; "
-            "lower the rate, shorten the time, or name a slower law"
-        )
-    if output_tokens is None and population.output_tokens is None:
-        raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
     rng = np.random.default_rng([seed, 1])
-    last = window.end + window.cooldown
+    last = last_arrival(rate, window)
     if logged:
         if population.arrivals is None:
             raise ValueError("arrivals: nobody knows when these requests came; use poisson")
         arrival, record = _as_logged(population.arrivals, rate, last, rng)
     else:
-        arrival = _poisson(rate, last, rng)
-        record = _records(population, arrival, drift_at, np.random.default_rng([seed, 2]))
+        arrival = poisson(rate, last, rng)
+        chance = np.random.default_rng([seed, 2])
+        record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
+    return arranged(arrival, arrival, record, lengths(population, record, output_tokens), window)
+
+
+def last_arrival(rate: float, window: Window) -> float:
+    """Return when no more requests come, seconds.
+
+    Raises
+    ------
+    ValueError
+        If the rate is none, or leads to too many requests.
+    """
+    last = window.end + window.cooldown
+    if rate <= 0:
+        raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
+    if not rate * last <= _MOST:
+        raise ValueError(
+            f"{rate:.3g} requests per second for {last:.3g} s are too many, {_MOST:.0e} at most; "
+            "lower the rate, shorten the time, or name a slower law"
+        )
+    return last
+
+
+def lengths(population: Population, record: Ints, output_tokens: int | None) -> Ints:
+    """Return the decode steps of each request.
+
+    Raises
+    ------
+    ValueError
+        If none are given and requests have none of their own.
+    """
     if output_tokens is not None:
-        tokens = np.full(len(arrival), output_tokens)
-    else:
-        assert population.output_tokens is not None  # noqa: S101 - checked above
-        tokens = population.output_tokens[record]
-    ready = arrival
-    if prefill is not None:
-        ready = _prefilled(prefill, arrival, _computed(population, record, cache))
+        return np.full(len(record), output_tokens, dtype=np.int64)
+    if population.output_tokens is None:
+        raise ValueError("output_tokens: expected a number, these requests have no lengths of their own")
+    return population.output_tokens[record]
+
+
+def arranged(arrival: Times, ready: Times, record: Ints, tokens: Ints, window: Window) -> Workload:
+    """Return a workload in the order in which requests are placed."""
     order = np.argsort(ready, kind="stable")
-    arrival, record, tokens = arrival[order], record[order], tokens[order]
     measured = (arrival >= window.warmup) & (arrival < window.end)
-    return Workload(arrival, ready[order], record, tokens, measured)
+    return Workload(arrival[order], ready[order], record[order], tokens[order], measured[order])
 
 
-def prefill_rate(
-    prefill: Prefill | None, population: Population, workload: Workload, cache: PrefixCache | None = None
-) -> float:
-    """Return how many of a workload's requests prefill engines can compute per second; infinity if prompts take no time."""
-    if prefill is None:
-        return math.inf
-    mean = float(prefill.seconds(_computed(population, workload.record, cache)).mean())
-    return prefill.engines / mean if mean > 0 else math.inf
-
-
-def _computed(population: Population, record: Ints, cache: PrefixCache | None) -> Ints:
-    tokens = population.prompt_tokens[record]
-    return tokens if cache is None else tokens - cache.found(tokens)
-
-
-def _poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
+def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
+    """Draw when requests arrive until it is too late, seconds."""
     expected = int(last * rate * 1.2) + 100
     arrival = np.cumsum(rng.exponential(1 / rate, expected))
     while arrival[-1] < last:
@@ -188,30 +163,18 @@ def _as_logged(arrivals: Arrivals, rate: float, last: float, rng: np.random.Gene
     return arrival[:n_before], np.tile((order + 1) % n, rounds)[:n_before]
 
 
-def _records(population: Population, arrival: Times, drift_at: float, rng: np.random.Generator) -> Ints:
-    """Choose labels by share, and of each label's requests every one before any comes again."""
-    labels = range(len(population.labels))
-    label = rng.choice(labels, len(arrival), p=population.shares)
-    if drift_at < math.inf:
-        if population.later is None:
-            raise ValueError("drift: these requests have no labels whose mix could change")
-        label = np.where(arrival < drift_at, label, rng.choice(labels, len(arrival), p=population.later))
-    record = np.empty(len(arrival), dtype=np.int64)
-    for number in labels:
+def draw_labels(population: Population, n: int, rng: np.random.Generator) -> Ints:
+    """Choose the labels of so many requests, by share."""
+    return rng.choice(len(population.labels), n, p=population.shares)
+
+
+def draw_records(population: Population, label: Ints, rng: np.random.Generator) -> Ints:
+    """Choose a request of each given label, every one of a label before any comes again."""
+    record = np.empty(len(label), dtype=np.int64)
+    for number in range(len(population.labels)):
         members = np.flatnonzero(population.label == number)
         places = np.flatnonzero(label == number)
         if len(places):
             passes = [rng.permutation(members) for _ in range(-(-len(places) // len(members)))]
             record[places] = np.fromiter(itertools.chain.from_iterable(passes), np.int64)[: len(places)]
     return record
-
-
-def _prefilled(prefill: Prefill, arrival: Times, tokens: Ints) -> Times:
-    free = [0.0] * prefill.engines
-    ready = np.empty(len(arrival))
-    for at, (time, seconds) in enumerate(
-        zip(arrival.tolist(), prefill.seconds(tokens).tolist(), strict=True)
-    ):
-        ready[at] = max(time, heapq.heappop(free)) + seconds
-        heapq.heappush(free, float(ready[at]))
-    return ready

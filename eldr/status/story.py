@@ -119,8 +119,6 @@ class Drift:
     ----------
     condition : Condition or None
         DriftDetected.
-    changed_since : datetime or None
-        From when on requests are of the new kind.
     score : float or None
         1 and above raises.
     requests : int or None
@@ -130,7 +128,6 @@ class Drift:
     """
 
     condition: Condition | None
-    changed_since: datetime | None
     score: float | None
     requests: int | None
     day: tuple[HalfHour, ...]

@@ -134,7 +134,6 @@ def _centroids(status: Object, spans: served.Spans) -> Centroids:
 def _drift(locality: Object, condition: Condition | None) -> Drift:
     return Drift(
         condition,
-        moment(locality, "changedSince"),
         decimal(locality, "driftScore"),
         whole(locality, "windowRequests"),
         tuple(_day(inside(locality, "driftDay"))),

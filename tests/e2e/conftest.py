@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import json
 import os
 import re
 import signal
@@ -31,16 +31,18 @@ SPEED = 2.0
 KINDS = ("en", "zh", "python")
 """Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
 SECONDS = 90.0
+_KINDS = {"eldr": contract.KIND_DEPLOYMENT, "ef": contract.KIND_FIT}
 
 
 class System:
-    """A deployed EldrDeployment, seen from outside."""
+    """A deployed EldrDeployment, seen from outside; looks through HTTP, as a kubectl process for each would keep a core busy."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, kube: Kube) -> None:
         self.cluster = cluster
+        self.kube = kube
 
     def get(self, kind: str, name: str = NAME) -> dict[str, Any]:
-        return json.loads(self.cluster.kubectl("get", kind, name, "-o", "json"))
+        return self.kube.get(_KINDS[kind], name)
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
@@ -65,10 +67,9 @@ class System:
 
     def pods(self, role: str) -> list[dict[str, Any]]:
         selector = f"{contract.LABEL_DEPLOYMENT}={NAME},{contract.LABEL_ROLE}={role}"
-        items = json.loads(self.cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
         return [
             pod
-            for pod in items
+            for pod in self.kube.list("Pod", selector)
             if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
         ]
 
@@ -82,11 +83,7 @@ class System:
 
     def states(self) -> list[dict[str, Any]]:
         """The state of every router that answers."""
-        raw = self.cluster.kubectl(
-            "get", "secret", contract.admin_secret_name(NAME), "-o", "jsonpath={.data.token}"
-        )
-        import base64
-
+        raw = self.kube.get("Secret", contract.admin_secret_name(NAME))["data"][contract.SECRET_TOKEN_KEY]
         headers = {"authorization": f"Bearer {base64.b64decode(raw).decode()}"}
         states = []
         for address in self.addresses(contract.ROLE_PREFILL):
@@ -150,9 +147,16 @@ def kill(address: str, command: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def system(cluster: Cluster) -> Iterator[System]:
+def kube(cluster: Cluster) -> Iterator[Kube]:
+    """Looks at the cluster often: some steps take less than kubectl does."""
+    with Kube(cluster, "default") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def system(cluster: Cluster, kube: Kube) -> Iterator[System]:
     cluster.helm("install", "eldr", str(CHART), "--set", "resyncSeconds=2", "--wait", "--timeout", "120s")
-    system = System(cluster)
+    system = System(cluster, kube)
     system.apply(
         {
             "apiVersion": contract.API_VERSION,
@@ -172,17 +176,6 @@ def system(cluster: Cluster) -> Iterator[System]:
     yield system
     cluster.kubectl("delete", "eldr", NAME, "--wait=true", "--timeout=60s")
     selector = f"{contract.LABEL_DEPLOYMENT}={NAME}"
-    wait_for(
-        lambda: not json.loads(cluster.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"],
-        "all pods to be garbage-collected",
-        SECONDS,
-    )
+    wait_for(lambda: not kube.list("Pod", selector), "all pods to be garbage-collected", SECONDS)
     cluster.helm("uninstall", "eldr", "--wait", "--timeout", "60s")
     delete_crds(cluster)
-
-
-@pytest.fixture
-def kube(system: System) -> Iterator[Kube]:
-    """Looks at the cluster often: some steps take less than kubectl does."""
-    with Kube(system.cluster, "default") as client:
-        yield client

@@ -17,7 +17,7 @@ from tests.e2e.conftest import NAME, System, kill, process, traffic
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
 
 FIT = f"{NAME}-drift-1"
 OTHERS = ("manual", "legal", "changelog")

@@ -22,9 +22,10 @@ def pytest_report_header():
 @pytest.fixture
 def engine(monkeypatch):
     """Replace what needs a model: the routing and the slots of a step."""
-    from eldr.engine import decode, prefill
+    from eldr.engine.decode import worker as decode_worker
+    from eldr.engine.prefill import worker as prefill_worker
     from tests.engine.fakes import Capture, Slots
 
-    for module in (prefill, decode):
+    for module in (prefill_worker, decode_worker):
         monkeypatch.setattr(module, "RoutingCapture", Capture)
         monkeypatch.setattr(module, "StepSlots", Slots)

@@ -7,7 +7,7 @@ import torch
 from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, SchedulerOutput
 from vllm.v1.request import RequestStatus
 
-from eldr.engine.cache import CacheGroup
+from eldr.engine.capture.cache import CacheGroup
 from tests.engine.fakes import LAYERS
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from eldr.core.metro import Placement, exact
-from eldr.core.metro.baselines import active_set
-from eldr.core.metro.packing import activation_weights, pack, spread
-from eldr.engine import balance_torch, balance_triton
-from eldr.engine.kernels import active_of
+from eldr.engine.balance import choose_torch, choose_triton
+from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.capture.kernels import active_of
+from tests.support.metro import Placement, exact
+from tests.support.metro.baselines import active_set
 
-FORMS = [balance_torch.choose, balance_triton.choose]
+FORMS = [choose_torch.choose, choose_triton.choose]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]
 
 
@@ -119,8 +119,8 @@ def test_as_many_rounds_as_there_are_redundant_experts_are_enough(seed):
     """On an accelerator their number must not depend on data; those that find nothing to relieve change nothing."""
     active, placement = case(seed)
     maps = (torch.from_numpy(array) for array in placement.maps())
-    physical = balance_torch.lowest_ids(*maps, placement.per_rank, placement.ranks)
-    state = balance_torch._place(torch.from_numpy(active), physical, placement.per_rank)
+    physical = choose_torch.lowest_ids(*maps, placement.per_rank, placement.ranks)
+    state = choose_torch._place(torch.from_numpy(active), physical, placement.per_rank)
     for _ in range(len(placement.physical_to_logical) - placement.n_experts):
         state.relieve()
     assert (state.rank_of.numpy() == exact(active, placement).rank_of).all()
@@ -131,7 +131,7 @@ def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
     with FakeTensorMode():
         active = torch.ones(64, dtype=torch.bool, device="cuda")
         table = torch.zeros(64, 1024, dtype=torch.int64, device="cuda")
-        chosen = balance_torch.choose(active, table, table[:, 0], 9, 8)
+        chosen = choose_torch.choose(active, table, table[:, 0], 9, 8)
         assert chosen.shape == (64,)
         assert active_of(chosen, 72).shape == (72,)
         with pytest.raises(DataDependentOutputException):
@@ -140,19 +140,19 @@ def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
 
 def test_more_ranks_than_bits_are_refused():
     with pytest.raises(ValueError, match="ranks: 33"):
-        balance_triton.choose(torch.ones(33).bool(), torch.arange(33)[:, None], torch.ones(33).int(), 1, 33)
+        choose_triton.choose(torch.ones(33).bool(), torch.arange(33)[:, None], torch.ones(33).int(), 1, 33)
 
 
 COMPILE = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from eldr.engine import balance_triton
+from eldr.engine.balance import choose_triton
 
 arguments = {"active": "*u8", "logical_to_physical": "*i64", "replica_count": "*i64", "chosen": "*i64"}
 numbers = dict.fromkeys(["row", "columns", "n_experts", "per_rank", "ranks"], "i32")
 sizes = {"padded_experts": 256, "padded_ranks": 8}
 source = ASTSource(
-    fn=balance_triton._choose,
+    fn=choose_triton._choose,
     signature=arguments | numbers | dict.fromkeys(sizes, "constexpr"),
     constexprs=sizes,
 )

@@ -9,10 +9,14 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from eldr import contract
-from eldr.engine import decode, metrics
-from eldr.engine.cache import CacheGroup
-from eldr.engine.compatibility import RanksDisagreeError
-from eldr.engine.messages import DecodeOrders, StepReport
+from eldr.engine import metrics
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.decode import worker as decode_worker
+from eldr.engine.decode.orders import DecodeOrders
+from eldr.engine.decode.scheduler import DecodeScheduler
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.messages import StepReport
 from tests.engine.fakes import LAYERS, Capture, Slots
 
 FIGURES = torch.tensor([[3, 5, 6, 8], [4, 7, 5, 10]], dtype=torch.int32)
@@ -39,8 +43,8 @@ def chosen():
 
 @pytest.fixture
 def worker(monkeypatch, chosen):
-    monkeypatch.setattr(decode, "RoutingCapture", Capture)
-    monkeypatch.setattr(decode, "StepSlots", Slots)
+    monkeypatch.setattr(decode_worker, "RoutingCapture", Capture)
+    monkeypatch.setattr(decode_worker, "StepSlots", Slots)
     Capture.ids = torch.zeros(1, LAYERS, 2, dtype=torch.int32)
     Slots.slots = torch.tensor([-1])
     config = SimpleNamespace(
@@ -49,14 +53,14 @@ def worker(monkeypatch, chosen):
         parallel_config=SimpleNamespace(data_parallel_size=1),
     )
     group = CacheGroup(0, "layer", 4)
-    return lambda **given: decode.DecodeWorker(
+    return lambda **given: DecodeWorker(
         config, group, n_blocks=4, **{"reports": True, "balance": chosen, **given}
     )
 
 
 @pytest.fixture
 def scheduler():
-    half = decode.DecodeScheduler.__new__(decode.DecodeScheduler)
+    half = DecodeScheduler.__new__(DecodeScheduler)
     half._stats, half._begun, half._ended, half._empty, half._experts = metrics.EngineStats(), [], {}, [], 16
     return half
 

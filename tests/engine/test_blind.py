@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from eldr.engine import decode, prefill
+from eldr.engine.decode import worker as decode_worker
+from eldr.engine.decode.orders import DecodeOrders
+from eldr.engine.decode.scheduler import DecodeScheduler
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.prefill.orders import PrefillOrders
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
 from tests.engine.fakes import LAYERS, Capture, Slots
 from tests.engine.halves import GROUP, TOP_K, config, output, sent
 
@@ -11,11 +17,11 @@ from tests.engine.halves import GROUP, TOP_K, config, output, sent
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
     if role == "prefill":
-        half = prefill.PrefillScheduler(config(), GROUP)
-        worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+        half = PrefillScheduler(config(), GROUP)
+        worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     else:
-        half = decode.DecodeScheduler(config("unknown"), GROUP, records=4)
-        worker = decode.DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
+        half = DecodeScheduler(config("unknown"), GROUP, records=4)
+        worker = DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
     for slots in (None, torch.tensor([4])):
         worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
         Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
@@ -23,24 +29,18 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
     half.close()
 
 
-@pytest.mark.parametrize(
-    ("module", "half", "mib"), [(prefill, "PrefillWorker", "12.0"), (decode, "DecodeWorker", "16.0")]
-)
+@pytest.mark.parametrize(("half", "mib"), [(PrefillWorker, "12.0"), (DecodeWorker, "16.0")])
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate")]
 )
-def test_an_engine_without_memory_for_the_table_serves_and_says_why(
-    engine, monkeypatch, module, half, mib, error
-):
+def test_an_engine_without_memory_for_the_table_serves_and_says_why(engine, monkeypatch, half, mib, error):
     def full(*_, **__):
         raise error
 
     monkeypatch.setattr(torch, "zeros", full)
-    worker = getattr(module, half)(config(), GROUP, n_blocks=2**20, reports=True)
+    worker = half(config(), GROUP, n_blocks=2**20, reports=True)
     for slots in (torch.tensor([4]), None):
-        worker.begin(
-            sent(prefill.PrefillOrders(runs=True) if module is prefill else decode.DecodeOrders(step=1))
-        )
+        worker.begin(sent(PrefillOrders(runs=True) if half is PrefillWorker else DecodeOrders(step=1)))
         Slots.slots = slots
         hidden = worker.finish().hidden
         assert hidden.startswith(f"no memory for the table: {mib} MiB; ")
@@ -52,10 +52,10 @@ def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said):
     """A rank that waits for what another does not know of would wait for ever."""
     shared = []
     monkeypatch.setattr(Capture, "share", lambda _: shared.append(True))
-    monkeypatch.setattr(decode, "union_group", lambda _: "group")
-    monkeypatch.setattr(decode, "gather", lambda own, group: [own, *said[1:]])
-    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
-    worker.begin(sent(decode.DecodeOrders(step=1, requests=1)))
+    monkeypatch.setattr(decode_worker, "union_group", lambda _: "group")
+    monkeypatch.setattr(decode_worker, "gather", lambda own, group: [own, *said[1:]])
+    worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    worker.begin(sent(DecodeOrders(step=1, requests=1)))
     Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
     assert worker.finish().hidden == said[1]
     assert shared == [True] * (not said[1])
@@ -65,15 +65,15 @@ def test_a_rank_whose_slots_are_unknown_has_no_requests_for_the_others(engine, m
     begun, ended = [], []
     monkeypatch.setattr(Capture, "begin", lambda _, requests=0: begun.append(requests))
     monkeypatch.setattr(Capture, "end", lambda _: ended.append(True))
-    worker = decode.DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
     for step, slots in ((1, None), (2, torch.tensor([4]))):
-        worker.begin(sent(decode.DecodeOrders(step=step, requests=3)))
+        worker.begin(sent(DecodeOrders(step=step, requests=3)))
         Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
         assert worker.finish().hidden
     assert (begun, ended) == ([3], [True, True]), "it tells of no step any more"
 
 
 def test_a_rank_that_does_not_report_counts_nothing(engine):
-    for module, half in ((prefill, "PrefillWorker"), (decode, "DecodeWorker")):
-        worker = getattr(module, half)(config(), GROUP, n_blocks=10, reports=False)
+    for half in (PrefillWorker, DecodeWorker):
+        worker = half(config(), GROUP, n_blocks=10, reports=False)
         assert worker.finish() is None

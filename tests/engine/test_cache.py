@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from eldr.engine.cache import CacheGroup, block_sizes, full_attention_group
+from eldr.engine.capture.cache import CacheGroup, block_sizes, full_attention_group
 
 SHAPE = {"num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
 FULL = FullAttentionSpec(block_size=64, **SHAPE)

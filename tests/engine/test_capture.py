@@ -16,8 +16,8 @@ from vllm.model_executor.layers.fused_moe.router.grouped_topk_router import Grou
 from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
-from eldr.engine import capture, recompute
-from eldr.engine.capture import StepSlots
+from eldr.engine.capture import recompute, routing
+from eldr.engine.capture.routing import StepSlots
 
 LAYER = "model.layers.1.self_attn.attn"
 
@@ -145,7 +145,7 @@ def route(layer, ids):
 
 def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
     layers = Layer(2), Layer(0)
-    step = capture.RoutingCapture(engine(*layers))
+    step = routing.RoutingCapture(engine(*layers))
     step.begin()
     route(layers[0], [[1, 2], [3, 4]])
     route(layers[1], [[5, 0], [0, 1]])
@@ -155,7 +155,7 @@ def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
 
 def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():
     layers = Layer(0), Layer(1)
-    step = capture.RoutingCapture(engine(*layers))
+    step = routing.RoutingCapture(engine(*layers))
     for layer in layers:
         route(layer, [[1, 2]] * 8)  # a warm-up, which is no step
     step.begin()
@@ -174,7 +174,7 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     used[0, 5] = used[1, [1, 3]] = 1  # by layer number
     other = torch.cat((used.view(-1), torch.tensor([7, 0])))  # and its requests
     group = SimpleNamespace(all_reduce=lambda said: said + other, rank_in_group=1, world_size=2)
-    step = capture.RoutingCapture(engine(*layers), over=group)
+    step = routing.RoutingCapture(engine(*layers), over=group)
     assert step.union is None, "the other may fail to"
     step.begin(2)
     route(layers[1], [[5, 0]])
@@ -188,7 +188,7 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
     step.begin(2)
     assert step.union.counts.tolist() == [0, 0]
-    assert capture.RoutingCapture(engine(Layer(0))).union is None
+    assert routing.RoutingCapture(engine(Layer(0))).union is None
 
 
 def bias_router(**changes):
@@ -213,13 +213,13 @@ def bias_router(**changes):
     ],
 )
 def test_a_router_whose_ids_are_not_the_experts_of_a_token_is_not_counted(router, named):
-    with pytest.raises(capture.HiddenRoutingError, match=named):
-        capture.RoutingCapture(engine(Layer(0), Layer(1, router)))
+    with pytest.raises(routing.HiddenRoutingError, match=named):
+        routing.RoutingCapture(engine(Layer(0), Layer(1, router)))
 
 
 def test_routers_with_nothing_fused_are_counted():
     grouped = GroupedTopKRouter(TOP_K, EXPERTS, num_expert_group=2, topk_group=1)
-    assert capture.RoutingCapture(engine(Layer(0, bias_router()), Layer(1, grouped))).n_layers == 2
+    assert routing.RoutingCapture(engine(Layer(0, bias_router()), Layer(1, grouped))).n_layers == 2
 
 
 @pytest.mark.parametrize(
@@ -233,22 +233,22 @@ def test_routers_with_nothing_fused_are_counted():
     ],
 )
 def test_without_every_layer_nothing_is_counted(config, named):
-    with pytest.raises(capture.HiddenRoutingError, match=named):
-        capture.RoutingCapture(config)
+    with pytest.raises(routing.HiddenRoutingError, match=named):
+        routing.RoutingCapture(config)
 
 
 def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_engine(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(capture, "RoutedExpertsCapturer", full)
-    with pytest.raises(capture.HiddenRoutingError, match="no memory"):
-        capture.RoutingCapture(engine(Layer(0)))
+    monkeypatch.setattr(routing, "RoutedExpertsCapturer", full)
+    with pytest.raises(routing.HiddenRoutingError, match="no memory"):
+        routing.RoutingCapture(engine(Layer(0)))
 
 
 def test_the_choice_of_a_kernel_that_routes_inside_itself_is_recomputed_from_its_logits():
     layer = Layer(1, monolithic=True)
-    step = capture.RoutingCapture(engine(layer))
+    step = routing.RoutingCapture(engine(layer))
     step.begin()
     logits = torch.tensor([[0.1, 3.0, -1.0, 2.0, 0.0, 0.0], [9.0, 0.0, 8.0, 1.0, 2.0, 0.0]])
     with set_forward_context(None, VllmConfig(), num_tokens=2):
@@ -275,7 +275,7 @@ def kernel(name):
 def test_experts_whose_logits_tie_are_taken_in_the_order_of_the_kernel(name, taken):
     layer = Layer(0, monolithic=True)
     layer._quant_method = kernel(name)
-    step = capture.RoutingCapture(engine(layer))
+    step = routing.RoutingCapture(engine(layer))
     step.begin()
     logits = torch.tensor([[1.0, 0.5, 1.0, 2.0, -1.0, 1.0], [0.0] * EXPERTS], dtype=torch.bfloat16)
     with set_forward_context(None, VllmConfig(), num_tokens=2):
@@ -299,7 +299,7 @@ def test_the_recomputed_choice_is_that_of_numbers_and_logits_sorted_as_pairs(hig
 
 def test_a_router_that_is_more_than_a_top_k_is_not_guessed():
     with pytest.raises(
-        capture.HiddenRoutingError,
+        routing.HiddenRoutingError,
         match="layer 1: kernel NoneType routes inside itself, and router FusedTopKBiasRouter",
     ):
-        capture.RoutingCapture(engine(Layer(1, bias_router(), monolithic=True)))
+        routing.RoutingCapture(engine(Layer(1, bias_router(), monolithic=True)))

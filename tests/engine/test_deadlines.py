@@ -16,10 +16,17 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import FinishReason, Request, RequestStatus
 
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, METRIC_LATE_PULLS, PULL_BEFORE_KEY
-from eldr.engine import deadline, decode, metrics, plugin
-from eldr.engine.connector import EldrConnector
-from eldr.engine.deadline import PullWatch
-from eldr.engine.ring import path_of
+from eldr.engine import metrics
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.decode import deadline
+from eldr.engine.decode import scheduler as decode_scheduler
+from eldr.engine.decode import worker as decode_worker
+from eldr.engine.decode.deadline import PullWatch
+from eldr.engine.decode.orders import DecodeOrders
+from eldr.engine.decode.ring import path_of
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.hooks import plugin
+from eldr.engine.hooks.connector import EldrConnector
 from tests.engine.fakes import BLOCK, Capture, Slots, engine_config, scheduler_of
 
 PROMPT = list(range(10))
@@ -108,7 +115,7 @@ def clock(monkeypatch):
 def build(tmp_path, monkeypatch, clock):
     """Return a function that makes engines."""
     plugin.register()
-    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     made = []
 
@@ -298,8 +305,8 @@ def test_prometheus_sees_what_both_processes_counted():
 @pytest.fixture
 def worker(monkeypatch):
     """Return a connector of a worker process, in which a model is missing."""
-    monkeypatch.setattr(decode, "RoutingCapture", Capture)
-    monkeypatch.setattr(decode, "StepSlots", Slots)
+    monkeypatch.setattr(decode_worker, "RoutingCapture", Capture)
+    monkeypatch.setattr(decode_worker, "StepSlots", Slots)
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler = KVConnectorRole.WORKER, None
     model = SimpleNamespace(get_num_experts=lambda: 6)
@@ -309,8 +316,8 @@ def worker(monkeypatch):
     )
 
     def make(*, reports):
-        group = decode.CacheGroup(0, "layer", BLOCK)
-        connector._worker = decode.DecodeWorker(config, group, n_blocks=10, reports=reports)
+        group = CacheGroup(0, "layer", BLOCK)
+        connector._worker = DecodeWorker(config, group, n_blocks=10, reports=reports)
         return connector
 
     return make
@@ -319,7 +326,7 @@ def worker(monkeypatch):
 @pytest.mark.parametrize("reports", [True, False])
 def test_every_rank_fails_late_pulls_and_the_first_one_counts_them(worker, clock, reports):
     connector = worker(reports=reports)
-    connector.bind_connector_metadata(decode.DecodeOrders(pulls={"a": NOW - 1}))
+    connector.bind_connector_metadata(DecodeOrders(pulls={"a": NOW - 1}))
     results = connector.get_transfer_results(set())
     assert (results.failed_recving, results.finished_recving) == ({"a"}, set())
     stats = connector.get_kv_connector_stats()

@@ -6,31 +6,35 @@ import torch
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
-from eldr.engine import decode, prefill
-from eldr.engine.balance import N_FIGURES
+from eldr.engine.decode import scheduler as decode_scheduler
+from eldr.engine.decode.records import page
+from eldr.engine.decode.ring import RingReader, path_of
+from eldr.engine.decode.scheduler import DEFAULT_RECORDS, DecodeScheduler, kept_records
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.figures import N_FIGURES
 from eldr.engine.messages import BalanceReport, StepReport
-from eldr.engine.records import page
-from eldr.engine.ring import RingReader, path_of
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
 from eldr.wire import decode_counts
 from tests.engine.fakes import LAYERS, Capture, Slots
 from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, sent
 
 
 def test_how_many_records_are_kept():
-    assert decode.kept_records({}) == decode.DEFAULT_RECORDS
-    assert decode.kept_records({"activation_records": 1}) == 1
+    assert kept_records({}) == DEFAULT_RECORDS
+    assert kept_records({"activation_records": 1}) == 1
 
 
 @pytest.mark.parametrize("value", [0, -1, "x", 1.5, True, None])
 def test_no_number_of_records_is_refused_by_name(value):
     with pytest.raises(ValueError, match=f"activation_records .* 1 or more, got {value!r}"):
-        decode.kept_records({"activation_records": value})
+        kept_records({"activation_records": value})
 
 
 class TestPrefillScheduler:
     @pytest.fixture
     def half(self):
-        return prefill.PrefillScheduler(config(), GROUP)
+        return PrefillScheduler(config(), GROUP)
 
     def test_a_chunked_prompt_is_summed_with_its_last_chunk_over_the_blocks_of_the_prompt(self, half):
         half.add(request("a", 10, kv=REMOTE))
@@ -120,8 +124,8 @@ def run(half, worker, new=(), cached=(), blocks=None, *, expert):
 
 
 def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
-    half = prefill.PrefillScheduler(config(), GROUP)
-    worker = prefill.PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    half = PrefillScheduler(config(), GROUP)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     for name, cached_blocks, expert in (("first", 0, 0), ("second", 1, 2)):
         half.add(request(name, 6, kv=REMOTE))
         done = cached_blocks * GROUP.block_size
@@ -140,9 +144,9 @@ def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
 def test_decode_publishes_what_generated_tokens_activated_and_measures_every_step(
     engine, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
-    worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = DecodeScheduler(config("d"), GROUP, records=4)
+    worker = DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     name = "cmpl-eldr-0a1b2c3d-7-1-0-0123abcd"
     half.add(request(name, 6, kv={"do_remote_prefill": True}))
     blocks = {name: [4, 2, 8]}
@@ -170,8 +174,8 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
 
 def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     """Requests of all ranks stand in the report, 0 where another rank tells."""
-    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = DecodeScheduler(config("d"), GROUP, records=4)
     half.add(request("a", 6, kv={"do_remote_prefill": True}))
     union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
     figures = torch.ones(LAYERS, N_FIGURES, dtype=torch.int32)
@@ -189,9 +193,9 @@ def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
 @pytest.fixture
 def decoding(engine, monkeypatch, tmp_path):
     """Return both halves of a decode engine, and a way to read its records."""
-    monkeypatch.setattr(decode, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = decode.DecodeScheduler(config("d"), GROUP, records=4)
-    worker = decode.DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = DecodeScheduler(config("d"), GROUP, records=4)
+    worker = DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     reader = RingReader(path_of("d", tmp_path))
     yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
     reader.close()

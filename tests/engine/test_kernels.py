@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from eldr.core.metro.baselines import active_set
-from eldr.engine import kernels, kernels_triton
-from eldr.engine.kernels import RequestRows
+from eldr.engine.capture import kernels, kernels_triton
+from eldr.engine.capture.kernels import RequestRows
+from tests.support.metro.baselines import active_set
 
 BLOCKS, LAYERS = 12, 3
 SHAPES = [(16, 20, 3), (32, 64, 4), (128, 128, 8), (255, 32, 1), (256, 16, 2)]

@@ -8,9 +8,9 @@ import torch
 from vllm.distributed.eplb import eplb_state
 from vllm.distributed.eplb.policy import EPLB_POLICIES, DefaultEplbPolicy
 
-from eldr.core.metro import Placement, exact
-from eldr.engine import placement
-from eldr.engine.compatibility import UnsupportedEngineError
+from eldr.engine.balance import placement
+from eldr.engine.errors import UnsupportedEngineError
+from tests.support.metro import Placement, exact
 
 LAYERS, EXPERTS, REDUNDANT, RANKS, WINDOW = 3, 32, 8, 4, 1000
 """The window is vLLM's own by default, steps."""

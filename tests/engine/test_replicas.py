@@ -12,9 +12,10 @@ from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
 
-from eldr.engine import expert_parallel, placement, plugin, replicas
-from eldr.engine.balance_setting import BalanceSetting
-from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.balance import placement, replicas, start
+from eldr.engine.balance.setting import BalanceSetting
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.hooks import plugin
 
 EXPERTS, REDUNDANT, LAYERS = 8, 4, 2
 
@@ -196,8 +197,8 @@ def group(monkeypatch):
     """Give the worker a group whose other ranks say what a test puts there."""
     others = []
     alone = SimpleNamespace(world_size=1, all_reduce=lambda tensor: tensor, cpu_group=None)
-    monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: alone)
-    monkeypatch.setattr(expert_parallel, "gather", lambda said, _: [said, *(said | one for one in others)])
+    monkeypatch.setattr(start, "get_ep_group", lambda: alone)
+    monkeypatch.setattr(start, "gather", lambda said, _: [said, *(said | one for one in others)])
     return others
 
 
@@ -206,7 +207,7 @@ ON = BalanceSetting(activations=True)
 
 def test_every_layer_gets_its_exchange_after_the_ranks_were_compared(ours, group):
     runners = [Runner(number, ours()) for number in range(LAYERS)]
-    balance = expert_parallel.start(config_of(*runners), ON)
+    balance = start.start(config_of(*runners), ON)
     assert balance.decision_seconds > 0
     assert all(runner.routed_experts.exchange is not None for runner in runners)
     ids = runners[1].routed_experts.exchange(torch.tensor([[0, 8], [5, -1]]), 2)
@@ -216,14 +217,14 @@ def test_every_layer_gets_its_exchange_after_the_ranks_were_compared(ours, group
 
 def test_off_means_that_nothing_is_attached(ours, group):
     runner = Runner(0, ours())
-    assert expert_parallel.start(config_of(runner), BalanceSetting()) is None
-    assert expert_parallel.start(config_of(runner, eplb=False), BalanceSetting()) is None
+    assert start.start(config_of(runner), BalanceSetting()) is None
+    assert start.start(config_of(runner, eplb=False), BalanceSetting()) is None
     assert runner.routed_experts.exchange is None
 
 
 def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ours, group):
     runners = [Runner(number, ours()) for number in range(LAYERS)]
-    watch = expert_parallel.start(config_of(*runners, redundant=0), ON)
+    watch = start.start(config_of(*runners, redundant=0), ON)
     ids = torch.tensor([[0, 8], [5, -1]])
     assert runners[0].routed_experts.exchange(ids, 2) is ids
     assert [runner.routed_experts.exchange for runner in runners[1:]] == [None] * (LAYERS - 1)
@@ -231,7 +232,7 @@ def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ou
     runner = runners[0]
     group.append({"maps": "abc"})
     with pytest.raises(RanksDisagreeError, match="maps: rank 0 has"):
-        expert_parallel.start(config_of(runner, redundant=0), ON)
+        start.start(config_of(runner, redundant=0), ON)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +251,16 @@ def test_a_rank_that_differs_ends_the_engine_at_its_start(ours, group, other, se
     runner = Runner(0, ours())
     ((name, value),) = other.items()
     with pytest.raises(RanksDisagreeError, match=f"{name}: rank 0 has .*, rank 1 has '{value}'"):
-        expert_parallel.start(config_of(runner), setting)
+        start.start(config_of(runner), setting)
     assert runner.routed_experts.exchange is None
 
 
 def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refused(ours, monkeypatch):
     said = []
-    monkeypatch.setattr(expert_parallel, "get_ep_group", lambda: SimpleNamespace(world_size=1))
-    monkeypatch.setattr(expert_parallel, "gather", lambda one, _: said.append(one) or [one])
+    monkeypatch.setattr(start, "get_ep_group", lambda: SimpleNamespace(world_size=1))
+    monkeypatch.setattr(start, "gather", lambda one, _: said.append(one) or [one])
     with pytest.raises(UnsupportedEngineError, match="keeps no replicas"):
-        expert_parallel.start(config_of(Runner(0, ours(), maps=False)), ON)
+        start.start(config_of(Runner(0, ours(), maps=False)), ON)
     assert "keeps no replicas" in said[0]["refused"]
 
 
@@ -267,4 +268,4 @@ def test_a_group_that_does_not_fit_the_maps_is_refused(ours, group):
     runner = Runner(0, ours())
     runner.routed_experts.local_num_experts = 5
     with pytest.raises(UnsupportedEngineError, match="12 physical experts, but 1 ranks of 5"):
-        expert_parallel.start(config_of(runner), ON)
+        start.start(config_of(runner), ON)

@@ -23,9 +23,12 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from eldr.engine import plugin, prefill
-from eldr.engine.cache import CacheGroup
-from eldr.engine.connector import EldrConnector
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.hooks import plugin
+from eldr.engine.hooks.connector import EldrConnector
+from eldr.engine.prefill import worker as prefill_worker
+from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine.steps import scheduled
 from eldr.wire import decode_counts
 from tests.engine.fakes import (
     BLOCK,
@@ -102,7 +105,7 @@ class Engine:
         self.loader, self.connector = self.scheduler.connector.sub_connectors
         model = SimpleNamespace(get_num_experts=lambda: EXPERTS)
         group = CacheGroup(0, "layer", BLOCK)
-        self.worker = prefill.PrefillWorker(SimpleNamespace(model_config=model), group, BLOCKS, reports=True)
+        self.worker = PrefillWorker(SimpleNamespace(model_config=model), group, BLOCKS, reports=True)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.answers = {}
 
@@ -116,7 +119,7 @@ class Engine:
         output = self.scheduler.schedule()
         names = list(output.num_scheduled_tokens)
         slots, tokens, sampled = [], [], []
-        for name, before, n in prefill.scheduled(output):
+        for name, before, n in scheduled(output):
             request = self.scheduler.requests[name]
             (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
             slots += [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(before, before + n)]
@@ -159,8 +162,8 @@ def engine(tmp_path, monkeypatch):
     plugin.register()
     monkeypatch.setitem(KVConnectorFactory._registry, "Loader", lambda: Loader)
     monkeypatch.setattr(Loader, "offers", {})
-    monkeypatch.setattr(prefill, "RoutingCapture", Capture)
-    monkeypatch.setattr(prefill, "StepSlots", Slots)
+    monkeypatch.setattr(prefill_worker, "RoutingCapture", Capture)
+    monkeypatch.setattr(prefill_worker, "StepSlots", Slots)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     transfer = KVTransferConfig(
         kv_connector="MultiConnector",

@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 import vllm
 
-from eldr.engine import compatibility, connector, endpoint, metrics, recompute
+from eldr.engine import metrics
+from eldr.engine.capture import recompute
+from eldr.engine.hooks import compatibility, connector, endpoint
 
-ENGINE = Path(connector.__file__).parent
+ENGINE = Path(metrics.__file__).parent
 FUSED_MOE = "vllm.model_executor.layers.fused_moe"
 
 
 def imports():
-    for path in sorted(ENGINE.glob("*.py")):
+    for path in sorted(ENGINE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm"):
-                yield from ((path.name, node.module, alias.name) for alias in node.names)
+                yield from ((str(path.relative_to(ENGINE)), node.module, alias.name) for alias in node.names)
 
 
 @pytest.mark.parametrize(("file", "module", "name"), sorted(set(imports())))

@@ -2,7 +2,7 @@
 
 import torch
 
-from eldr.engine.union import GroupUnion
+from eldr.engine.capture.union import GroupUnion
 from tests.engine.fakes import Ranks, on_all
 
 EXPERTS, LAYERS = 12, (3, 5, 8)

@@ -6,12 +6,16 @@ import pytest
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-from eldr.engine import plugin, refusal
-from eldr.engine.compatibility import UnsupportedEngineError
+from eldr.engine import refusal
+from eldr.engine.errors import UnsupportedEngineError
+from eldr.engine.hooks import plugin
 
 FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory"
 HOOK = "vllm.model_executor.layers.fused_moe.routed_experts"
-OURS = ("replicas", "placement", "expert_parallel", "connector", "capture", "decode", "prefill")
+OURS = (
+    *("hooks.connector", "balance.replicas", "balance.placement", "balance.start", "capture.routing"),
+    *("decode.worker", "decode.scheduler", "prefill.worker", "prefill.scheduler"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +25,11 @@ def told(monkeypatch):
     monkeypatch.setattr(refusal, "leave", found.append)
     monkeypatch.setattr(KVConnectorFactory, "_registry", {})
     monkeypatch.delenv("ELDR_BALANCE", raising=False)
-    package = sys.modules["eldr.engine"]
     for name in OURS:
+        room, _, module = name.partition(".")
         monkeypatch.delitem(sys.modules, f"eldr.engine.{name}", raising=False)
-        monkeypatch.delattr(package, name, raising=False)
+        if (package := sys.modules.get(f"eldr.engine.{room}")) is not None:
+            monkeypatch.delattr(package, module, raising=False)
     return found
 
 

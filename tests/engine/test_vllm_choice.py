@@ -11,9 +11,9 @@ import vllm.triton_utils
 from vllm.model_executor.layers.fused_moe.router import base_router
 from vllm.platforms import current_platform
 
-from eldr.core.metro import Placement
-from eldr.core.metro.baselines import vllm_choice
-from eldr.core.metro.packing import pack
+from eldr.engine.balance.packing import pack
+from tests.support.metro import Placement
+from tests.support.metro.baselines import vllm_choice
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eldr.engine.balance import Group
-from eldr.engine.compatibility import RanksDisagreeError
-from eldr.engine.watch import MapsWatch
+from eldr.engine.balance.choice import Group
+from eldr.engine.balance.watch import MapsWatch
+from eldr.engine.errors import RanksDisagreeError
 
 LAYERS, EXPERTS, RANKS = 3, 8, 2
 IDS = torch.tensor([[0, 5], [7, -1]])

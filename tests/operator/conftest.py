@@ -21,7 +21,7 @@ from eldr_kube.processes import end, spawn
 from tests.operator.fit_runs import FitRun
 from tests.operator.logging_routers import LoggingRouter
 from tests.operator.real_fits import DRIFT, USUAL, detected, router
-from tests.operator.world import World
+from tests.operator.world import KIND, World
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
@@ -123,6 +123,8 @@ def operator(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
 def kube(installed: Cluster, bare_namespace: str) -> Iterator[Kube]:
     with Kube(installed, bare_namespace) as client:
         yield client
+        for left in client.list(KIND):  # the operator would go on with it beside the next test's
+            client.delete(KIND, left["metadata"]["name"])
 
 
 @pytest.fixture

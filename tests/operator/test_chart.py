@@ -35,6 +35,7 @@ def render():
     return run
 
 
+@pytest.mark.process
 def test_crds_are_those_of_the_source_and_survive_uninstall(render):
     subprocess.run([sys.executable, ROOT / "hack" / "chart-crds", "--check"], check=True)
     rendered = {name: made for (kind, name), made in render().items() if kind == "CustomResourceDefinition"}
@@ -49,6 +50,7 @@ def test_crds_are_those_of_the_source_and_survive_uninstall(render):
     ]
 
 
+@pytest.mark.process
 def test_pod_is_restricted(render):
     spec = render()["Deployment", "eldr-operator"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -64,6 +66,7 @@ def test_pod_is_restricted(render):
     assert "--all-namespaces" in container["args"]
 
 
+@pytest.mark.process
 def test_watched_namespaces_get_roles_instead_of_a_cluster_role(render):
     made = render("--set", "watchNamespaces={a,b}")
     kinds = [kind for kind, _ in made]
@@ -73,6 +76,7 @@ def test_watched_namespaces_get_roles_instead_of_a_cluster_role(render):
     assert [arg for arg in container["args"] if "namespace" in arg] == ["--namespace=a", "--namespace=b"]
 
 
+@pytest.mark.process
 def test_no_right_that_is_not_needed(render):
     rules = render()["ClusterRole", "eldr-system-eldr-operator"]["rules"]
     verbs = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
@@ -83,6 +87,7 @@ def test_no_right_that_is_not_needed(render):
     assert not {"nodes", "namespaces", "customresourcedefinitions"} & set(verbs)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eldr_kube.cluster import CommandError
 from tests.operator.world import FIT, KIND, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -292,10 +293,25 @@ def test_examples_are_taken_strictly(kube, example):
         kube.cluster.kubectl("-n", kube.namespace, *patch)
 
 
-def test_every_field_is_explained(installed):
+@pytest.fixture(scope="module")
+def explain(installed):
+    """Run `kubectl explain` of a path; the API server publishes the schema some time after it takes the CRD."""
+
+    def is_published() -> bool:
+        try:
+            installed.kubectl("explain", "eldr.spec", "--recursive=false")
+            installed.kubectl("explain", "ef.spec", "--recursive=false")
+        except CommandError:
+            return False
+        return True
+
+    wait_for(is_published, "the schemas to be published", 120, every=1.0)
+    return lambda path: installed.kubectl("explain", path, "--recursive=false")
+
+
+def test_every_field_is_explained(explain):
     for kind in ("eldr", "ef"):
-        text = installed.kubectl("explain", kind, "--recursive=false")
-        assert "<empty>" not in text
+        assert "<empty>" not in explain(kind)
 
 
 @pytest.mark.parametrize(
@@ -308,10 +324,9 @@ def test_every_field_is_explained(installed):
         ("decode.env", "of decode engines"),
     ],
 )
-def test_explained_where_it_stands(installed, field, text):
+def test_explained_where_it_stands(explain, field, text):
     """Fields of one shape have one schema, but not one description."""
-    explained = installed.kubectl("explain", f"eldr.spec.{field}", "--recursive=false")
-    assert text in " ".join(explained.split())
+    assert text in " ".join(explain(f"eldr.spec.{field}").split())
 
 
 def test_columns_tell_which_model_and_when_the_next_fit_comes(kube):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
 from tests.operator.routers import PretendRouter
-from tests.support.kube import Kube, Object
+from tests.support.kube import Kube, Object, Refused
 from tests.support.processes import wait_for
 
 KIND, FIT = contract.KIND_DEPLOYMENT, contract.KIND_FIT
@@ -113,7 +114,11 @@ class World:
             "containerStatuses": containers("containers"),
             "initContainerStatuses": containers("initContainers"),
         }
-        self.kube.strategic("Pod", name, {"status": status}, "status")
+        try:
+            self.kube.strategic("Pod", name, {"status": status}, "status")
+        except Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:  # a rollout may have deleted it since it was listed
+                raise
 
     def up(self, **spec: Any) -> None:
         """Deploy, make everything ready and wait until the operator says so."""

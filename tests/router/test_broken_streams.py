@@ -52,6 +52,7 @@ async def test_death_inside_a_long_body_of_known_length_cuts_the_client(start):
         assert router.counter("requests", outcome="broken_stream") == 1
 
 
+@pytest.mark.slow
 async def test_a_silent_stream_is_ended(start):
     async with start("p0", "d0", settings=QUICK) as router:
 
@@ -91,6 +92,7 @@ async def test_a_client_that_leaves_mid_stream_aborts_the_engine(start):
         await until(router.idle, "the lease to return")
 
 
+@pytest.mark.slow
 async def test_back_pressure_reaches_the_engine_and_lets_go(start):
     """A client that does not read must stop the engine, not fill the router's memory."""
     chunk = b"data: " + b"x" * 65536 + b"\n\n"
@@ -112,7 +114,7 @@ async def test_back_pressure_reaches_the_engine_and_lets_go(start):
         writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
         def paused():
-            return [connection for connection in router.app.services.pool._all if connection.paused]
+            return [connection for connection in router.app.services.pool._all if connection._paused]
 
         async def stuck():
             before = -1
@@ -134,6 +136,7 @@ async def test_back_pressure_reaches_the_engine_and_lets_go(start):
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_never_reads_is_cut(start):
     async def flood(exchange):
         await exchange.stream_head()

@@ -174,6 +174,7 @@ async def test_ready_only_with_a_table_in_effect(tmp_path):
         await app.stop()
 
 
+@pytest.mark.slow
 async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
     app = App(Settings(workers=tmp_path / "none", ready_seconds=2.0))
     try:
@@ -188,6 +189,7 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
         await app.stop()
 
 
+@pytest.mark.slow
 async def test_a_centroid_file_routes_and_its_successor_takes_over(start, tmp_path):
     file = tmp_path / "c.eldr"
     file.write_bytes(GOOD)
@@ -230,6 +232,7 @@ async def test_what_requests_look_like_to_a_set_is_counted(start, tmp_path):
         await streaming
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError("no room"), KeyError("rho")])
 async def test_whatever_goes_wrong_with_a_file_is_a_refusal_and_the_next_file_is_read(
     start, tmp_path, monkeypatch, error
@@ -280,6 +283,7 @@ async def test_the_admin_port_is_guarded(start):
         assert 'eldr_router_in_flight{endpoint="d0",role="decode"} 0.0' in text
 
 
+@pytest.mark.slow
 async def test_series_of_engines_that_went_are_removed(start):
     async with start("p0", "d0", "d1") as router:
         for _ in range(2):
@@ -338,6 +342,7 @@ async def test_drain_finishes_streams_and_refuses_newcomers(start):
         await asyncio.wait_for(drain, 30)
 
 
+@pytest.mark.slow
 async def test_drain_says_goodbye_before_it_closes(start):
     async with start("p0", "d0", settings={"lame_duck_seconds": 4.0}) as router:
         drain = asyncio.ensure_future(router.app.drain())

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.fakes.engines import reset
 from tests.router.test_explain import ask
 
@@ -46,6 +48,7 @@ async def test_a_domain_whose_engines_are_gone_may_go_anywhere(start):
         assert answer.headers["x-eldr-decode"] in LAW
 
 
+@pytest.mark.slow
 async def test_policies_are_switched_by_one_field(start):
     async with start(*ENGINES, **POLICY) as router:
         await router.configure(**POLICY | {"policy": "JSQ"})
@@ -54,6 +57,7 @@ async def test_policies_are_switched_by_one_field(start):
         assert (await went(router, "code")).keys() == CODE
 
 
+@pytest.mark.slow
 async def test_what_is_explained_is_what_happens(start):
     async with start(*ENGINES, **POLICY) as router:
         got = (await ask(router, {"domain": "code"})).json()

@@ -29,6 +29,7 @@ def unprobed() -> None:
     """Here engines are asked in their turn."""
 
 
+@pytest.mark.slow
 async def test_an_ejected_engine_comes_back(start):
     async with start("p0", "d0", "d1") as router:
         await router["d0"].refuse()
@@ -165,6 +166,7 @@ async def test_engines_that_look_well_and_fail_are_left_alone_too(start, fault):
         )
 
 
+@pytest.mark.slow
 async def test_a_silent_engine_is_asked_whether_it_lives(start, monkeypatch):
     from eldr_router.ops import probes
 
@@ -207,6 +209,7 @@ def soon_deaf(monkeypatch):
     monkeypatch.setattr(probes, "_PERIOD", 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon_deaf")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("role", ["p", "d"])
@@ -227,6 +230,7 @@ async def test_an_engine_that_listens_no_more_and_is_silent_is_given_up(start, r
         router.pulled_once()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon_deaf")
 async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_once_it_is_silent(start):
     async with start("p0", "d0") as router:
@@ -240,6 +244,7 @@ async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_onc
         await until(router.idle, "nothing in flight")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon_deaf")
 async def test_an_engine_that_finishes_its_streams_before_it_ends_is_let(start):
     async with start("p0", "d0") as router:
@@ -252,6 +257,7 @@ async def test_an_engine_that_finishes_its_streams_before_it_ends_is_let(start):
         assert answer.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon_deaf")
 async def test_silence_of_an_engine_that_listens_again_is_none(start):
     """Restarted, or its host's network was away for a while."""
@@ -274,6 +280,7 @@ async def test_silence_of_an_engine_that_listens_again_is_none(start):
         assert (await asking).text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.slow
 async def test_probes_find_a_dead_engine_without_any_request(start, monkeypatch):
     from eldr_router.ops import probes
 

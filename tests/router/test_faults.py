@@ -50,6 +50,7 @@ async def test_all_decode_engines_refuse(start):
         assert len(router["p0"].requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("fault", "cause"),
@@ -182,6 +183,7 @@ async def test_client_errors_pass_unchanged_and_are_not_retried(start, leg, stat
         assert router.counter("requests", outcome="engine_error") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
@@ -257,6 +259,7 @@ async def test_a_result_near_the_end_of_its_lease_is_thrown_away(start, monkeypa
         assert (await router.post()).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_stream_that_has_opened_in_time_may_take_as_long_as_it_likes(start):
     """The opening chunk of a chat comes after the pull; a model that thinks in secret says nothing for long."""
     release = asyncio.Event()
@@ -281,6 +284,7 @@ async def test_a_stream_that_has_opened_in_time_may_take_as_long_as_it_likes(sta
         assert len(router["p0"].requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_stream_whose_first_token_comes_after_the_lease_is_thrown_away(start):
     """A request that waited at a full engine for so long may have pulled what others had overwritten."""
 
@@ -312,13 +316,15 @@ async def test_usable_seconds():
     assert usable(5.0) == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 async def test_engines_that_fail_at_random_never_leak_a_lease_or_reuse_a_result(start):
     """A soak: every fault at once, many clients, some of whom leave."""
     import random
 
     rng = random.Random(7)
     faults = [reset, close, error_event, answer(500, {}), dies_after(1), hang, pieces(b"HTTP/1.1 200")]
-    async with start("p0", "p1", "d0", "d1", "d2", settings=QUICK) as router:
+    patient = QUICK | {"prefill_timeout": 3.0, "decode_idle_timeout": 3.0}  # for a slow machine
+    async with start("p0", "p1", "d0", "d1", "d2", settings=patient) as router:
         for engine in router.engines.values():
             engine.release.set()
             engine.script.extend(rng.choice([*faults, *[None] * 7]) or _behave for _ in range(60))

@@ -257,6 +257,7 @@ async def test_load_is_spread_when_nothing_distinguishes_requests(start):
         await asyncio.gather(*tasks)
 
 
+@pytest.mark.slow
 async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
     async with start("p0", "d0", "d1") as router:
         removed = router.engines.pop("d1")
@@ -284,6 +285,7 @@ async def test_a_changed_worker_file_is_taken_and_a_broken_one_is_not(start):
         assert problem() is None
 
 
+@pytest.mark.slow
 async def test_an_engine_that_goes_keeps_its_streams(start):
     async with start("p0", "d0", "d1") as router:
         release = asyncio.Event()
@@ -317,6 +319,7 @@ async def test_responses_keep_the_engines_headers_but_not_hop_by_hop_ones(start)
         assert got.headers.get_list("x-request-id") == [f"eldr-{router.app.services.router}-1"]
 
 
+@pytest.mark.slow
 async def test_many_clients_at_once(start):
     async with start("p0", "p1", "d0", "d1", "d2") as router:
         limits = httpx.Limits(max_connections=None)

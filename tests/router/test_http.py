@@ -167,6 +167,7 @@ async def test_connection_close_is_honoured(start):
         writer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_half_closed_client_gets_its_answer(start, stream):
     async with start("p0", "d0") as router:
@@ -196,6 +197,7 @@ async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, s
         await until(router.idle, "the lease to return")
 
 
+@pytest.mark.slow
 async def test_slow_and_idle_clients_are_closed(start, monkeypatch):
     from eldr_router.net import inbound
 
@@ -235,6 +237,7 @@ async def test_a_half_closed_client_gets_all_the_answers_of_its_pipeline(start):
         await until(lambda: not router.app.clients.connections, "nobody to be left")
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_behind_a_long_pipeline_is_noticed(start):
     """Where reading is paused, the transport sees neither its end nor its reset."""
     async with start("p0", "d0") as router:
@@ -250,6 +253,7 @@ async def test_a_client_that_leaves_behind_a_long_pipeline_is_noticed(start):
         await until(lambda: router["d0"].hanging == 0, "the engine to be told")
 
 
+@pytest.mark.slow
 async def test_a_drain_waits_for_answers_that_have_not_gone_out(start):
     size = 12 << 20  # more than sockets hold
 

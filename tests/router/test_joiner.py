@@ -20,6 +20,7 @@ async def records(router):
     return found
 
 
+@pytest.mark.slow
 async def test_sampled_requests_are_logged_with_their_activations(start, tmp_path):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}, model="m") as router:
         router["p0"].eldr = signature(1, 2, 3, 4, 0, 0, 0, 10)
@@ -49,6 +50,7 @@ async def test_sampled_requests_are_logged_with_their_activations(start, tmp_pat
         )
 
 
+@pytest.mark.slow
 async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp_path):
     settings = {"log_dir": tmp_path / "log", "join_seconds": 1000.0}
     async with start("p0", "d0", settings=settings) as router:
@@ -62,6 +64,7 @@ async def test_an_answer_of_one_token_is_joined_with_its_empty_record(start, tmp
         assert (record.decode_tokens, record.decode_exact) == (0, True)
 
 
+@pytest.mark.slow
 async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_its_first_one(start, tmp_path):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log"}) as router:
         router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)
@@ -77,6 +80,7 @@ async def test_activations_of_a_decode_engine_that_was_restarted_are_read_from_i
             await until(lambda n=n: router.counter("log_records", decode="joined") == n + 1, "the record")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("supported", [True, False])
 async def test_a_record_is_written_though_activations_never_come(start, tmp_path, supported):
     settings = {"log_dir": tmp_path / "log", "join_seconds": 0.1}
@@ -90,6 +94,7 @@ async def test_a_record_is_written_though_activations_never_come(start, tmp_path
         assert router.counter("log_records", decode="missing") == 1
 
 
+@pytest.mark.slow
 async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, monkeypatch):
     from eldr_router.ops import joiner
 
@@ -107,6 +112,7 @@ async def test_pending_records_are_bounded_and_survive_the_end(start, tmp_path, 
     assert len(list(read(tmp_path / "log"))) == 8
 
 
+@pytest.mark.slow
 async def test_the_sample_rate_is_honoured(start, tmp_path):
     async with start(
         "p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}, sample_rate=0.5
@@ -121,6 +127,7 @@ async def test_the_sample_rate_is_honoured(start, tmp_path):
         assert {record.request_id for record in await records(router)} == expected
 
 
+@pytest.mark.slow
 async def test_a_log_that_cannot_be_written_costs_no_request(start, tmp_path, monkeypatch, caplog):
     async with start("p0", "d0", settings={"log_dir": tmp_path / "log", "join_seconds": 0.0}) as router:
         router["p0"].eldr = signature(1, 0, 0, 0, 0, 0, 0, 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -41,6 +42,41 @@ def quick(monkeypatch) -> None:
     monkeypatch.setattr(follow, "_GOOD_SECONDS", 0.3)
 
 
+class Waits:
+    """Pauses that followers ask for, each follower's own; none takes its time."""
+
+    def __init__(self) -> None:
+        self._asked: defaultdict[object, list[float]] = defaultdict(list)
+
+    async def sleep(self, seconds: float) -> None:
+        self._asked[asyncio.current_task()].append(seconds)
+        await asyncio.sleep(0.01)
+
+    @property
+    def each(self) -> list[list[float]]:
+        return list(self._asked.values())
+
+    async def until(self, followers: int, tries: int) -> None:
+        def tried() -> bool:
+            return sum(len(asked) >= tries for asked in self.each) >= followers
+
+        await until(tried, f"{tries} tries of {followers}")
+
+
+@pytest.fixture
+def waits(monkeypatch) -> Waits:
+    made = Waits()
+    loop = asyncio.get_running_loop
+    monkeypatch.setattr(follow, "asyncio", SimpleNamespace(sleep=made.sleep, get_running_loop=loop))
+    return made
+
+
+def double(asked: list[float], first: float) -> bool:
+    """Whether each pause is twice as long as the one before, but for chance, up to the longest."""
+    wanted = [min(follow._MOST_SECONDS, first * 2.0**n) for n in range(len(asked))]
+    return all(most / 2 <= found <= most for found, most in zip(asked, wanted, strict=True))
+
+
 @contextlib.asynccontextmanager
 async def following(api: FakeApi, tmp_path, configuration: Configuration | None = None) -> AsyncIterator[App]:
     client = ApiClient(configuration or Configuration(host=api.url))
@@ -71,32 +107,29 @@ def told(caplog) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [403, 429, 500])
-async def test_a_refused_watch_is_asked_for_less_and_less(api, tmp_path, caplog, code):
+async def test_a_refused_watch_is_asked_for_less_and_less(api, tmp_path, caplog, waits, code):
     async def refuse(what: str, request: web.Request) -> web.Response | None:
         return status(code, "not now") if what.startswith("watch") else None
 
     api.hook = refuse
     async with following(api, tmp_path) as app:
-        await asyncio.sleep(4)
+        await waits.until(2, tries=8)
         assert names(app) == ["x-decode-0"], "what was listed is in effect"
         assert str(code) in app.control.problem
-        for what in ("list pods", f"get {ROUTING}", "watch pods", "watch configmaps"):
-            assert api.seen[what] <= 7, f"{what}: {api.seen[what]} in 4 s"
-        assert api.seen["watch pods"] >= 3
+        assert all(double(asked, follow._FIRST_SECONDS) for asked in waits.each), waits.each
         assert len(told(caplog)) <= 2, "a line per change, not per try"
         api.hook = None
         await until(lambda: app.control.problem is None, "the watch to be tried again")
 
 
-async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog):
+async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog, waits):
     async def end(what: str, request: web.Request) -> web.StreamResponse | None:
         return await api.watch(request, seconds=0) if what.startswith("watch") else None
 
     api.hook = end
     async with following(api, tmp_path) as app:
-        await asyncio.sleep(4)
-        for what in ("watch pods", "watch configmaps"):
-            assert 3 <= api.seen[what] <= 7, f"{what}: {api.seen[what]} in 4 s"
+        await waits.until(2, tries=8)
+        assert all(double(asked, follow._FIRST_SECONDS) for asked in waits.each), waits.each
         assert "ends" in app.control.problem, "somebody should know why changes arrive late"
         assert len(told(caplog)) <= 2
         await api.pod("x-decode-1", "decode", "127.30.0.2", 1)
@@ -108,38 +141,38 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "t
 
 @pytest.mark.parametrize("as_event", [False, True])
 async def test_a_watch_that_is_too_old_lists_again_at_once_but_does_not_spin(
-    api, tmp_path, caplog, monkeypatch, as_event
+    api, tmp_path, caplog, waits, as_event
 ):
-    monkeypatch.setattr(follow, "_FIRST_SECONDS", 2.0)
-
-    lists: list[tuple[float, str | None]] = []
+    problems: list[str | None] = []
 
     async def gone(what: str, request: web.Request) -> web.StreamResponse | None:
         if not what.startswith("watch"):
             if what == "list pods":
-                lists.append((time.monotonic(), app.control.problem))
+                problems.append(app.control.problem)
             return None
         return await api.watch(request, seconds=0, last=GONE) if as_event else status(410, "too old")
 
     api.hook = gone
     async with following(api, tmp_path) as app:
-        await asyncio.sleep(5)
-        assert lists[1][0] - lists[0][0] < 0.95, "at once, not after a second or more"
-        assert "pods" not in (lists[1][1] or ""), "that is ordinary"
-        assert 3 <= api.seen["list pods"] <= 6, f"{api.seen['list pods']} in 5 s"
+        await waits.until(2, tries=6)
+        for at_once, *later in waits.each:
+            assert at_once == 0.0
+            assert double(later, 2 * follow._FIRST_SECONDS), later
+        assert "pods" not in (problems[1] or ""), "that is ordinary"
         assert "410" in app.control.problem, "for ever is not"
         assert len(told(caplog)) <= 2
 
 
-async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path):
+async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path, waits):
     async def busy(what: str, request: web.Request) -> web.Response | None:
         return status(429, "too many requests", retry_after=6) if what == "list pods" else None
 
     api.hook = busy
     async with following(api, tmp_path) as app:
         await until(lambda: "429" in (app.control.problem or ""), "the refusal")
-        await asyncio.sleep(2.5)
-        assert api.seen["list pods"] == 1
+        await waits.until(1, tries=3)
+        (asked,) = waits.each
+        assert asked[:3] == [6.0, 6.0, 6.0]
         api.hook = None
         await until(lambda: names(app) == ["x-decode-0"], "the pods after all")
 

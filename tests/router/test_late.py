@@ -46,6 +46,7 @@ def at_once(seconds):
     return behaviour
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize(
     ("late", "fields"),
@@ -71,6 +72,7 @@ async def test_what_arrives_after_the_lease_is_thrown_away(start, late, fields):
         assert router.counter("retries", leg="decode", cause="expired") == late_ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"stream": True}, {}, {"max_tokens": 4000}])
 async def test_nobody_waits_for_an_engine_beyond_the_lease(start, fields):
     async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
@@ -82,6 +84,7 @@ async def test_nobody_waits_for_an_engine_beyond_the_lease(start, fields):
         assert router.counter("expired_results") == 2
 
 
+@pytest.mark.slow
 async def test_a_long_whole_answer_is_streamed_by_the_engine_and_may_outlast_the_lease(start):
     async with start("p0", "d0", lease_seconds=LEASE) as router:
 
@@ -105,6 +108,7 @@ async def test_a_long_whole_answer_is_streamed_by_the_engine_and_may_outlast_the
         assert router.counter("expired_results") == 0
 
 
+@pytest.mark.slow
 async def test_a_whole_answer_that_outlasts_the_lease_again_and_again_ends_without_a_pull(start):
     """What cannot be streamed for the client is in the end computed by the decode engine alone, which takes its time."""
     async with start("p0", "d0", lease_seconds=LEASE) as router:
@@ -162,6 +166,7 @@ async def test_after_a_stall_a_prefill_answer_counts_from_before_it(start):
         assert "old" not in router["d0"].blocks
 
 
+@pytest.mark.slow
 async def test_a_prefill_engine_that_stood_still_before_it_answered_hands_nothing_over(start):
     """Its lease began before, and nobody can tell when."""
     async with start("p0", "d0", lease_seconds=LEASE) as router:
@@ -176,6 +181,7 @@ async def test_a_prefill_engine_that_stood_still_before_it_answered_hands_nothin
         assert "old" not in router["d0"].blocks
 
 
+@pytest.mark.slow
 async def test_where_prefill_takes_longer_than_its_lease_a_decode_engine_does_it_all(start):
     async with start("p0", "d0", "d1", lease_seconds=LEASE) as router:
 

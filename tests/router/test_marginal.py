@@ -105,6 +105,7 @@ async def test_requests_without_a_signature_count_as_the_mean(start):
         assert router.counter("placements", policy="MarginalUnion", reason="whole") == 1
 
 
+@pytest.mark.slow
 async def test_a_policy_may_be_changed_while_requests_run(start):
     async with start("p0", "d0", "d1", policy="JSQ") as router:
         async with held(router, "ab"):
@@ -131,6 +132,7 @@ async def test_engines_that_serve_another_model_are_noticed(start):
         assert active(router) == [0.0, 0.0]
 
 
+@pytest.mark.slow
 async def test_a_request_of_the_policy_before_begins_nothing(start):
     async with start("p0", "d0", "d1", **POLICY) as router:
         release = asyncio.Event()
@@ -188,6 +190,7 @@ async def test_a_dry_run_begins_nothing(start):
         assert router.app.services.placer.locality.unions.shape[:3] == (2, 4, 2)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_goes_is_forgotten(start):
     async with start("p0", "d0", "d1", **POLICY) as router:
         router["p0"].eldr = KINDS["a"]
@@ -199,6 +202,7 @@ async def test_an_engine_that_goes_is_forgotten(start):
         router.engines["d1"] = gone
 
 
+@pytest.mark.slow
 async def test_settings_are_checked(start):
     async with start("p0", "d0", **POLICY) as router:
         for wrong, message in (

@@ -23,6 +23,7 @@ def upload(length):
     return b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % length
 
 
+@pytest.mark.slow
 async def test_a_pipeline_is_answered_only_as_fast_as_it_is_read(start):
     count = 60_000
     async with start("p0", "d0") as router:

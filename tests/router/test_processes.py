@@ -23,6 +23,8 @@ from eldr_kube.ports import free_ports
 from tests.support.processes import ELDR, Server, engine, wait_for
 from tests.support.router import AUTH, Router, router
 
+pytestmark = pytest.mark.process
+
 FAST = ("--speed", "0.05")
 
 
@@ -76,6 +78,7 @@ class Traffic:
         self._pool.shutdown()
 
 
+@pytest.mark.slow
 def test_right_text_streamed_whole_and_logged(two, tmp_path):
     with router(tmp_path, urls(two)) as r:
         for i in range(6):
@@ -99,6 +102,7 @@ def test_right_text_streamed_whole_and_logged(two, tmp_path):
         assert r.in_flight() == 0
 
 
+@pytest.mark.slow
 def test_a_decode_engine_killed_during_traffic(two, tmp_path):
     with router(tmp_path, urls(two)) as r:
         traffic = Traffic([r])
@@ -114,6 +118,7 @@ def test_a_decode_engine_killed_during_traffic(two, tmp_path):
         assert decode["d1"]
 
 
+@pytest.mark.slow
 def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
     """The blocks are gone: only a second prefill gives right tokens."""
     never, soon = (
@@ -142,6 +147,7 @@ def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
             assert metric(p, "vllm:request_success_total") == 3, "the prompt was prefilled again"
 
 
+@pytest.mark.slow
 def test_a_chat_whose_pull_fails_never_shows_it(tmp_path):
     """The engine names the role of a streamed chat before its error; the client sees one answer, not the start of two."""
     with (
@@ -165,6 +171,7 @@ def test_a_chat_whose_pull_fails_never_shows_it(tmp_path):
         assert r.counter("retries", leg="decode", cause="error_event") == 1
 
 
+@pytest.mark.slow
 def test_a_prefill_engine_killed_during_traffic(tmp_path):
     with (
         engine("prefill", *FAST) as p0,
@@ -183,6 +190,7 @@ def test_a_prefill_engine_killed_during_traffic(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_two_routers_one_killed(two, tmp_path):
     with contextlib.ExitStack() as stack:
         ports = free_ports(2)
@@ -210,6 +218,7 @@ def test_two_routers_one_killed(two, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_sigterm_finishes_streams_and_exits_0(tmp_path):
     with (
         engine("prefill", *FAST) as p,
@@ -228,6 +237,7 @@ def test_sigterm_finishes_streams_and_exits_0(tmp_path):
         assert r.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_ends_it_at_once(tmp_path):
     with (
         engine("prefill", *FAST) as p,
@@ -244,6 +254,7 @@ def test_a_second_sigterm_ends_it_at_once(tmp_path):
         assert answer.result(30)[0] == "cut"
 
 
+@pytest.mark.slow
 def test_short_leases_never_give_wrong_text(two, tmp_path):
     """With leases that hardly suffice the router may refuse, but must not decode from expired blocks.
 
@@ -259,6 +270,7 @@ def test_short_leases_never_give_wrong_text(two, tmp_path):
         assert not traffic.wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -277,6 +289,7 @@ def test_settings_that_cannot_work(arguments, message):
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(tmp_path):
     with engine("decode", *FAST) as d:
         port = d.url.rsplit(":", 1)[1]

@@ -27,6 +27,7 @@ async def test_an_absolute_target_is_served(start):
             writer.close()
 
 
+@pytest.mark.slow
 async def test_a_long_pipeline_of_upgrades_is_served(start):
     upgrade = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     async with start("p0", "d0") as router:
@@ -40,6 +41,7 @@ async def test_a_long_pipeline_of_upgrades_is_served(start):
         writer.close()
 
 
+@pytest.mark.slow
 async def test_an_upload_in_progress_is_served_while_the_router_drains(start):
     async with start("p0", "d0", settings={"drain_seconds": 30.0}) as router:
         data = post()

@@ -21,12 +21,29 @@ DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error": {}}\n\n'
 
 
+SHORT_SEED, SHORT_SECONDS = 1379, 16.0
+"""A seed whose short plan holds every kind of disturbance."""
+
+
+def soaked(folder, seed, seconds):
+    report = run(Round(folder=folder, seed=seed, seconds=seconds))
+    shown = "\n\n".join(str(fault) for fault in report.faults)
+    assert not report.faults, f"logs in {folder}\n\n{shown}\n\n{table(report)}"
+
+
+@pytest.mark.process
 @pytest.mark.timeout(600)
 def test_soak(tmp_path):
-    """A minute of everything at once: no wrong text, no lost request, no silent cut, nothing left behind."""
-    report = run(Round(folder=tmp_path, seed=random.SystemRandom().randrange(1 << 32), seconds=60.0))
-    shown = "\n\n".join(str(fault) for fault in report.faults)
-    assert not report.faults, f"logs in {tmp_path}\n\n{shown}\n\n{table(report)}"
+    """Everything at once, each kind once: no wrong text, no lost request, no silent cut, nothing left behind."""
+    soaked(tmp_path, SHORT_SEED, SHORT_SECONDS)
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_minute_of_soak(tmp_path):
+    """The same, whatever the order, and long enough for memory that grows to show."""
+    soaked(tmp_path, random.SystemRandom().randrange(1 << 32), 60.0)
 
 
 def event(said):
@@ -115,6 +132,12 @@ def test_a_wide_request_may_be_refused_where_routers_share():
     wide = failed(429, Ask("b", prompts=("x",) * 189))
     assert not judge(wide, [], share=128).problem
     assert judge(wide, [], share=256).problem
+
+
+def test_the_short_plan_holds_every_kind():
+    rng = random.Random(f"{SHORT_SEED} plan")  # as a round draws it
+    drawn = disturbances(rng, SHORT_SECONDS, ["p0", "p1"], ["d0", "d1", "d2", "d3"])
+    assert {d.kind for d in drawn} == {"kill", "stop", "freeze", "late"}
 
 
 def test_a_minute_holds_every_kind_and_the_same_seed_the_same_minute():

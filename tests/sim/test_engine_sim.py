@@ -23,6 +23,8 @@ from eldr.sim import text, traces
 from eldr.wire import decode_counts
 from tests.support.processes import ELDR, engine, wait_for
 
+pytestmark = pytest.mark.process
+
 FAST = ("--speed", "0.05")
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
@@ -50,6 +52,7 @@ def metric(url: str, name: str) -> float:
     return sum(s.value for f in families for s in f.samples if s.name == name)
 
 
+@pytest.mark.slow
 def test_two_phases_give_the_text_of_a_plain_server(pair):
     p, d = pair
     params = prefill(p, "hello")
@@ -72,6 +75,7 @@ def test_a_second_pull_is_wrong_without_an_error(pair):
     assert second.json()["choices"][0]["text"] != text.completion("hello", 8)
 
 
+@pytest.mark.slow
 def test_a_late_pull_is_wrong_and_counted(pair):
     p, d = pair
     before = metric(p, "vllm:nixl_num_kv_expired_reqs_total")
@@ -88,6 +92,7 @@ def late_pulls(url: str) -> dict[str, float]:
     return {s.labels["outcome"]: s.value for s in samples}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expired", [False, True])
 def test_after_its_deadline_nothing_is_pulled_and_the_text_is_right(pair, expired):
     p, d = pair
@@ -107,6 +112,7 @@ def test_a_late_pull_from_an_engine_that_is_gone_is_right_and_does_not_wait(pair
     assert decode(d, "gone", params).json()["choices"][0]["text"] == text.completion("gone", 8)
 
 
+@pytest.mark.slow
 def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
     p, _ = pair
     params = prefill(p, "unheeded") | {PULL_BEFORE_KEY: time.time() - 1, "remote_request_id": "overwritten"}
@@ -116,6 +122,7 @@ def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
         assert metric(d.url, "eldr_engine_late_pulls_total") == 0
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_deadline_is_a_failed_pull():
     with engine("prefill", *FAST, "--lease-seconds", "60") as p, engine("decode", *FAST) as d:
         before = late_pulls(d.url)
@@ -187,6 +194,7 @@ def test_prompt_lists_and_n_give_one_choice_each(pair):
     assert [c["text"] for c in answer["choices"]] == [text.completion(x, 8) for x in ("a", "a", "b", "b")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "word"),
     [
@@ -207,6 +215,7 @@ def test_bad_requests_are_refused_as_vllm_does(pair, body, status, word):
     assert word in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_surface(pair):
     for url in pair:
         assert httpx.get(f"{url}/health").status_code == 200
@@ -217,6 +226,7 @@ def test_surface(pair):
         assert httpx.get(f"{url}/eldr/v1/activations?limit=0").status_code == 400
 
 
+@pytest.mark.slow
 def test_decode_activations_are_served_once_finished(pair):
     p, d = pair
     params = prefill(p, "act")
@@ -230,6 +240,7 @@ def test_decode_activations_are_served_once_finished(pair):
     assert (decode_counts(record).counts == captured.decode_counts(captured.record_of("act"), 8)).all()
 
 
+@pytest.mark.slow
 def test_client_disconnect_frees_the_batch(pair):
     _, d = pair
     for stream in (True, False):
@@ -247,6 +258,7 @@ def test_client_disconnect_frees_the_batch(pair):
         )
 
 
+@pytest.mark.slow
 def test_step_telemetry_counts_the_union(pair):
     _, d = pair
     before = {
@@ -263,6 +275,7 @@ def test_step_telemetry_counts_the_union(pair):
     )
 
 
+@pytest.mark.slow
 def test_requests_wait_for_kv_space_and_for_seats():
     with engine("decode", "--speed", "0.02", "--kv-blocks", "600", "--max-num-seqs", "2") as d:
         with concurrent.futures.ThreadPoolExecutor(6) as threads:
@@ -283,6 +296,7 @@ def refusal(url: str) -> dict | None:
     return answer.json() if answer.status_code == 500 else None
 
 
+@pytest.mark.slow
 def test_sigterm_drains_within_the_shutdown_timeout():
     with engine("decode", "--shutdown-timeout", "60", "--speed", "10") as d:
         body = {"model": "m", "prompt": "x", "max_tokens": 60, "stream": True}
@@ -298,6 +312,7 @@ def test_sigterm_drains_within_the_shutdown_timeout():
         assert d.process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_impossible_capacity_is_refused_at_start():
     arguments = [ELDR, "engine-sim", "--role", "decode", "--kv-blocks", "2"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)

@@ -21,6 +21,8 @@ from tests.support.processes import START_SECONDS, wait_for
 from tests.support.records import make_record
 from tests.support.router import TOKEN, Router
 
+pytestmark = pytest.mark.process
+
 NAMESPACE = "/api/v1/namespaces/team"
 DEPLOYMENT = {
     "metadata": {"name": "demo"},
@@ -31,7 +33,7 @@ DEPLOYMENT = {
         "router": {"policy": "ELDR", "tau": "0.2"},
     },
 }
-QUICK = ["--seconds", "6", "--warmup", "3", "--seeds", "2", "--jobs", "1"]
+QUICK = ["--seconds", "6", "--seeds", "2", "--jobs", "1"]
 
 
 class ApiServer:
@@ -136,6 +138,7 @@ def run(*arguments: str):
     return CliRunner().invoke(main, ["simulate", *arguments])
 
 
+@pytest.mark.slow
 def test_a_deployments_logs_are_read_through_the_api_server(api):
     done = run("--from-cluster", "demo", *QUICK, "--law", "5,100,20", "--json", "-")
     assert done.exit_code == 0, done.output
@@ -186,7 +189,7 @@ def test_what_is_told_wins(api):
         "team",
         "--engines",
         "2",
-        "--batch",
+        "--rate",
         "5",
         "--policies",
         "RoundRobin",
@@ -195,10 +198,11 @@ def test_what_is_told_wins(api):
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert [policy["policy"] for policy in report["settings"][0]["policies"]] == ["JSQ", "RoundRobin"]
-    assert (report["settings"][0]["engines"], report["settings"][0]["batch"]) == (2, 5)
+    assert (report["settings"][0]["engines"], report["settings"][0]["rate"]) == (2, 5)
     assert any("give your accelerator's with --law" in note for note in report["notes"])
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said(api, monkeypatch, tmp_path):
     def fails(*arguments: str, status: int = 1) -> str:
         done = run(*arguments)

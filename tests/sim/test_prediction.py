@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from eldr import centroids
 from eldr.cli import main
-from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.centroids import fitted, similarities
@@ -33,7 +33,7 @@ from eldr_demo.telemetry import Sampler
 from tests.support.processes import engine, wait_for
 from tests.support.router import Router, router
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.process]
 
 KINDS = ("fr", "ru", "manual", "legal")
 POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=0.23"}
@@ -44,6 +44,24 @@ BUSY = 1.1  # times the law, 1.00 where nothing else runs: on a machine that is 
 ARRIVALS = 6  # seed of a draw that is even throughout, so that its rate says how many are there
 LAW = scaled(QWEN3_30B_MI300X.for_experts(64), SPEED)
 CLEAR = 0.07  # times that differ by less have no order: each is the mean of one window of seconds, a draw by itself
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is served, for how many seconds each; a phase whose steps took ``busy`` times what the law says is served again.
+
+    Where ``slower`` is 4, engines take four times as long, and requests come as much more seldom.
+    """
+
+    policies: Sequence[str] = tuple(POLICIES)
+    slower: float = 1.0
+    settle: float = SETTLE
+    measure: float = MEASURE
+    busy: float = BUSY
+
+    @property
+    def law(self) -> StepTime:
+        return scaled(LAW, self.slower)
 
 
 @dataclass(frozen=True)
@@ -78,32 +96,36 @@ def source() -> Captured:
 @pytest.fixture(scope="module")
 def live(source: Captured, tmp_path_factory: pytest.TempPathFactory) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    folder = tmp_path_factory.mktemp("live")
+    found = served(source, tmp_path_factory.mktemp("live"), Plan())
+    if found.phases.keys() != POLICIES.keys():
+        pytest.skip("other programs keep this machine too busy to measure anything")
+    return found
+
+
+def served(source: Captured, folder: Path, plan: Plan) -> Live:
     found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
     (folder / "set.eldr").write_bytes(centroids.dump(found))
     with contextlib.ExitStack() as stack:
-        speed = ("--speed", str(SPEED))
+        speed = ("--speed", str(SPEED * plan.slower))
         engines = {f"p{n}": stack.enter_context(engine("prefill", *speed)).url for n in range(2)}
         engines |= {f"d{n}": stack.enter_context(engine("decode", *speed)).url for n in range(N_ENGINES)}
         options = ("--centroids", str(folder / "set.eldr"))
         process = stack.enter_context(router(folder, engines, *options, policy="JSQ", sample_rate=1.0))
-        phases = asyncio.run(serve(process, engines))
-    if phases.keys() != POLICIES.keys():
-        pytest.skip("other programs keep this machine too busy to measure anything")
+        phases = asyncio.run(serve(process, engines, plan))
     return Live(phases, found, folder / "log")
 
 
-async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]:
+async def serve(process: Router, engines: Mapping[str, str], plan: Plan) -> dict[str, Phase]:
     records = traces.load().split(KINDS)[1]
     spans: dict[str, Span] = {}
-    async with traffic(process, engines) as (load, sampler):
-        for policy in POLICIES:
+    async with traffic(process, engines, RATE / plan.slower) as (load, sampler):
+        for policy in plan.policies:
             process.configure(engines, policy=policy)
             await asyncio.to_thread(wait_for, lambda p=policy: process.state()["policy"] == p, policy)
             for attempt in range(5):
                 load.switch(demo.Workload(f"{policy} {attempt}", replay(records), logged=True))
-                span = await measured(sampler, f"{policy} {attempt}")
-                if span.slowness < BUSY:
+                span = await measured(sampler, f"{policy} {attempt}", plan)
+                if span.slowness < plan.busy:
                     spans[policy] = span
                     break
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []
@@ -113,8 +135,10 @@ async def serve(process: Router, engines: Mapping[str, str]) -> dict[str, Phase]
 
 
 @contextlib.asynccontextmanager
-async def traffic(process: Router, engines: Mapping[str, str]) -> AsyncIterator[tuple[demo.Load, Sampler]]:
-    load = demo.Load(lambda: [process.url], "m", Poisson(RATE, seed=ARRIVALS), TOKENS)
+async def traffic(
+    process: Router, engines: Mapping[str, str], rate: float
+) -> AsyncIterator[tuple[demo.Load, Sampler]]:
+    load = demo.Load(lambda: [process.url], "m", Poisson(rate, seed=ARRIVALS), TOKENS)
     sampler = Sampler(lambda: [url for name, url in engines.items() if name[0] == "d"])
     load.switch(demo.Workload("before", replay(traces.load().split(KINDS)[1]), logged=True))
     stop = asyncio.Event()
@@ -137,17 +161,17 @@ class Span(NamedTuple):
     slowness: float
 
 
-async def measured(sampler: Sampler, name: str) -> Span:
+async def measured(sampler: Sampler, name: str, plan: Plan) -> Span:
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(SETTLE)
+    await asyncio.sleep(plan.settle)
     begun = loop.time()
-    await asyncio.sleep(MEASURE)
+    await asyncio.sleep(plan.measure)
     ended = loop.time()
     inside = [sample for sample in sampler.samples if begun <= sample[0] <= ended]
     (first, before), (last, after) = inside[0], inside[-1]
     seen = after - before
     # engines are never idle at this rate
-    slowness = N_ENGINES * (last - first) / (seen.steps * LAW.seconds(seen.batch, seen.active_experts))
+    slowness = N_ENGINES * (last - first) / (seen.steps * plan.law.seconds(seen.batch, seen.active_experts))
     return Span(name, begun, ended, seen.experts_per_token, slowness)
 
 
@@ -163,7 +187,7 @@ def phase_of(span: Span, outcomes: Sequence[demo.Outcome]) -> Phase:
     )
 
 
-def again(source: Captured, live: Live, policy: str) -> Measures:
+def again(source: Captured, live: Live, policy: str, slower: float = 1.0) -> Measures:
     """Simulate a phase: the same requests at the same times, every step as it was."""
     phase, contender = live.phases[policy], parse_contender(POLICIES[policy])
     requests, captured = source.traffic(0).requests, source.traces
@@ -172,12 +196,12 @@ def again(source: Captured, live: Live, policy: str) -> Measures:
     drawn = np.array([int(rng.choice(records)) for _ in phase.arrival])
     record = np.array([np.flatnonzero(records == number)[0] for number in drawn])
     # of the simulated prefill engines, hardly one of which ever has a queue
-    ready = phase.arrival + SPEED * (0.005 + 2e-5 * requests.prompt_tokens[record])
+    ready = phase.arrival + SPEED * slower * (0.005 + 2e-5 * requests.prompt_tokens[record])
     order = np.argsort(ready, kind="stable")
     tokens = np.full(len(record), TOKENS)
     workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
     return simulate(
-        Pool((scaled(LAW, phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        Pool((scaled(LAW, slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
         requests,
         workload,
         phase.window,
@@ -195,6 +219,8 @@ def same_order(live: Live, simulated: Mapping[str, float]) -> None:
                 assert live.phases[one].tpot < live.phases[other].tpot, f"{one} is faster than {other}"
 
 
+@pytest.mark.long
+@pytest.mark.alone
 def test_the_same_trace_uses_the_same_experts(source, live):
     found = {policy: again(source, live, policy) for policy in POLICIES}
     active = {policy: measures.active_per_token for policy, measures in found.items()}
@@ -223,8 +249,19 @@ def predicted(live: Live, policy: str) -> Mapping[str, float]:
     return setting["policies"][-1]
 
 
+@pytest.mark.long
+@pytest.mark.alone
 def test_the_routers_log_predicts_what_policies_do(live):
     found = {policy: predicted(live, policy) for policy in POLICIES}
     active = {policy: row["active_per_token"] for policy, row in found.items()}
     assert active == pytest.approx({policy: phase.active for policy, phase in live.phases.items()}, rel=0.05)
     same_order(live, {policy: row["tpot_mean"] for policy, row in found.items()})
+
+
+def test_engines_that_take_their_time_use_the_experts_that_a_simulation_says(source, tmp_path):
+    """Steps so long that a busy machine keeps up with them."""
+    policy, slower = "MarginalUnion", 4.0
+    plan = Plan((policy,), slower, settle=4 * SETTLE, measure=2 * MEASURE, busy=np.inf)
+    live = served(source, tmp_path, plan)
+    found = again(source, live, policy, slower).active_per_token
+    assert found == pytest.approx(live.phases[policy].active, rel=0.1), live.phases[policy].slowness

@@ -24,18 +24,24 @@ def wait_for(
     what: str,
     seconds: float = 60.0,
     show: Callable[[], object] | None = None,
-    every: float = 0.02,
+    every: float = 0.25,
 ) -> T:
-    """Poll until the condition is true; fail with `what`, and with what `show` returns, when it never is."""
-    end = time.monotonic() + seconds
+    """Poll until the condition is true; fail with `what`, and with what `show` returns, when it never is.
+
+    Looks come at once, then after a tenth of the time that has passed, at most `every` seconds: a look may cost as much as what
+    it waits for.
+    """
+    began = time.monotonic()
+    end = began + seconds
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end:
             seen = f"; last seen: {show()}" if show else ""
             raise AssertionError(f"timed out after {seconds:.0f} s waiting for {what}{seen}")
-        time.sleep(every)
+        time.sleep(min(every, max(0.02, (now - began) / 10)))
 
 
 class Server:

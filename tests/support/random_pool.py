@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,6 +38,11 @@ class Pool:
     def looks(self, traces: Traces, seconds: float, rng: np.random.Generator) -> Iterator[Saving | None]:
         """Yield what is measured once a minute; of every second one step is drawn."""
         savings, shape = Savings(), (self.engines, self.batch)
+        counted = functools.cache(
+            lambda record: ExpertCounts(
+                traces.decode_counts(record, self.tokens), traces.top_k, self.tokens, True
+            )
+        )
         records = rng.integers(0, len(traces), shape)
         left = rng.exponential(self.tokens * STEP_SECONDS, shape)
         active, steps = np.zeros(self.engines), np.zeros((self.engines, len(BATCH_BUCKETS)))
@@ -50,7 +56,8 @@ class Pool:
             steps[:, bucket] += each
             left -= 1.0
             for at in np.argwhere(left <= 0.0):
-                self._finish(savings, traces, int(records[tuple(at)]), second, rng)
+                if rng.random() < self.logged:
+                    savings.finished(counted(int(records[tuple(at)])), second)
                 records[tuple(at)] = rng.integers(0, len(traces))
                 left[tuple(at)] = rng.exponential(self.tokens * STEP_SECONDS)
             if second % ASKED_SECONDS == 0:
@@ -64,13 +71,6 @@ class Pool:
     def told(self) -> str:
         """Return it in words."""
         return f"{self.engines} x {self.batch}, {self.tokens} tokens, {self.logged:.1%} logged"
-
-    def _finish(
-        self, savings: Savings, traces: Traces, record: int, now: float, rng: np.random.Generator
-    ) -> None:
-        if rng.random() < self.logged:
-            counts = traces.decode_counts(record, self.tokens)
-            savings.finished(ExpertCounts(counts, traces.top_k, self.tokens, True), now)
 
 
 POOLS = (

@@ -68,6 +68,7 @@ def headers(draw: st.DrawFn) -> dict[str, object]:
     return header
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(header=headers())
 def test_signed_headers_of_any_values(header):
@@ -88,6 +89,7 @@ def test_signed_headers_with_a_flipped_byte(at, flip):
     taken(signed(bytes(header)))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_signed_numbers_of_any_bits(data):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -12,6 +14,7 @@ def test_source_folders_are_not_packages() -> None:
         assert not (ROOT / folder / "__init__.py").exists(), f"{folder}/__init__.py must not exist"
 
 
+@pytest.mark.process
 def test_a_fresh_interpreter_imports_the_standard_operator() -> None:
     code = "import operator, sysconfig; print(operator.__file__.startswith(sysconfig.get_path('stdlib')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -117,6 +117,8 @@ def test_a_kill_at_any_byte_loses_only_the_torn_record(tmp_path_factory, cut):
         p.unlink()
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_kill_minus_nine_while_appending(tmp_path):
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"

@@ -34,6 +34,7 @@ def test_base64_is_read_as_the_standard_library_reads_it_or_refused(text):
     assert got == base64.b64decode(text, validate=True)
 
 
+@pytest.mark.process
 def test_engines_encode_without_the_dependencies():
     """The plug-in is copied into engine images alone."""
     code = (
@@ -69,6 +70,7 @@ def test_broken_objects_are_refused_with_the_field(fields, reason):
         decode_counts(value(**fields))
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

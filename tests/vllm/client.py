@@ -15,10 +15,11 @@ SECONDS = 240.0
 
 @dataclass
 class Answer:
-    """``outcome`` is ok, error (an error event), cut, or a status."""
+    """``outcome`` is ok, error (an error event), cut, or a status; ``prompt`` holds token ids of answers that are not streamed."""
 
     outcome: str
     ids: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
     text: str = ""
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -35,8 +36,10 @@ def ask(url: str, case: Case, *, stream: bool, **fields: Any) -> Answer:
             elif stream:
                 _read_events(got, answer)
             else:
-                (choice,) = json.loads(got.read())["choices"]
+                whole = json.loads(got.read())
+                (choice,) = whole["choices"]
                 answer.ids, answer.text = choice["token_ids"], _text(case, choice)
+                answer.prompt = whole.get("prompt_token_ids") or choice.get("prompt_token_ids") or []
                 answer.outcome = "ok"
     except httpx.TransportError as error:
         answer.outcome, answer.text = "cut", repr(error)

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from eldr.engine.install import copy
+from eldr_tiny_moe.client import ReferenceClient
 from tests.support.router import Router, router
 from tests.vllm.client import Answer, ask
+from tests.vllm.comparison import clear
 from tests.vllm.engines import NAME, Engine, Setup, wait_for
 from tests.vllm.fleet import Fleet
 from tests.vllm.prompts import ALL, FRESH, Case
@@ -62,7 +64,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, plugin: Path) -> Iterator[Fl
 
 
 @pytest.fixture(scope="session")
-def expected(fleet: Fleet) -> dict[str, list[int]]:
+def reference(environment: Path) -> Iterator[ReferenceClient]:
+    """The trained model as transformers computes it."""
+    with ReferenceClient(environment) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def expected(fleet: Fleet, reference: ReferenceClient) -> dict[str, list[int]]:
     """The token ids that an engine without any transfer gives, by the case's name."""
     (plain,) = fleet.up("plain")
     answers = {}
@@ -70,6 +79,7 @@ def expected(fleet: Fleet) -> dict[str, list[int]]:
         answer = ask(plain.url, case, stream=False)
         assert answer.outcome == "ok", (case.name, answer)
         assert len(answer.ids) == case.tokens
+        clear(reference, answer.prompt, answer.ids)
         answers[case.name] = answer.ids
     plain.stop()
     return answers

@@ -43,8 +43,8 @@ _QUIET = {
     "UCX_TLS": "tcp,sm,self",
     "UCX_NET_DEVICES": "lo",
     # naming plug-ins is also what makes vLLM load endpoint plug-ins
-    "VLLM_PLUGINS": "eldr,eldr_lab",
-    "ELDR_LAB_SHARED_CORES": "1",
+    "VLLM_PLUGINS": "eldr,eldr_cpu",
+    "ELDR_CPU_SHARED_CORES": "1",
 }
 
 Role = Literal["prefill", "decode", "plain"]

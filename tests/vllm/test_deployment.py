@@ -31,9 +31,9 @@ SPEC: dict[str, Any] = {
             *("--kv-cache-memory-bytes=64M", "--block-size=32"),
         ],
         "env": [
-            {"name": "VLLM_PLUGINS", "value": "eldr,eldr_lab"},
-            {"name": "ELDR_LAB_SHARED_CORES", "value": "1"},
-            {"name": "ELDR_LAB_EXPERT_PARALLEL", "value": "1"},
+            {"name": "VLLM_PLUGINS", "value": "eldr,eldr_cpu"},
+            {"name": "ELDR_CPU_SHARED_CORES", "value": "1"},
+            {"name": "ELDR_CPU_EXPERT_PARALLEL", "value": "1"},
         ],
     },
     "prefill": {"replicas": 1},

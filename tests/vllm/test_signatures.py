@@ -34,7 +34,7 @@ FINISHED = "vllm:request_success_total"
 
 
 @dataclass
-class Lab:
+class Pools:
     """A pair of one model, and the reference of the same."""
 
     pair: Pair
@@ -51,12 +51,12 @@ class Lab:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def lab(request, environment, plugin, tmp_path_factory, near_ties):
+def pools(request, environment, plugin, tmp_path_factory, near_ties):
     folder = tmp_path_factory.mktemp(request.param)
     model = MODEL
     if "trained" not in request.param:
         model = folder / "model"
-        made = run_in(environment, "variants", request.param, str(model))
+        made = run_in(environment, "eldr_tiny_moe.variants", request.param, str(model))
         out, _ = made.communicate(timeout=240)
         assert made.returncode == 0, out
     engines = []
@@ -72,7 +72,7 @@ def lab(request, environment, plugin, tmp_path_factory, near_ties):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {request.param}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Lab(pair, reference, *engines, near_ties, request.param)
+            yield Pools(pair, reference, *engines, near_ties, request.param)
             pair.close()
     finally:
         for engine in engines:
@@ -83,34 +83,34 @@ def tokens(seed: int, n: int) -> list[int]:
     return np.random.default_rng(seed).integers(300, VOCABULARY, n).tolist()
 
 
-def test_cold_then_from_the_prefix_cache(lab):
+def test_cold_then_from_the_prefix_cache(pools):
     prompt = tokens(1, 150)
     other_tail = prompt[:96] + tokens(2, 40)
-    hits = lab.prefill.metric(HITS)
-    exchanges = [lab.pair.ask(p, 12) for p in (prompt, prompt, other_tail)]
-    check(lab, exchanges)
+    hits = pools.prefill.metric(HITS)
+    exchanges = [pools.pair.ask(p, 12) for p in (prompt, prompt, other_tail)]
+    check(pools, exchanges)
     assert np.array_equal(exchanges[0].signature.counts, exchanges[1].signature.counts)
     # sliding windows of the hybrid models forget the beginning, so that only the whole prompt is found again there
-    assert lab.prefill.metric(HITS) - hits >= 128 + (0 if lab.hybrid else 96)
+    assert pools.prefill.metric(HITS) - hits >= 128 + (0 if pools.hybrid else 96)
 
 
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
-def test_lengths_around_blocks_and_chunks(lab, n, g):
-    check(lab, [lab.pair.ask(tokens(n, n), g)])
+def test_lengths_around_blocks_and_chunks(pools, n, g):
+    check(pools, [pools.pair.ask(tokens(n, n), g)])
 
 
-def test_chat(lab):
-    check(lab, [lab.pair.ask("Write a long story about a river and its two banks.", 20, chat=True)])
+def test_chat(pools):
+    check(pools, [pools.pair.ask("Write a long story about a river and its two banks.", 20, chat=True)])
 
 
-def test_prompts_that_the_decode_engine_prefills_itself(lab):
+def test_prompts_that_the_decode_engine_prefills_itself(pools):
     shared = tokens(5, 70)
-    exchanges = [lab.pair.ask(shared, 8), lab.pair.ask_decode_only(shared + tokens(6, 30), 8)]
-    exchanges.append(lab.pair.ask_decode_only(shared + exchanges[0].generated, 8))
-    check(lab, exchanges)
+    exchanges = [pools.pair.ask(shared, 8), pools.pair.ask_decode_only(shared + tokens(6, 30), 8)]
+    exchanges.append(pools.pair.ask_decode_only(shared + exchanges[0].generated, 8))
+    check(pools, exchanges)
 
 
-def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
+def test_many_at_once_while_blocks_are_evicted_and_reused(pools):
     rng = np.random.default_rng(7)
     heads = [tokens(100 + i, 96) for i in range(3)]
     prompts = [
@@ -120,28 +120,28 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(lab):
     with ThreadPoolExecutor(6) as pool:
         exchanges = list(
             pool.map(
-                lambda i: (lab.pair.ask_decode_only if i % 5 == 4 else lab.pair.ask)(prompts[i], 10),
+                lambda i: (pools.pair.ask_decode_only if i % 5 == 4 else pools.pair.ask)(prompts[i], 10),
                 range(len(prompts)),
             )
         )
-    check(lab, exchanges)
-    hits = lab.prefill.metric(HITS)
-    check(lab, [lab.pair.ask(prompts[0], 2)])
-    assert lab.prefill.metric(HITS) - hits < (len(prompts[0]) - 1) // BLOCK * BLOCK, "nothing was evicted"
+    check(pools, exchanges)
+    hits = pools.prefill.metric(HITS)
+    check(pools, [pools.pair.ask(prompts[0], 2)])
+    assert pools.prefill.metric(HITS) - hits < (len(prompts[0]) - 1) // BLOCK * BLOCK, "nothing was evicted"
 
 
-def test_preempted_requests_count_every_token_once(lab):
+def test_preempted_requests_count_every_token_once(pools):
     """More tokens than the decode engine's cache holds: some requests lose their blocks and are computed again."""
-    preempted, prefilled = lab.decode.metric(PREEMPTIONS), lab.prefill.metric(FINISHED)
+    preempted, prefilled = pools.decode.metric(PREEMPTIONS), pools.prefill.metric(FINISHED)
     prompts = [tokens(300 + i, 60) for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
-        lab.decode.pause()  # they begin together, so that they also grow together
+        pools.decode.pause()  # they begin together, so that they also grow together
         try:
-            asked = [pool.submit(lab.pair.ask, prompt, 240) for prompt in prompts]
+            asked = [pool.submit(pools.pair.ask, prompt, 240) for prompt in prompts]
             handed_over = prefilled + len(prompts)
-            wait_for(lambda: lab.prefill.metric(FINISHED) == handed_over, "all to be prefilled", 60)
+            wait_for(lambda: pools.prefill.metric(FINISHED) == handed_over, "all to be prefilled", 60)
         finally:
-            lab.decode.resume()
+            pools.decode.resume()
         exchanges = [one.result() for one in asked]
-    check(lab, exchanges)
-    assert lab.decode.metric(PREEMPTIONS) > preempted
+    check(pools, exchanges)
+    assert pools.decode.metric(PREEMPTIONS) > preempted

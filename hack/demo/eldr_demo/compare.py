@@ -1,4 +1,4 @@
-"""How one policy's times compare with another's under the same requests: pairs, and intervals by bootstrap."""
+"""How one policy's times compare with another's under the same requests: pairs, and their range under resampling."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ Floats = npt.NDArray[np.float64]
 
 _RESAMPLES = 2000
 _BLOCK = 64
-"""Requests that run at the same time share a fate: they are drawn in blocks of as many neighbours as are in flight. Simulated over
-many traces, such intervals hold the mean over all traces in 71 (mean), 93 (P50) and 80 (P99) of a hundred, blocks of 16 in 67, 73 and 62: they
-speak of these requests first."""
+"""Requests that run at the same time share a fate: they are drawn in blocks of as many neighbours as are in flight. Still, one short
+trace says little of others: these ranges are no confidence intervals (``python -m eldr_lab.studies.coverage`` counts how often they
+would hold as such)."""
 _LEAST = 2 * _BLOCK
 _LEVEL = 95.0
 
-STATISTICS: Mapping[str, Callable[[Floats], Floats]] = {
+Statistic = Callable[[Floats], Floats]
+STATISTICS: Mapping[str, Statistic] = {
     "mean": lambda values: values.mean(axis=-1),
     "P50": lambda values: np.percentile(values, 50, axis=-1),
     "P99": lambda values: np.percentile(values, 99, axis=-1),
@@ -26,7 +27,7 @@ STATISTICS: Mapping[str, Callable[[Floats], Floats]] = {
 
 
 class Change(NamedTuple):
-    """A relative change, -0.05 for 5 % less, and its 95 % interval."""
+    """A relative change, -0.05 for 5 % less, and the middle 95 % of what resampled requests give."""
 
     change: float
     low: float

@@ -40,7 +40,7 @@ _ARGS = [
     "--kv-cache-memory-bytes=128M",
     "--block-size=32",
 ]
-_ENV = {"VLLM_PLUGINS": "eldr,eldr_lab", "ELDR_LAB_SHARED_CORES": "1"}
+_ENV = {"VLLM_PLUGINS": "eldr,eldr_cpu", "ELDR_CPU_SHARED_CORES": "1"}
 
 
 class RealEngines:
@@ -58,7 +58,7 @@ class RealEngines:
     title = "real vLLM on CPUs, a model of 4 layers x 64 experts, real control plane, always as many requests in flight"
     remark = (
         "Engines share this machine's cores and the small model's experts fit its caches: compare \"vs random\", not the times. "
-        "What placement does to the time of real engines: docs/benchmarks/policies.md, make bench-policies."
+        "What placement does to the time of real engines: docs/benchmarks/policies.md, make -C hack/lab bench-policies."
     )
     plan = SHORT
     known: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
         title=f"ELDR demo: {title}",
         caption=(
             "experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
-            f"of the same sizes drawn at random; % against {BASE}: same requests, 95 % intervals by bootstrap of blocks of them (other requests may differ a little more)"
+            f"of the same sizes drawn at random; % against {BASE}: same requests; in brackets the range that resampling them gives, which is no confidence interval: other requests differ more"
         ),
     )
     left = {"mix", "policy", "centroids"}

@@ -22,6 +22,8 @@ READY_SECONDS = 120.0
 _SERVICE_RANGE = "10.96.0.0/16"
 # These three refuse pods on loopback addresses with a warning a second; a name that does not exist ends the process.
 _CONTROLLERS = "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+# Deletes pods of nodes that do not exist, after a minute.
+_POD_COLLECTOR = ",-pod-garbage-collector-controller"
 
 
 class ControlPlaneError(Exception):
@@ -39,6 +41,8 @@ class ControlPlane:
         Folder of this cluster alone.
     controllers : bool
         Whether controller manager and scheduler run too.
+    nodes : bool
+        Whether there are nodes; without, pods stay that say they are bound to one.
     audit : bool
         Whether the API server writes ``audit.log``: one JSON line per request.
 
@@ -58,10 +62,13 @@ class ControlPlane:
         The servers by name.
     """
 
-    def __init__(self, binaries: Path, data: Path, *, controllers: bool = True, audit: bool = False) -> None:
+    def __init__(
+        self, binaries: Path, data: Path, *, controllers: bool = True, nodes: bool = True, audit: bool = False
+    ) -> None:
         self._binaries = binaries
         self._data = data
         self._controllers = controllers
+        self._nodes = nodes
         self._audit = audit
         self._stack = ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -173,7 +180,7 @@ class ControlPlane:
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
-            f"--controllers={_CONTROLLERS}",
+            f"--controllers={_CONTROLLERS}{'' if self._nodes else _POD_COLLECTOR}",
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self._accounts.key}",
             f"--root-ca-file={self.ca}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
 import random
 import socket
 from contextlib import ExitStack
@@ -10,7 +13,51 @@ from typing import Final
 # Below the range that the kernel gives to clients (from 32768): a port of that range could be taken by any
 # connection before the server that it was found for binds it.
 _RANGE: Final = (20000, 32000)
-_TRIES: Final = 1000
+_SHARE: Final = 200
+
+
+class Ports:
+    """Ports of a share of the range that belongs to this process alone, so that no other finds one before its server binds it.
+
+    The reservation is the name of an abstract Unix socket, so the kernel frees it however the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        shares = list(range(*_RANGE, _SHARE))
+        random.shuffle(shares)
+        for first in shares:
+            try:
+                self._socket.bind(f"\0eldr-ports-{first}")
+            except OSError:
+                continue
+            break
+        else:
+            self._socket.close()
+            raise OSError(f"every share of the ports {_RANGE[0]} to {_RANGE[1]} is taken by another process")
+        self._first = first
+        self._offsets = itertools.cycle(range(_SHARE))
+
+    def take(self, in_a_row: int) -> int:
+        """Return the first of so many ports that are free; what was found before comes round last.
+
+        Raises
+        ------
+        OSError
+            If there are none.
+        """
+        for offset in itertools.islice(self._offsets, _SHARE):
+            if offset + in_a_row <= _SHARE and _free(self._first + offset, in_a_row):
+                for _ in range(in_a_row - 1):
+                    next(self._offsets)
+                return self._first + offset
+        raise OSError(
+            f"no {in_a_row} free ports in a row on 127.0.0.1 from {self._first} to {self._first + _SHARE}"
+        )
+
+    def close(self) -> None:
+        """Give up the reservation."""
+        self._socket.close()
 
 
 def free_port(in_a_row: int = 1) -> int:
@@ -21,8 +68,7 @@ def free_port(in_a_row: int = 1) -> int:
     OSError
         None is found.
     """
-    with ExitStack() as stack:
-        return _bind(in_a_row, stack)
+    return _of(os.getpid()).take(in_a_row)
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,20 +79,19 @@ def free_ports(count: int) -> list[int]:
     OSError
         So many are not found.
     """
-    with ExitStack() as stack:
-        return [_bind(1, stack) for _ in range(count)]
+    return [free_port() for _ in range(count)]
 
 
-def _bind(in_a_row: int, stack: ExitStack) -> int:
-    """Bind ports until `stack` ends, so that none is found twice; return the first of the row."""
-    for _ in range(_TRIES):
-        first = random.randrange(_RANGE[0], _RANGE[1] - in_a_row)
-        with ExitStack() as row:
-            try:
-                for port in range(first, first + in_a_row):
-                    row.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            stack.enter_context(row.pop_all())
-            return first
-    raise OSError(f"no {in_a_row} free ports in a row on 127.0.0.1 between {_RANGE[0]} and {_RANGE[1]}")
+@functools.cache
+def _of(process: int) -> Ports:  # noqa: ARG001 - one that was forked has a share of its own
+    return Ports()
+
+
+def _free(first: int, in_a_row: int) -> bool:
+    with ExitStack() as row:
+        try:
+            for port in range(first, first + in_a_row):
+                row.enter_context(socket.socket()).bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

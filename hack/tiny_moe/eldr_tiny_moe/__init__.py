@@ -1,1 +1,1 @@
-"""A small trained mixture-of-experts model for tests: its texts, its training, exact references, its statistics."""
+"""A small trained mixture-of-experts model for tests: texts, variants, exact references."""

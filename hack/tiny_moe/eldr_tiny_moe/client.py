@@ -26,10 +26,21 @@ class ReferenceUnavailableError(RuntimeError):
 
 
 class NextToken(NamedTuple):
-    """The most likely next token, the second one, and the distance of their logits."""
+    """The most likely next token, the second one, the distance of their logits, and below which float32 may confuse them."""
 
     best: int
     second: int
+    gap: float
+    tolerance: float
+
+
+class Tie(NamedTuple):
+    """A choice that float32 may make otherwise: the router's logits of a chosen and a rejected expert are that close."""
+
+    position: int
+    layer: int
+    chosen: int
+    rejected: int
     gap: float
 
 
@@ -43,6 +54,8 @@ class Answer:
         Of the prompt's N positions, and of positions N .. N+G-2.
     router_gaps : list of list of float, shape (n_positions, n_layers)
         How clear each router's choice was.
+    ties : list of Tie
+        The choices that were not clear.
     next : list of NextToken
         One for each position asked for.
     """
@@ -50,27 +63,36 @@ class Answer:
     prefill: Counts
     decode: Counts
     router_gaps: list[list[float]]
+    ties: list[Tie]
     next: list[NextToken]
 
 
 def run_in(
-    environment: Path, module: str, *arguments: str, stderr: IO[bytes] | None = None
+    environment: Path,
+    module: str,
+    *arguments: str,
+    paths: Sequence[Path] = (),
+    stderr: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a module of this package with an environment's interpreter, its stdin and stdout piped.
+    """Start a module with an environment's interpreter, its stdin and stdout piped.
 
     Parameters
     ----------
     environment : Path
         What ``hack/vllm/install`` printed.
+    module : str
+        Its whole name.
+    paths : sequence of Path
+        Where modules of other packages lie.
     """
     return subprocess.Popen(
-        [environment / "bin" / "python", "-m", f"eldr_tiny_moe.{module}", *arguments],
+        [environment / "bin" / "python", "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         env={
             **os.environ,
-            "PYTHONPATH": str(PACKAGE_ROOT),
+            "PYTHONPATH": os.pathsep.join(map(str, (PACKAGE_ROOT, *paths))),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         },
@@ -99,7 +121,7 @@ class ReferenceClient:
         self._patience = patience
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._rest = b""
-        self._process = run_in(environment, "reference", str(model), stderr=self._stderr)
+        self._process = run_in(environment, "eldr_tiny_moe.reference", str(model), stderr=self._stderr)
         try:
             hello = self._read()
         except BaseException:
@@ -108,9 +130,15 @@ class ReferenceClient:
         self.layers, self.experts, self.top_k = (int(hello[k]) for k in ("layers", "experts", "top_k"))
 
     def ask(
-        self, prompt: Sequence[int], generated: Sequence[int] = (), positions: Sequence[int] = ()
+        self,
+        prompt: Sequence[int],
+        generated: Sequence[int] = (),
+        positions: Sequence[int] = (),
+        swaps: Sequence[Tie] = (),
     ) -> Answer:
         """Return the counts of a prompt and of what was generated after it.
+
+        ``swaps`` are choices that are made otherwise, with all that follows from them.
 
         Raises
         ------
@@ -119,9 +147,9 @@ class ReferenceClient:
         ReferenceUnavailableError
             If the process died or took too long.
         """
-        line = json.dumps(
-            {"prompt": list(prompt), "generated": list(generated), "positions": list(positions)}
-        ).encode()
+        asked = {"prompt": prompt, "generated": generated, "positions": positions}
+        fields = {name: list(value) for name, value in asked.items()} | {"swaps": [tie[:4] for tie in swaps]}
+        line = json.dumps(fields).encode()
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + b"\n")
@@ -131,7 +159,9 @@ class ReferenceClient:
         answer = self._read()
         if "error" in answer:
             raise ValueError(answer["error"])
-        return Answer(**{**answer, "next": [NextToken(*entry) for entry in answer["next"]]})
+        answer["next"] = [NextToken(*entry) for entry in answer["next"]]
+        answer["ties"] = [Tie(*entry) for entry in answer["ties"]]
+        return Answer(**answer)
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -9,6 +9,7 @@ top k of the logits is the choice of all three.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +30,8 @@ class Tap:
     ----------
     logits : list of Tensor, shape (n_tokens, n_experts)
         One a layer, in the order of the layers.
+    swaps : sequence of (position, layer, expert, expert)
+        Experts that change places in a router's decision, from the next pass on.
 
     Raises
     ------
@@ -45,12 +48,19 @@ class Tap:
         if not found:
             raise ValueError(f"model: no known router in {type(model).__name__}; extend ROUTERS for it")
         self.logits: list[torch.Tensor] = [torch.empty(0)] * len(found)
+        self.swaps: Sequence[tuple[int, int, int, int]] = ()
         self._handles = [module.register_forward_hook(self._keep(i)) for i, (_, module) in enumerate(found)]
 
     def _keep(self, layer: int) -> Any:
-        def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            logits = output[0] if isinstance(output, tuple) else output
-            self.logits[layer] = logits.reshape(-1, logits.shape[-1])
+        def hook(_module: Any, _inputs: Any, output: Any) -> Any:
+            parts = output if isinstance(output, tuple) else (output,)
+            for position, where, one, other in self.swaps:
+                if where == layer:
+                    parts = tuple(_swapped(part, parts[0].shape[-1], position, one, other) for part in parts)
+            self.logits[layer] = parts[0].reshape(-1, parts[0].shape[-1])
+            if not self.swaps:
+                return None
+            return parts if isinstance(output, tuple) else parts[0]
 
         return hook
 
@@ -64,6 +74,17 @@ class Tap:
             handle.remove()
 
 
+def _swapped(part: torch.Tensor, n_experts: int, position: int, one: int, other: int) -> torch.Tensor:
+    """Return logits, weights or indices of a router in which two experts of one token have changed places."""
+    part = part.clone()
+    row = part.view(-1, part.shape[-1])[position]
+    if not part.is_floating_point():
+        row[:] = torch.where(row == one, other, torch.where(row == other, one, row))
+    elif len(row) == n_experts:
+        row[[one, other]] = row[[other, one]]
+    return part
+
+
 def choose(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the chosen experts of each token, equal logits won by the lower index, and how clear the choice was.
 
@@ -75,6 +96,17 @@ def choose(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor
     """
     ordered, experts = torch.sort(logits.double(), dim=-1, descending=True, stable=True)
     return experts[:, :top_k], ordered[:, top_k - 1] - ordered[:, top_k]
+
+
+def near_ties(logits: torch.Tensor, tolerance: torch.Tensor, top_k: int) -> list[tuple[int, int, int, float]]:
+    """Return token, chosen expert, rejected expert and their distance wherever it is below the token's tolerance."""
+    ordered, experts = torch.sort(logits.double(), dim=-1, descending=True, stable=True)
+    gaps = ordered[:, :top_k, None] - ordered[:, None, top_k:]
+    found = (gaps < tolerance[:, None, None]).nonzero().tolist()
+    return [
+        (token, int(experts[token, a]), int(experts[token, top_k + b]), float(gaps[token, a, b]))
+        for token, a, b in found
+    ]
 
 
 def top_k_of(config: Any) -> int:

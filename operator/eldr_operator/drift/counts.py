@@ -58,11 +58,6 @@ class Counts:
         )
         return None if min(more.requests, *more.similarity, *more.clusters) < 0 else more
 
-    @staticmethod
-    def none(clusters: int) -> Counts:
-        """Return counts of no request."""
-        return Counts((0,) * SIMILARITY_BINS, (0,) * clusters, 0, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

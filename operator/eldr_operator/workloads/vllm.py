@@ -120,7 +120,7 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
     transport: Object = {"kv_connector": "NixlConnector", "kv_role": kv_role}
     if is_prefill:
         transport["kv_connector_extra_config"] = {"kv_lease_duration": cr.spec.engine.lease_seconds}
-    counting = {"kv_connector": "EldrConnector", "kv_role": kv_role}
+    counting = {"kv_connector": contract.CONNECTOR, "kv_role": kv_role}
     # On decode engines ours is asked first: of a pull that it refuses NIXL then frees the blocks at once.
     connectors = [transport, counting] if is_prefill else [counting, transport]
     config: Object = {

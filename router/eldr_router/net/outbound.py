@@ -183,11 +183,6 @@ class EngineConnection(asyncio.Protocol):
         """Whether a request may be sent."""
         return self.state is _IDLE and not self._transport.is_closing()
 
-    @property
-    def paused(self) -> bool:
-        """Whether its client does not keep up."""
-        return self._paused
-
     def take(self) -> bool:
         """Take the connection out of its rest; False if it cannot be used any longer."""
         self._reused = True

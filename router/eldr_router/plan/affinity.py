@@ -14,7 +14,7 @@ BOUND = 1.25
 SLACK = 4
 """How many requests above 1.25 times the mean an engine may have before a conversation goes elsewhere. Absolute, because
 at low load a multiple of the mean is less than one request. With 2 conversations wander and compute more than they
-gain by shorter queues; 6 gains nothing over 4 (simulated, ``hack/bench/affinity.py``)."""
+gain by shorter queues; 6 gains nothing over 4 (simulated, ``make -C hack/lab bench-affinity``)."""
 TOLERANCE = 4096
 """A known prefix must be worth so many bytes more elsewhere for a request to leave its home: about 1000 tokens are
 better computed again than routers left to disagree about where a conversation lives."""

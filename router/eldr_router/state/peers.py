@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _PERIOD = 0.02
 _SPACING = 0.005
 """While anybody has sequences, or a share is to be confirmed, every other router is asked once a period, and all of them
-together at most once a spacing: ``hack/bench/peers.py`` shows what that gives, and costs."""
+together at most once a spacing: ``python -m eldr_lab.studies.peers`` shows what that gives, and costs."""
 _IDLE_PERIOD = 0.25
 _PATIENCE = 1.0
 _MAX_ANSWER = 4 << 20

@@ -247,14 +247,9 @@ class Registry:
         """Give room that is spare here to routers that lack it."""
         self.shares.give(self.counts(), self.waiting)
 
-    @property
-    def undecided(self) -> int:
-        """Sequences of requests that are admitted and have no decode engine yet."""
-        return self._undecided
-
 
 class Admission:
-    """A place reserved on some decode engine; ``settle`` when one is chosen, or leave the context."""
+    """A place reserved on some decode engine; ``settle`` when one is chosen, or none is wanted any longer."""
 
     __slots__ = ("_open", "_registry", "_sequences")
 
@@ -275,11 +270,3 @@ class Admission:
         if self._open:
             self._open = False
             self._registry._undecided -= self._sequences  # noqa: SLF001 - one unit with the registry
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.settle()

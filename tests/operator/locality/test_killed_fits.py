@@ -1,4 +1,4 @@
-"""Kill -9 of a fit's process at each step between the detection of drift and the activation of its set."""
+"""Kill -9 of a fit's process, and routers that begin anew, at each step between the detection of drift and the activation of its set."""
 
 from __future__ import annotations
 
@@ -82,4 +82,26 @@ def test_a_killed_fit_leaves_the_same_end(world, served, killed):
     assert (routing["epoch"], routing["staged"], routing["active"]) == (2, None, report["set"])
     held = {found["metadata"]["name"] for found in config_maps(world, "x-drift-1")}
     assert {shard["name"] for shard in report["set"]["shards"]} <= held
+    assert one.answer_state()["active"]["digest"] == report["set"]["digest"]
+
+
+def test_routers_that_begin_anew_at_each_step_leave_the_same_end(world, served):
+    """Their counts are gone, their log is on disk, no set is loaded."""
+    one = router(world)
+    one.mix = OTHER
+    detected(world, status="True", reason="Fitting")
+    one.restart()
+    run = served("x-drift-1")
+    one.restart()
+    one.is_holding = True
+    report = run.finish()
+    assert report["verdict"] == "Accepted", report["message"]
+    wait_for(lambda: world.routing["staged"], "staged", 60, lambda: world.status)
+    one.restart()
+    world.until_active("x-drift-1")
+    one.restart()
+    detected(world, status="False", reason="Quiet")
+    assert [fit["metadata"]["name"] for fit in world.kube.list(FIT)] == ["x-bootstrap", "x-drift-1"]
+    assert history(world) == [("x-bootstrap", "Accepted"), ("x-drift-1", "Accepted")]
+    assert (world.routing["epoch"], world.routing["staged"]) == (2, None)
     assert one.answer_state()["active"]["digest"] == report["set"]["digest"]

@@ -22,6 +22,7 @@ def problems(draw):
     return draw(arrays(np.float64, (n, k), elements=values)), capacity
 
 
+@pytest.mark.slow
 @given(problems())
 def test_total_cost_is_that_of_the_hungarian_solver(problem):
     costs, capacity = problem
@@ -30,6 +31,7 @@ def test_total_cost_is_that_of_the_hungarian_solver(problem):
     assert costs[np.arange(len(costs)), labels].sum() == pytest.approx(optimum(costs, capacity), abs=1e-6)
 
 
+@pytest.mark.slow
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_any_feasible_start_leads_to_the_optimum(problem, seed):
     costs, capacity = problem
@@ -57,6 +59,7 @@ def test_costs_may_differ_by_next_to_nothing(least, prices):
         assert costs[np.arange(12), labels].sum() <= 2 * 12 * least
 
 
+@pytest.mark.slow
 @given(problems(), st.sampled_from([1e-6, 1.0, 1e5]), st.floats(-1e6, 1e6))
 def test_neither_the_unit_nor_an_offset_of_the_costs_matters(problem, unit, offset):
     costs, capacity = problem
@@ -75,6 +78,7 @@ def costs_of(seed, n, k, d=8):
     return 1.0 - points @ points[rng.choice(n, k, replace=False)].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k"), [(240, 8), (600, 16), (601, 16), (1000, 64), (900, 2)])
 def test_labels_are_those_of_the_hungarian_solver(n, k):
     costs, capacity = costs_of(n, n, k), -(-n // k)

@@ -15,6 +15,7 @@ def unit(rng, n, d=6):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_shares_are_equal_and_centers_are_unit(n, k, seed):
     rng = np.random.default_rng(seed)
@@ -31,6 +32,7 @@ def test_shares_are_equal_and_centers_are_unit(n, k, seed):
     )
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_more_iterations_never_raise_the_inertia(seed):
     points = unit(np.random.default_rng(seed), 40)
@@ -141,6 +143,7 @@ def test_alignment_keeps_identities():
     np.testing.assert_array_equal(old[shuffle][align(old[shuffle], old)], old)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_refining_goes_on_from_given_centers(seed):
     rng = np.random.default_rng(seed)

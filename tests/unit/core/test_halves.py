@@ -29,6 +29,7 @@ def test_too_few_records_have_no_halves():
         balanced_halves(7, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "burst"), [(16, 1), (100, 1), (640, 1), (640, 20)])
 def test_intervals_hold_the_truth_as_often_as_they_say(n, burst):
     """Of a ratio of means, as savings are; with ``burst`` requests that are alike in a row."""

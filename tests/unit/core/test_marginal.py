@@ -44,6 +44,7 @@ def situations(draw):
     )
 
 
+@pytest.mark.slow
 @given(situations(), st.sampled_from([0.0, 0.23]), st.sampled_from([1.0, 1.25, math.inf]))
 def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
     policy = MarginalUnion(prior=prior, max_load=bound)
@@ -77,6 +78,7 @@ def test_where_nearly_all_experts_are_in_use_growth_is_the_requests_own_affair()
     assert advantage(128.0) == pytest.approx(LAW.per_expert)
 
 
+@pytest.mark.slow
 @given(situations())
 def test_where_experts_cost_nothing_load_decides(situation):
     free = StepTime(fixed=5e-3, per_expert=0.0, per_request=12e-6, n_experts=128)
@@ -85,6 +87,7 @@ def test_where_experts_cost_nothing_load_decides(situation):
     assert situation.in_flight[choice.worker] == min(situation.in_flight)
 
 
+@pytest.mark.slow
 @given(situations())
 def test_where_a_step_costs_the_same_whatever_it_does_it_is_jsq(situation):
     flat = StepTime(fixed=5e-3, per_expert=0.0, per_request=0.0, n_experts=128)

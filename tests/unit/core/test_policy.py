@@ -15,6 +15,7 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
+@pytest.mark.slow
 @given(LOADS, st.integers(0, 1000))
 def test_jsq_takes_a_least_loaded_worker_and_rotates_ties(loads, turn):
     choice = JSQ().choose(Situation(loads, turn), rng())
@@ -43,6 +44,7 @@ def reference(situation, candidates):
     return int(candidates[ties[situation.turn % ties.size]]), candidates.size
 
 
+@pytest.mark.slow
 @given(situations())
 def test_eldr_takes_the_least_loaded_of_the_band(case):
     situation, tau, minimum = case
@@ -58,6 +60,7 @@ def test_eldr_takes_the_least_loaded_of_the_band(case):
     assert policy.choose(situation, rng()) == reference(situation, band)
 
 
+@pytest.mark.slow
 @given(situations())
 def test_the_others_choose_as_with_arrays(case):
     situation, *_ = case
@@ -126,6 +129,7 @@ def test_bad_parameters_are_refused():
         make_policy("ELDR", min_candidates=0)
 
 
+@pytest.mark.slow
 @given(situations(), st.floats(1, 3))
 def test_a_bound_on_load_narrows_who_is_looked_at(case, bound):
     situation, tau, minimum = case

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata, spearmanr
 
-from eldr.core.ranks import ascending, centred_ranks, rank_correlation
+from eldr.core import ranks
+from eldr.core.ranks import RankCorrelation, ascending, centred_ranks, rank_correlation
 
 numbers = (
     st.integers(0, 8).map(float)
@@ -16,11 +17,13 @@ numbers = (
 )
 
 
+@pytest.mark.slow
 @given(arrays(np.float64, st.integers(2, 60), elements=numbers))
 def test_ranks_are_scipys(values):
     np.testing.assert_allclose(centred_ranks(values), rankdata(values) - rankdata(values).mean(), atol=1e-9)
 
 
+@pytest.mark.slow
 @given(arrays(np.float64, st.integers(1, 60), elements=numbers))
 def test_the_order_ascends_and_ties_are_told(values):
     order, tied = ascending(values, np.arange(len(values)))
@@ -52,3 +55,36 @@ def test_rho_of_as_many_pairs_as_a_fit_draws():
 def test_constant_distances_have_no_correlation():
     assert rank_correlation(np.ones(5), np.arange(5.0)) == 0.0
     assert rank_correlation(np.arange(5.0), np.zeros(5)) == 0.0
+
+
+def clouds(seed, n, shape):
+    """Return candidates and a target that agree more or less."""
+    rng = np.random.default_rng(seed)
+    x = {
+        "even": lambda: rng.random(n),
+        "of one part far away": lambda: np.where(rng.random(n) < 1e-3, 9.0, rng.random(n) * 1e-3),
+        "in steps": lambda: np.round(rng.random(n), 2),
+        "heavy-tailed": lambda: rng.standard_cauchy(n),
+    }[shape]()
+    return x, x.argsort().argsort() / n + rng.normal(0, rng.uniform(0.01, 3), n)
+
+
+@pytest.mark.parametrize("shape", ["even", "of one part far away", "in steps", "heavy-tailed"])
+@pytest.mark.parametrize("bins", [ranks.BINS, 64])
+@pytest.mark.parametrize("n", [30, 30_000])
+def test_an_estimate_is_as_near_as_it_says(monkeypatch, shape, bins, n):
+    monkeypatch.setattr(ranks, "BINS", bins)
+    for seed in range(5):
+        x, y = clouds(seed, n, shape)
+        correlation = RankCorrelation(y)
+        rho, error = correlation.estimate(x)
+        assert abs(rho - correlation(x)) <= error + 1e-12
+
+
+def test_an_estimate_of_evenly_spread_values_is_near():
+    x, y = clouds(0, 30_000, "even")
+    assert RankCorrelation(y).estimate(x).error < 2e-5
+
+
+def test_where_bins_tell_nothing_an_estimate_says_so():
+    assert RankCorrelation(np.arange(5.0)).estimate(np.ones(5)) == (0.0, np.inf)

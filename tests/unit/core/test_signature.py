@@ -28,6 +28,7 @@ def test_an_expert_that_everybody_uses_weighs_nothing():
     assert inverse_document_frequency(np.array([[5]]), 5)[0, 0] == 0.0
 
 
+@pytest.mark.slow
 @given(COUNTS, st.integers(0, 2**32 - 1))
 def test_signatures_have_unit_length_or_are_zero(counts, seed):
     rng = np.random.default_rng(seed)
@@ -43,6 +44,7 @@ def test_signatures_have_unit_length_or_are_zero(counts, seed):
     np.testing.assert_allclose(scaled, s, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(COUNTS, st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_similarities_equal_the_plain_product(counts, k, seed):
     rng = np.random.default_rng(seed)

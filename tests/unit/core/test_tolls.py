@@ -92,6 +92,7 @@ def test_slow_workers_are_favoured_less():
     assert found == pytest.approx([0.4, 0.1, 0.4, 0.1], abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [StepTime(0.0, 0.0, 0.0, 128), StepTime(math.inf, 0.0, 0.0, 128)])
 def test_laws_that_are_none_count_as_any(law):
     rng = np.random.default_rng(3)
@@ -99,6 +100,7 @@ def test_laws_that_are_none_count_as_any(law):
     assert shares(Tolls(), traffic, [law, LAW]) == pytest.approx([0.5, 0.5], abs=0.02)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.floats(-1, 1) | st.just(math.nan), min_size=3, max_size=3), max_size=60),
     st.integers(1, 40),

@@ -86,10 +86,11 @@ class Pool(RuleBasedStateMachine):
         assert self.unions.outlook(None, WORKERS, totals).active == pytest.approx(wanted, abs=0.03)
 
 
-TestPool = Pool.TestCase
+TestPool = pytest.mark.slow(Pool.TestCase)
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_many_requests_came_and_went():
     unions, rng = Unions(SHAPE), np.random.default_rng(0)
     stays = []

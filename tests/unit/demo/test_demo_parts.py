@@ -91,6 +91,7 @@ def sampler():
     return made
 
 
+@pytest.mark.slow
 def test_active_experts_are_compared_with_random_batches_of_the_same_sizes():
     """Against brute force: two kinds of request, each with two experts of its own, one expert per token."""
     rng = np.random.default_rng(0)
@@ -193,6 +194,7 @@ def test_too_few_requests_are_not_compared():
     assert same["P50"] == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(sampler, tmp_path):
     rng = np.random.default_rng(0)
     outcomes = [outcome(UNION, float(s), float(rng.uniform(0.04, 0.08)), number=s) for s in range(50)]
@@ -289,6 +291,7 @@ def test_an_answer_of_another_length_is_wrong():
     assert verify(Answer("text", 4), 5) == "4 of 5 tokens"
 
 
+@pytest.mark.slow
 def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     captured, folder = traces.load(), tmp_path / "siglog"
     records = [make_record(captured, at, at, time=1000.0 + at, tokens=96) for at in range(300)]
@@ -298,7 +301,7 @@ def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     assert command in said[3]
     assert "first.siglog" in first
     assert both.count("--log") == 2
-    quick = ["--seconds", "5", "--warmup", "2", "--seeds", "1", "--jobs", "1"]
+    quick = ["--seconds", "5", "--seeds", "1", "--jobs", "1"]
     done = CliRunner().invoke(main, [*shlex.split(command)[1:], *quick])
     assert done.exit_code == 0, done.output
     assert "centroids from the older 70, simulated are the newer 70" in done.output

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 import eldr
 from eldr.cli import main
-from eldr.engine import compatibility
+from eldr.engine.hooks import compatibility
 
 
+@pytest.mark.process
 def test_the_copied_plugin_is_found_by_its_entry_points_and_needs_nothing_else_of_eldr(tmp_path):
     target = tmp_path / "plugin"
     for _ in range(2):  # an init container may run again

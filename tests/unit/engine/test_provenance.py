@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr.engine.provenance import CountedBlocks
+from eldr.engine.prefill.provenance import CountedBlocks
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from eldr import contract
 from eldr.engine import refusal
-from eldr.engine.compatibility import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
 
 def test_kubernetes_is_told_and_nobody_else(tmp_path):

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from eldr.engine.records import page
-from eldr.engine.ring import RingReader, RingWriter, path_of
+from eldr.engine.decode.records import page
+from eldr.engine.decode.ring import RingReader, RingWriter, path_of
 
 
 def rings(folder):
@@ -72,6 +72,8 @@ def _hold(folder, ready):
     signal.pause()
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_the_ring_of_a_killed_writer_is_removed_by_the_next_one_that_of_a_living_one_is_not(tmp_path, writer):
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -199,6 +201,8 @@ def _start(folder, name, barrier, go):
     ring.close()
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_many_engines_can_start_at_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, go = context.Barrier(5), context.Event()
@@ -228,6 +232,8 @@ def _write(folder, ready, go):
     signal.pause()
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_reader_that_is_overtaken_loses_records_and_never_reads_half_of_one(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, go = context.Event(), context.Event()

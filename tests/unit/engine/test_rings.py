@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from eldr.engine.records import page
-from eldr.engine.ring import RingReader, RingWriter, rings_of
-from eldr.engine.rings import MergedRings
+from eldr.engine.decode.records import page
+from eldr.engine.decode.ring import RingReader, RingWriter, rings_of
+from eldr.engine.decode.rings import MergedRings
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eldr.engine.tracking import Tracker
+from eldr.engine.decode.tracking import Tracker
 
 BLOCK = 4
 
@@ -68,6 +69,7 @@ def lives(draw):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(lives=lives())
 def test_every_fed_token_counts_once_and_nothing_else(lives):

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_records_are_counted_by_their_best_slot():
     assert measure_baseline(np.zeros((0, 2), np.float32)) is None
 
 
+@pytest.mark.slow
 def test_a_report_holds_the_baseline_that_a_router_would_count(records):
     samples = make_samples(records, Counter())
     result = fit(samples, FitSettings(k=4, model="m"), now=0.0)

@@ -24,6 +24,7 @@ def run(*arguments):
     return CliRunner().invoke(main, ["fit", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_log_to_centroids_with_report_and_picture(log, tmp_path):
     out, picture = tmp_path / "c", tmp_path / "p.png"
     done = run("log", log, "--k", 4, "--model", "m", "--out", out, "--picture", picture, "--json")
@@ -97,6 +98,7 @@ def test_job_needs_its_token():
     assert "ELDR_ADMIN_TOKEN is empty" in done.output
 
 
+@pytest.mark.process
 def test_the_command_limits_threads_before_numpy_starts_them():
     check = "import sys, eldr.fit.cli; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
@@ -110,6 +112,7 @@ def write(path, records):
     return path
 
 
+@pytest.mark.slow
 def test_a_poisoned_log_is_fitted_without_its_poison_and_counts_it(make_record, tmp_path):
     nothing = bytes(4 * 64 * 2)
     poison = [

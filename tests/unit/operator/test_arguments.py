@@ -142,6 +142,7 @@ def test_a_value_of_its_own_is_shown(make_vllm):
     assert str(found).startswith("spec.decode.args[1]: '-dp 4': remove it: ")
 
 
+@pytest.mark.slow
 def test_every_spelling_that_vllm_reads_as_a_refused_option(make_vllm):
     """Against all options of vLLM 0.32, listed by ``make_arg_parser(FlexibleArgumentParser())._option_string_actions``."""
     options = set((GOLDEN / "vllm-0.32-options.txt").read_text().split())

@@ -123,6 +123,7 @@ def test_what_is_no_state_is_a_problem(told):
         RouterView.of(POD, told)
 
 
+@pytest.mark.slow
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
     lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=3), one, max_size=3), max_leaves=5,

@@ -55,6 +55,7 @@ def test_golden(name, table):
     assert list(yaml.safe_load_all(path.read_text())) == json.loads(json.dumps(made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulator", "mi300x"])
 def test_manifests_fit_the_schemas(name, table, make_fit):
     cr = example(name)

@@ -64,6 +64,7 @@ def test_a_second_change_while_records_are_waited_for_moves_the_look_back(drifte
     assert one.verdict.reason == "WaitingForRecords"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [1, 7, 30])
 def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(drifted, hours):
     """Fits may be rejected, or wait for their budget, for long."""
@@ -80,6 +81,7 @@ def test_a_regime_that_a_fit_had_time_for_has_no_part_in_the_next_one(drifted, h
     assert one.window((0.1, 0.7, 0.1, 0.1), 30).fit.since > last
 
 
+@pytest.mark.slow
 def test_a_mix_that_never_settles_is_fitted_all_the_same(life):
     one = life()
     one.window(times=6)

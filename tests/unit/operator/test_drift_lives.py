@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ class Cluster:
         self.act()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_no_fit_twice_no_budget_broken_no_set_rolled_back_twice(events):

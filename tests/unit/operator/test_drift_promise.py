@@ -227,6 +227,7 @@ def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
     assert one.window(SHARES, 3).roll_back is None
 
 
+@pytest.mark.slow
 def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist(life):
     """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not barred would be activated."""
     one = life(previous="z", digest="bad-0")
@@ -237,6 +238,7 @@ def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist
     assert set(one.state.barred) == {f"bad-{n}" for n in range(100)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [2, 200])
 def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, windows):
     one = life(previous="z")

@@ -38,6 +38,7 @@ def test_a_set_that_does_worse_than_chance_is_taken_out_of_service(harmful):
     assert one.window(OTHER, 5, saving=Saving(0.0, 0.001, 5000)).protective
 
 
+@pytest.mark.slow
 def test_chance_is_no_harm(life):
     one = life()
     rng = random.Random(3)
@@ -216,6 +217,7 @@ def test_a_report_from_before_it_was_seen_to_harm_brings_nothing_back(life):
     assert one.look().protective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fits", [True, False])
 def test_nights_in_which_it_harms_do_not_keep_a_good_set_out_by_day(life, fits):
     """By night five windows of other traffic, too few records for a fit; by day the set's own, which it is good for."""

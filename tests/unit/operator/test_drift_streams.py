@@ -1,4 +1,4 @@
-"""Drift on captured activations: nothing where the mix stays, and soon where it changes. Thorough: hack/bench/drift.py."""
+"""Drift on captured activations: nothing where the mix stays, and soon where it changes. Thorough: make -C hack/lab bench-drift."""
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ def fitted():
     return world(KNOWN, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowd", [SINGLE, SESSIONS, BURSTS], ids=["single", "sessions", "bursts"])
 @pytest.mark.parametrize(("rate", "hours"), [(0.2, 24), (1.0, 24), (20.0, 24)])
 @pytest.mark.parametrize("size", [150, 700])

@@ -173,6 +173,7 @@ def test_what_is_no_json_is_named(live, text):
     assert memory.read({"data": [1]}, {}) == Memory()
 
 
+@pytest.mark.slow
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(TIME),
     lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from(sorted(STATE.to_json())), one, max_size=3),

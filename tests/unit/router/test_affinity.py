@@ -1,10 +1,7 @@
 """Prefill engines by prefix: chains of blocks, what the index knows, where prompts go."""
 
-import importlib
 import json
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -63,6 +60,7 @@ def sends(draw):
     return draw(st.lists(st.tuples(prompt, st.integers(0, 3)), max_size=12)), draw(prompt)
 
 
+@pytest.mark.slow
 @given(sends())
 def test_the_index_knows_who_was_sent_the_longest_beginning(case):
     sent, asked = case
@@ -230,28 +228,3 @@ def test_engines_that_went_are_forgotten_and_few_conversations_move():
         send(affinity, "q", names=[f"pod-{n}", f"pod-{n + 1}"])
         affinity.forget([f"pod-{n}"])
     assert len(affinity._engines) < 600
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "hack" / "bench")
-    return importlib.import_module("affinity")
-
-
-@pytest.mark.parametrize("routers", [1, 4])
-@pytest.mark.parametrize("world", [1, 6, 7], ids=["one prompt", "busy", "documents"])
-def test_nearly_as_much_is_found_as_by_an_oracle(bench, world, routers):
-    world = replace(bench.WORLDS[world], routers=routers, sessions=120)
-    turns = bench.workload(world, 1)
-    first, present = (
-        bench.simulate(world, turns, rule(world, 1)) for rule in (bench.first_rule, bench.present_rule)
-    )
-    best = bench.best(world, turns, 1)
-    assert present.hits >= 0.9 * best.hits
-    assert present.hits > 0.98 * first.hits
-    assert present.imbalance < 2
-    if (
-        world.prompts
-    ):  # which is where the first rule fails: it crowds one engine, or none finds its last turn
-        assert first.hits < 0.9 * best.hits or first.imbalance > 5
-        assert present.stayed > 0.95

@@ -121,6 +121,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(JSON, max_size=4), st.booleans())
 def test_any_events_are_an_answer_or_a_named_error(values, chat):
     events = [json.dumps({"choices": value}).encode() for value in values] + [

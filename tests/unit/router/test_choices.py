@@ -109,8 +109,10 @@ def test_a_router_admits_and_places_within_its_own_bound():
     place = Placer(registry, np.random.default_rng(0)).place
     limited = table(max_in_flight=4)
     assert [registry.bound(endpoint, 4) for endpoint in registry.endpoints(ROLE_DECODE)] == [2, 2]
-    with registry.admit(4, 3), pytest.raises(RouterError, match="which 2 routers split"):
+    waiting = registry.admit(4, 3)
+    with pytest.raises(RouterError, match="which 2 routers split"):
         registry.admit(4, 2)
+    waiting.settle()
     names = [place(limited, NO_SIGNATURE).endpoint.name for _ in range(4)]
     assert sorted(names) == ["d0", "d0", "d1", "d1"]
     assert names[:2] == ["d1", "d1"], "the other one's requests at d0 count when engines are ranked"
@@ -148,19 +150,21 @@ def test_admission_counts_requests_without_an_engine():
         registry.admit(1)
     assert none.value.status == 503
     registry.replace(ROLE_DECODE, decode(2))
-    with registry.admit(1) as first, registry.admit(1):
-        with pytest.raises(RouterError) as full:
-            registry.admit(1)
-        assert (full.value.status, full.value.retry_after) == (429, 1)
-        first.settle()
-        lease = Lease(registry.endpoints(ROLE_DECODE)[0])
-        with pytest.raises(RouterError):
-            registry.admit(1)
-        lease.release()
-        first.reopen()
-        first.reopen()
-        assert registry.undecided == 2
-    assert registry.undecided == 0
+    first, second = registry.admit(1), registry.admit(1)
+    with pytest.raises(RouterError) as full:
+        registry.admit(1)
+    assert (full.value.status, full.value.retry_after) == (429, 1)
+    first.settle()
+    lease = Lease(registry.endpoints(ROLE_DECODE)[0])
+    with pytest.raises(RouterError):
+        registry.admit(1)
+    lease.release()
+    first.reopen()
+    first.reopen()
+    assert registry._undecided == 2
+    for admission in (first, first, second):
+        admission.settle()
+    assert registry._undecided == 0
 
 
 def unit(rows):

@@ -63,6 +63,7 @@ def test_a_boundary_is_the_last_whole_chunk(chunks, data):
     assert not body.eof()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

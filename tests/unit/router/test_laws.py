@@ -182,6 +182,7 @@ def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
     assert laws.expert_share() is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(*[st.floats(0, 1e300)] * 4), max_size=30))
 def test_any_telemetry_is_survived(totals):
     laws = Laws()

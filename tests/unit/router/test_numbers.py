@@ -41,6 +41,7 @@ def test_the_fields_are_those_of_a_document():
     } == set(SETTINGS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", WHERE)
 @given(value=HUGE | NO_NUMBERS)
 def test_no_number_of_a_document_is_taken_that_is_none(field, value):
@@ -67,6 +68,7 @@ def test_no_number_of_a_worker_file_is_taken_that_is_none(field, text):
     assert len(str(refused.value)) < 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

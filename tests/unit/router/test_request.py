@@ -197,6 +197,7 @@ def copied(driver: Driver) -> Driver:
     return Driver(**{**vars(driver), "pulled": set(driver.pulled), "answers": list(driver.answers)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state", STARTS, ids=lambda s: f"{s.attempts}-{s.split}-{s.form.value}-{s.patient_form}"
 )

@@ -8,6 +8,7 @@ from eldr_operator.drift.evidence import Z
 from tests.support.random_pool import POOLS, Pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS, ids=Pool.told)
 def test_random_batches_save_nothing(pool):
     known = traces.load()

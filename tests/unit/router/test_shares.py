@@ -201,6 +201,7 @@ def wander(seed: int, steps: int = 250) -> None:
             node.shares.give({engine: node.flights[engine] for engine in engines}, rng.choice((0, 0, 20)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_by_plain_chance(part):
     for seed in range(250 * part, 250 * (part + 1)):
@@ -208,7 +209,7 @@ def test_by_plain_chance(part):
 
 
 Routers.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestRouters = Routers.TestCase
+TestRouters = pytest.mark.slow(Routers.TestCase)
 
 
 def test_alone_it_has_the_whole_limit_at_once():

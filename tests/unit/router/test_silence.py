@@ -127,6 +127,7 @@ def test_a_silent_router_keeps_nobody_busy():
 counts = st.dictionaries(st.sampled_from(["d0", "d1", "d2", "gone"]), st.integers(0, 300))
 
 
+@pytest.mark.slow
 @given(
     own=st.lists(st.integers(0, 300), min_size=3, max_size=3), fresh=st.lists(counts), silent=st.lists(counts)
 )

@@ -36,6 +36,7 @@ def test_fitting_and_evaluation_records_are_disjoint(captured):
         captured.split(("klingon",))
 
 
+@pytest.mark.slow
 @given(record=st.integers(0, 767), tokens=st.integers(0, 300))
 def test_decode_counts_are_what_the_steps_used(record, tokens):
     captured = traces.load()

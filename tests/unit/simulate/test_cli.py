@@ -1,6 +1,7 @@
 """The command, end to end."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -9,25 +10,28 @@ from eldr.cli import main
 from eldr.siglog import SignatureLog
 from tests.support.records import make_record
 
-QUICK = ["--engines", "3", "--batch", "6", "--seconds", "6", "--warmup", "3", "--seeds", "2", "--jobs", "1"]
+QUICK = ["--engines", "3", "--rate", "7.8", "--seconds", "6", "--seeds", "2", "--jobs", "1"]
 
 
 def run(*arguments):
     return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_path):
     log, out, picture = write_log(768, mixed=True), tmp_path / "out.json", tmp_path / "p.svg"
     done = run(
         "--log",
         log,
         *QUICK,
+        "--rate",
+        25,
         "--seconds",
         30,
         "--seeds",
         4,
-        "--tau",
-        "0.2",
+        "--policies",
+        "ELDR,MarginalUnion,MarginalUnion:prior=0.23,ELDR:tau=0.2",
         "--json",
         out,
         "--picture",
@@ -35,10 +39,10 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     )
     assert done.exit_code == 0, done.output
     assert "centroids from the older 384, simulated are the newer 384" in done.stdout
-    assert "brings most: time per token -" in done.stdout.replace("\n", " ")
     said = " ".join(done.stdout.split())
+    assert said.startswith("Set spec.router.policy: "), "the first line says what to do"
+    assert re.search(r"Time per token against JSQ: mean \d+\.\d ms instead of \d+\.\d ms \(-", said)
     assert "give your accelerator's with --law" in said
-    assert " Set spec.router.policy: " in said or "set spec.router.policy: " in said
     assert "MarginalUnion:prior=0.23 what the same ones do once centroids are active." in said
     report = json.loads(out.read_text())
     (setting,) = report["settings"]
@@ -48,53 +52,48 @@ def test_a_log_is_answered_with_a_report_a_table_and_a_picture(write_log, tmp_pa
     assert names[0] == "JSQ"
     assert names[-1] == "ELDR:tau=0.2"
     jsq = setting["policies"][0]
-    assert jsq["batch"] == pytest.approx(6, rel=0.25)
     assert jsq["change"]["tpot_mean"] == [0.0, 0.0]
     assert all(policy["change"]["active_per_token"][0] < 0 for policy in setting["policies"][1:])
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("--workload", "captured", "--law", "5,100,20", "--speeds", "1,1.58"),
-        ("--workload", "captured", "--drift-at", "4", "--unions", "expected"),
-        ("--workload", "captured", "--prefill", "2,20,100", "--routers", "2", "--max-num-seqs", "4"),
-        ("--workload", "captured", "--prefill", "2,20,100", "--cached", "0.5", "--ranks", "4", "--spread"),
-        ("--workload", "captured", "--cached", "1", "--cached-counts", "lost"),
-    ],
+    [("--workload", "captured", "--law", "5,100,20", "--speeds", "1,1.58"), ("--workload", "language")],
 )
 def test_workloads_without_a_log(arguments):
-    policies = "Domain,ELDR-vanilla,MarginalUnion:prior=0.23,ELDR:min_candidates=2:refit=1:window=3"
+    policies = "Domain,MarginalUnion:prior=0.23,ELDR:min_candidates=2"
     done = run(*arguments, *QUICK, "--policies", policies, "--json", "-")
     assert done.exit_code == 0, done.output
     (setting,) = json.loads(done.stdout)["settings"]
     assert [policy["policy"] for policy in setting["policies"]] == ["JSQ", *policies.split(",")]
 
 
+@pytest.mark.slow
 def test_a_synthetic_workload_is_the_default():
-    done = run("--geometry", "gpt-oss-120b", "--policies", "MarginalUnion", "--rate", "5", "--engines", "2,3", "--seconds", "5",
-               "--warmup", "0", "--seeds", "1", "--output-tokens", "20", "--jobs", "1")  # fmt: skip
+    done = run(
+        "--policies",
+        "MarginalUnion",
+        "--rate",
+        "1",
+        "--engines",
+        "2,3",
+        "--seconds",
+        "5",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    )
     assert done.exit_code == 0, done.output
-    assert "128 experts per layer, 4 per token" in done.stdout
-    assert "3 engines, 5 requests/s" in done.stdout
+    assert "128 experts per layer, 8 per token" in done.stdout
+    assert "2 engines, 1 requests/s: " in done.stdout.splitlines()[0]
+    assert "3 engines, 1 requests/s, batch" in done.stdout
     assert "one seed gives no intervals" in done.stdout
 
 
-def test_an_engine_of_several_ranks_waits_for_its_fullest():
-    done = run("--geometry", "qwen3-235b", "--policies", "JSQ", "--rate", "2", "--engines", "2", "--seconds", "3", "--warmup", "0",
-               "--seeds", "1", "--output-tokens", "20", "--jobs", "1", "--json", "-")  # fmt: skip
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
-    (setting,) = report["settings"]
-    assert setting["ranks"] == 4
-    (jsq,) = setting["policies"]
-    assert jsq["active_per_token"] / 4 < jsq["fullest_per_token"] < jsq["active_per_token"]
-    step = report["law"]["fixed"] + report["law"]["per_expert"] * jsq["fullest_per_token"]
-    assert jsq["tpot_mean"] == pytest.approx(step, rel=0.1)
-    assert any("--unions sampled" in note for note in report["notes"])
-
-
+@pytest.mark.slow
 def test_throughput_within_an_objective():
     quick = [*QUICK[:2], *QUICK[4:]]
     arguments = ["--workload", "captured", *quick, "--policies", "MarginalUnion", "--rate", "4,40"]
@@ -118,25 +117,23 @@ def test_throughput_within_an_objective():
     assert union["policy"] == "MarginalUnion"
 
 
+@pytest.mark.slow
 def test_a_queue_that_grows_is_no_throughput():
-    arguments = ["--workload", "captured", "--engines", "2", "--seconds", "4", "--warmup", "3", "--seeds", "2", "--jobs", "1",
-                 "--policies", "MarginalUnion", "--objective", "P99=1000"]  # fmt: skip
-    few = run(*arguments, "--rate", "2,200", "--max-num-seqs", "4")
+    arguments = ["--workload", "captured", "--engines", "2", "--seconds", "3", "--seeds", "2", "--jobs", "1", "--rate", "2,3000",
+                 "--law", "5,100,20", "--policies", "MarginalUnion", "--objective", "P99=1000"]  # fmt: skip
+    few = run(*arguments)
     assert few.exit_code == 0, few.output
     said = " ".join(few.stdout.split())
     assert "JSQ 2.0 ±0.0, at least 2" in said, "the last column: up to where the pool keeps up"
     assert "at most 1 % of the requests find their engine without room" in said
-    prefilled = run(*arguments, "--rate", "2,20", "--prefill", "1,250,0", "--json", "-")
-    assert prefilled.exit_code == 0, prefilled.output
-    ((jsq, _),) = [pool["policies"] for pool in json.loads(prefilled.stdout)["objective"]["pools"]]
-    assert (jsq["served"], jsq["at_least"], jsq["keeps_up"]) == ([2.0, 0.0], True, 2.0)
+    assert "requests came to an engine without room (2 engines" in said
 
 
 def test_a_models_name_is_text(write_log):
     done = run("--log", write_log(140, model="[/bold]x[red]"), *QUICK, "--policies", "JSQ", "--seeds", "1")
     assert done.exit_code == 0, done.output
     assert "'[/bold]x[red]'" in done.stdout
-    assert "No policy shortens" in done.stdout
+    assert "no policy shortens" in done.stdout
 
 
 def test_arrivals_may_be_those_of_the_log(write_log):
@@ -151,9 +148,7 @@ def test_arrivals_may_be_those_of_the_log(write_log):
         "--json",
         "-",
     ]
-    own, scaled = (
-        run(*arguments[:2], *arguments[2:4], *arguments[6:], *more) for more in ((), ("--rate", "3"))
-    )
+    own, scaled = (run(*arguments[:4], *arguments[6:], *more) for more in ((), ("--rate", "3")))
     assert own.exit_code == scaled.exit_code == 0, own.output + scaled.output
     (own,), (scaled,) = (json.loads(done.stdout)["settings"] for done in (own, scaled))
     assert (own["arrivals"], own["rate"], scaled["rate"]) == ("logged", pytest.approx(1), 3)
@@ -175,36 +170,6 @@ def test_a_log_of_bursts_is_noticed(captured, tmp_path):
     assert "come in bursts" not in done.stdout
 
 
-def test_too_high_a_load_is_said():
-    done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--max-num-seqs", "4")
-    assert done.exit_code == 0, done.output
-    assert "requests came to an engine without room (3 engines" in done.stdout.replace("\n", " ")
-
-
-@pytest.mark.parametrize(("fixed", "told"), [("400", True), ("250", True), ("100", False)])
-def test_prefill_engines_without_time_left_are_said(fixed, told):
-    arguments = [
-        "--workload",
-        "captured",
-        *QUICK[:2],
-        *QUICK[4:],
-        "--rate",
-        "7.8",
-        "--policies",
-        "MarginalUnion",
-    ]
-    done = run(*arguments, "--prefill", f"2,{fixed},0")
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.stdout.split())
-    assert ("Placement cannot help much here: prefill engines have no time left." in said) == told
-    if told:
-        able, engines = ("5", "4") if fixed == "400" else ("8", "3")
-        assert f"Note: prefill engines can compute {able} requests/s, asked are 7.8 (3 engines)" in said
-        assert f"--prefill {engines} engines or more" in said
-    else:
-        assert "prefill engines can compute" not in said
-
-
 def test_speeds_are_engine_after_engine():
     done = run("--workload", "captured", *QUICK, "--policies", "JSQ", "--speeds", "1,1,1.5", "--json", "-")
     assert done.exit_code == 0, done.output
@@ -215,6 +180,7 @@ def test_speeds_are_engine_after_engine():
     assert "routers learn speeds and believe 0.5 to 2 times" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_report():
     arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
     alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
@@ -222,40 +188,25 @@ def test_processes_give_the_same_report():
     assert json.loads(alone.stdout) == json.loads(beside.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--log", "/nosuch"], 2, "does not exist"),
         (["--workload", "poems"], 2, "'poems' is not one of"),
-        (["--rate", "1", "--batch", "1"], 2, "choose one"),
         (["--rate", "x"], 2, "expected numbers separated by commas"),
         (["--rate", "nan"], 2, "expected at least"),
         (["--engines", "0"], 2, "expected at least 1"),
         (["--engines", ""], 2, "expected numbers"),
         (["--law", "h100"], 2, "FIXED_MS"),
         (["--policies", "ELDR,best"], 2, "known are ELDR"),
-        (["--tau", "3"], 2, "at most 2"),
         (["--arrivals", "logged"], 2, "there is no log"),
         (["--last-minutes", "5"], 2, "there is no log"),
-        (["--prefill", "1,2"], 2, "ENGINES,FIXED_MS,PER_TOKEN_US"),
-        (["--prefill", "0,2,2"], 2, "expected 1 to 1024 engines"),
-        (["--prefill", "1,1e300,0"], 2, "0 to 60000 ms a prompt"),
-        (["--prefill", "1,2,nan"], 2, "0 to 1e+06 us a token"),
-        (["--prefill", "99999,2,2"], 2, "expected 1 to 1024 engines"),
         (["--speeds", "1e290"], 2, "at most 1000"),
-        (["--batch", "1e300"], 2, "at most 8192"),
-        (["--workload", "captured", "--engines", "2", "--prefill", "1,60000,0", "--seconds", "4", "--jobs", "1"], 1, "no decode step ran"),
-        (["--cached", "2"], 2, "is not in the range"),
-        (["--cached", "0.5"], 2, "give --prefill"),
-        (["--cached-counts", "lost"], 2, "say how much is cached"),
-        (["--workload", "captured", "--ranks", "5", "--jobs", "1"], 1, "do not divide evenly among 5"),
-        (["--policies", "ELDR:refit=-1"], 2, "more than 0"),
-        (["--workload", "captured", "--spread"], 2, "give --ranks"),
         (["--objective", "P99=20", "--rate", "5"], 2, "two rates or more"),
         (["--objective", "20", "--rate", "5,9"], 2, "expected P50=MS"),
         (["--picture", "x.xyz"], 2, "ends in .png or .svg"),
         (["--json", "/nosuch/x.json"], 2, "the folder /nosuch does not exist"),
-        (["--workload", "captured", "--kv-tokens", "5", "--jobs", "1"], 1, "kv_tokens: 5 do not hold"),
         (["--workload", "captured", "--engines", "900", "--jobs", "1"], 1, "cannot fill 900 clusters"),
         (["--workload", "captured", "--seconds", "0.001", "--rate", "1", "--jobs", "1"], 1, "simulate longer"),
     ],
@@ -277,7 +228,6 @@ def test_bad_logs_are_clear_errors(write_log, tmp_path):
         (["--log", good, "--model", "x"], 1, "hold records of m only"),
         (["--log", good, "--workload", "task"], 2, "choose one"),
         (["--log", write_log(140, time=5.0), "--arrivals", "logged"], 2, "tell no order of its requests"),
-        (["--log", good, "--drift-at", "3"], 2, "no kinds or labels"),
         (["--log", good, "--policies", "Domain"], 2, "no kinds or labels"),
     ):
         done = run(*arguments)
@@ -285,20 +235,15 @@ def test_bad_logs_are_clear_errors(write_log, tmp_path):
         assert message in done.output.replace("\n", " ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--from-cluster", ""], "--from-cluster: expected the name"),
         (["--model", "m"], "--model: there is no log"),
-        (["--geometry", "gpt-oss-120b", "--workload", "captured"], "--geometry: these requests"),
         (["--seconds", "inf"], "--seconds"),
-        (["--warmup", "nan"], "--warmup"),
-        (["--lag", "nan", "--routers", "2"], "--lag"),
-        (["--drift-at", "nan"], "--drift-at"),
-        (["--cached", "nan", "--prefill", "1,1,1"], "--cached"),
-        (["--drift-at", "1e9", "--batch", "4", "--engines", "2"], "are too many"),
         (["--rate", "1e9", "--engines", "2"], "are too many"),
-        (["--law", "0,0,1e-300", "--batch", "4", "--engines", "2"], "are too many"),
+        (["--law", "0,0,1e-300", "--engines", "2"], "are too many"),
         (["--policies", "ELDR:min_candidates=1.9"], "expected a whole number for min_candidates"),
         (["--policies", "ELDR:tau=0.1:tau=0.2"], "tau is given twice"),
     ],

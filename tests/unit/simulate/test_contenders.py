@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from eldr.core.band import BandJSQ
 from eldr.core.domains import groups_by_share
 from eldr.core.marginal import MarginalUnion
-from eldr.simulate.contenders import VANILLA, parse_contender
+from eldr.simulate.contenders import parse_contender
 from eldr.simulate.laws import GPT_OSS_120B_MI300X, LAWS, parse_law, scaled
 
 
@@ -18,20 +18,11 @@ def test_options_reach_the_policy():
     assert parse_contender("MarginalUnion:prior=0.23").policy({}) == MarginalUnion(prior=0.23)
 
 
-def test_refits_look_back_twice_as_far_as_they_are_apart_unless_told():
-    assert parse_contender("ELDR:tau=0.2").refit is None
-    assert parse_contender("ELDR:refit=2.5").refit == (2.5, 5.0)
-    contender = parse_contender("MarginalUnion:prior=0.23:refit=2:window=30")
-    assert contender.refit == (2.0, 30.0)
-    assert contender.policy({}) == MarginalUnion(prior=0.23)
-
-
 @pytest.mark.parametrize(
     ("text", "centroids", "unions"),
     [
         ("JSQ", None, False),
         ("ELDR", "balanced", False),
-        (VANILLA, "vanilla", False),
         ("MarginalUnion", None, True),
         ("MarginalUnion:prior=0.5", "balanced", True),
     ],
@@ -50,13 +41,9 @@ def test_what_a_policy_looks_at(text, centroids, unions):
         ("ELDR:tau=nan", "expected 0..2"),
         ("ELDR:min_candidates=inf", "expected a whole number"),
         ("JSQ:tau=1", "JSQ has no option 'tau'; it has none"),
-        ("MarginalUnion:tau=1", "it has prior, max_load, refit, window"),
+        ("MarginalUnion:tau=1", "it has prior, max_load"),
         ("MarginalUnion:max_load=0.5", "at least 1"),
-        ("ELDR:refit=0", "refit: expected seconds, more than 0"),
-        ("ELDR:refit=inf", "refit: expected seconds"),
-        ("ELDR:window=5", "give refit=SECONDS, too"),
-        ("MarginalUnion:refit=2", "give prior=0.23, too"),
-        ("JSQ:refit=2", "JSQ has no option 'refit'"),
+        ("ELDR:refit=2", "ELDR has no option 'refit'"),
         ("", "unknown name"),
     ],
 )

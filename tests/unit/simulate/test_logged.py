@@ -37,12 +37,6 @@ def test_a_single_segment_can_be_read(write_log):
     assert len(read(segment).known.requests) == 70
 
 
-def test_steps_can_be_drawn_from_counts(write_log):
-    requests = read(write_log(140), sampled=True).known.requests
-    step = requests.steps[3, 5].reshape(4, 4)
-    assert (step // 64 == np.arange(4)[:, None]).all()
-
-
 def test_records_whose_engines_lost_counts_are_left_out(write_log):
     logged = read(write_log(140, empty=range(100, 105)))
     assert len(logged.known.requests) == 68, "the newer half of those that are left"

@@ -50,16 +50,15 @@ def test_a_seed_is_a_workload():
 
 def test_captured_records_are_split_and_keep_their_steps(captured):
     kinds = ("fr", "legal")
-    traffic = Captured(captured, kinds, ("python",)).traffic(0)
-    fitting, evaluation = captured.split((*kinds, "python"))
+    traffic = Captured(captured, kinds).traffic(0)
+    fitting, evaluation = captured.split(kinds)
     assert len(traffic.calibration) == len(captured.split(kinds)[0])
     assert not {row.tobytes() for row in traffic.calibration.prefill.astype(np.uint16)} & {
         row.tobytes() for row in traffic.requests.prefill
     }
     assert not set(fitting) & set(evaluation)
     requests = traffic.requests
-    assert requests.shares == (0.5, 0.5, 0.0)
-    assert requests.later == (0.0, 0.0, 1.0)
+    assert requests.shares == (0.5, 0.5)
     step = requests.steps[7, 5].reshape(4, 4) - np.arange(4)[:, None] * 64
     assert np.array_equal(step, captured.decode_experts[evaluation[7], 5])
     share = -np.expm1(requests.logs[7])

@@ -1,4 +1,4 @@
-"""Deployments whose engines spread experts over ranks: what is simulated of them is said, and what would be wrong is refused."""
+"""Deployments whose engines spread experts over ranks: what is not simulated of them is said."""
 
 import json
 import math
@@ -36,15 +36,10 @@ def resource(gpus=4, **parallelism):
     ],
 )
 def test_ranks_that_experts_are_spread_over(found, ranks):
-    own = in_effect(found, [])
-    assert own.ranks == ranks
-    notes = own.on_ranks(None, None)
+    notes = in_effect(found, []).notes
     assert len(notes) == (ranks > 1)
     if notes:
         assert f"over {ranks} ranks, which is not simulated" in notes[0]
-        assert f"--ranks {ranks}" in notes[0]
-    assert own.on_ranks(1, None) == ()
-    assert own.on_ranks(ranks, "5,100,20") == (), "what is told wins"
 
 
 @pytest.mark.parametrize(
@@ -59,18 +54,8 @@ def test_ranks_that_experts_are_spread_over(found, ranks):
     ],
 )
 def test_copies_and_their_balance_are_said_to_be_left_out(parallelism, named):
-    (note,) = in_effect(resource(**parallelism), []).notes
-    assert f"{named} of its engines" in note
-    for option in ("--replication", "--balance", "--placed-by"):
-        assert option in note
-
-
-def test_a_law_of_whole_engines_is_not_taken_for_that_of_a_rank():
-    learned = in_effect(resource(), [{"law": LAW}])
-    with pytest.raises(ValueError, match=r"--ranks 4: .* whole engines.*--law"):
-        learned.on_ranks(4, None)
-    assert learned.on_ranks(4, "5,100,20") == ()
-    assert in_effect(resource(), []).on_ranks(4, None) == (), "no law was learned"
+    *_, note = in_effect(resource(**parallelism), []).notes
+    assert f"{named} of its engines is not simulated" in note
 
 
 @pytest.fixture
@@ -86,7 +71,7 @@ def simulate(monkeypatch, write_log):
             return Found("team", resource(redundantExperts=16), ({"law": LAW},), (log,), ())
 
     monkeypatch.setattr(cluster, "Cluster", Fake)
-    quick = ["--batch", "4", "--seconds", "4", "--warmup", "2", "--seeds", "1", "--jobs", "1", "--json", "-"]
+    quick = ["--rate", "9", "--seconds", "4", "--seeds", "1", "--json", "-"]
     return lambda *more: CliRunner().invoke(
         main, ["simulate", "--from-cluster", "demo", *quick, "--policies", "JSQ", *more]
     )
@@ -98,16 +83,4 @@ def test_the_report_says_what_is_not_simulated(simulate):
     report = json.loads(done.stdout)
     assert sum("over 4 ranks, which is not simulated" in note for note in report["notes"]) == 1
     assert any("redundantExperts 16 of its engines" in note for note in report["notes"])
-    assert report["settings"][0]["ranks"] == 1
     assert math.isclose(report["law"]["per_expert"], 1e-3)
-
-
-def test_ranks_need_the_law_of_one(simulate):
-    done = simulate("--ranks", "4")
-    assert done.exit_code == 2
-    assert "--ranks 4: " in done.output
-    done = simulate("--ranks", "4", "--law", "5,100,20")
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
-    assert report["settings"][0]["ranks"] == 4
-    assert not any("which is not simulated" in note for note in report["notes"])

@@ -18,7 +18,7 @@ MEASURES = Measures(**{field.name: 1 for field in fields(Measures)})
 def test_figures_that_are_no_numbers_are_refused(name, value):
     fine = Outcome(0, 0, 0, 5.0, replace(MEASURES, waited=0.0))
     check_numbers([fine])
-    with pytest.raises(ValueError, match=f"{name} came out as .* --prefill, .* correct the one"):
+    with pytest.raises(ValueError, match=f"{name} came out as .* --law and --speeds.* correct the one"):
         check_numbers([fine, fine._replace(measures=replace(MEASURES, **{name: value}))])
 
 
@@ -33,7 +33,6 @@ def test_speeds_that_routers_would_not_believe_are_said():
 
 
 def test_who_keeps_up():
-    fine = Outcome(0, 0, 0, 5.0, replace(MEASURES, waited=0.01), prefill_rate=5.5)
+    fine = Outcome(0, 0, 0, 5.0, replace(MEASURES, waited=0.01))
     assert fine.keeps_up
-    assert not fine._replace(prefill_rate=5.1).keeps_up
     assert not fine._replace(measures=replace(MEASURES, waited=0.02)).keeps_up

@@ -131,18 +131,6 @@ def test_no_measured_request_is_an_error(run):
         run("JSQ", window=Window(0.0, 1e-6, 5.0))
 
 
-def test_routers_that_talk_seldom_balance_worse(run, law):
-    def imbalance(routers, lag):
-        pool = Pool((law,) * 4, Limits(), sampled=False, routers=routers, lag=lag)
-        _, done = run("MarginalUnion", pool=pool, rate=30.0)
-        assert done.left == [0] * 4
-        return done.measures.imbalance
-
-    one, often, seldom = imbalance(1, 1.0), imbalance(3, 0.01), imbalance(3, 5.0)
-    assert one == pytest.approx(often, rel=0.06)
-    assert seldom > often
-
-
 def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, monkeypatch):
     stale = np.tile(np.float32([0.9, 0.1, 0.1, 0.1]), (len(scores), 1))
 

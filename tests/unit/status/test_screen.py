@@ -177,6 +177,7 @@ def put(found, path, value):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", FOREIGN, ids=lambda value: str(value)[:12])
 def test_whatever_stands_somewhere_the_rest_is_shown(value):
     deployment, fits = night.deployment(), night.fits()[:2]

@@ -29,9 +29,9 @@ class Saboteur(Idle):
 
             eldr.__version__ = "0.0.0"
         if self._last and (self._folder / "capture").exists():
-            from eldr.engine import capture
+            from eldr.engine.capture import routing
 
-            capture._SharingCapturer = _no_room
+            routing._SharingCapturer = _no_room
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)

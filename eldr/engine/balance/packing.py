@@ -1,0 +1,170 @@
+"""Placement of replicas, as EPLB makes it, by tokens or by how often an expert is active.
+
+EPLB balances tokens: rarely used experts crowd on few ranks, for they weigh nothing there, and a step that uses them all waits for those
+ranks. A decode step pays for an expert once, however many tokens use it, so an expert should weigh how often a step uses it.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+Weights = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+
+class PlacementError(ValueError):
+    """What cannot be placed; the message names field, value and remedy."""
+
+
+def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
+    """Return how often each expert is active in a step, as far as sums of tokens tell: ``1 - exp(-tokens per step)``.
+
+    Parameters
+    ----------
+    tokens : array_like of float, shape (E,)
+        Tokens that each expert got over all steps: all that EPLB's policies are given.
+    steps : int
+
+    Returns
+    -------
+    ndarray of float64, shape (E,)
+        That of a Poisson number of tokens per step with this mean.
+
+    Raises
+    ------
+    PlacementError
+        If a sum is negative or not finite, or there is no step.
+    """
+    sums = np.asarray(tokens, dtype=np.float64)
+    if steps < 1:
+        raise PlacementError(f"steps: {steps}; sums of tokens need the number of steps, at least 1")
+    _check_weights("tokens", sums)
+    weights: Weights = -np.expm1(-sums / steps)
+    return weights
+
+
+def pack(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
+    """Replicate the heaviest experts, and spread the replicas over ranks by weight.
+
+    Parameters
+    ----------
+    weights : array_like of float, shape (E,)
+        Tokens, as EPLB has it, or :func:`activation_weights`.
+    n_physical : int
+        P: at least E, a multiple of the ranks.
+    ranks : int
+
+    Returns
+    -------
+    ndarray of int64, shape (P,)
+        The expert in each physical slot, rank after rank.
+
+    Raises
+    ------
+    PlacementError
+        If the weights are negative or not finite, or the slots are too few or uneven.
+
+    Notes
+    -----
+    Each further replica goes to the expert with the largest weight per replica; then the replicas, heaviest first, each to the lightest rank
+    with a free slot, one without this expert if there is such. Ties go to the lowest id.
+    """
+    weight = _checked(weights, n_physical, ranks)
+    experts = len(weight)
+    count = _replicate(weight, n_physical - experts)
+    on: list[list[int]] = [[] for _ in range(ranks)]
+    _fill(on, np.repeat(np.arange(experts), count), np.repeat(weight / count, count), n_physical // ranks)
+    return np.array(on, dtype=np.int64).ravel()
+
+
+def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
+    """Give every expert a home, and the heaviest ones a replica elsewhere.
+
+    Parameters, result and errors are those of :func:`pack`.
+
+    Notes
+    -----
+    Homes are as many on every rank, and balanced by weight: a placement without replicas. Replicas only add to it, so that
+    an exact choice is never worse than without them, in any step. They go to the rank that shares the fewest experts with the home, so that a
+    full rank finds relief on each of the others; of these to one with most free slots, then the lightest by
+    its homes. Each expert gets a second replica before one gets a third. What is left, where every rank holds every expert, repeats a rank's first.
+    """
+    weight = _checked(weights, n_physical, ranks)
+    experts, slots = len(weight), n_physical // ranks
+    on: list[list[int]] = [[] for _ in range(ranks)]
+    load = _fill(on, np.arange(experts), weight, -(-experts // ranks))
+    holders: list[list[int]] = [[] for _ in range(experts)]
+    for rank, held in enumerate(on):
+        for e in held:
+            holders[e].append(rank)
+    shared = [[0] * ranks for _ in range(ranks)]
+
+    def preference(rank: int, mine: list[int]) -> tuple[int, int, float, int]:
+        return sum(shared[rank][other] for other in mine), len(on[rank]), load[rank], rank
+
+    order = np.argsort(-weight, kind="stable").tolist()
+    placed = True
+    while placed:
+        placed = False
+        for e in order:
+            mine = holders[e]
+            free = [r for r, held in enumerate(on) if len(held) < slots and r not in mine]
+            if free:
+                _, _, _, rank = min(preference(r, mine) for r in free)
+                for other in mine:
+                    shared[rank][other] += 1
+                    shared[other][rank] += 1
+                on[rank].append(e)
+                mine.append(rank)
+                placed = True
+    for held in on:
+        held.extend(held[:1] * (slots - len(held)))
+    return np.array(on, dtype=np.int64).ravel()
+
+
+def _fill(on: list[list[int]], experts: Ids, shares: Weights, slots: int) -> list[float]:
+    """Put replicas, heaviest first, on the lightest rank with room, on one without this expert if there is such; return the weights."""
+    load = [0.0] * len(on)
+    for i in np.argsort(-shares, kind="stable").tolist():
+        e = int(experts[i])
+        rank = min(
+            (r for r, held in enumerate(on) if len(held) < slots), key=lambda r: (e in on[r], load[r], r)
+        )
+        on[rank].append(e)
+        load[rank] += float(shares[i])
+    return load
+
+
+def _replicate(weight: Weights, redundant: int) -> Ids:
+    """Return the number of replicas of each expert."""
+    count = np.ones(len(weight), dtype=np.int64)
+    heap = [(-w, e) for e, w in enumerate(weight.tolist())]
+    heapq.heapify(heap)
+    for _ in range(redundant):
+        e = heap[0][1]
+        count[e] += 1
+        heapq.heapreplace(heap, (-float(weight[e]) / int(count[e]), e))
+    return count
+
+
+def _checked(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Weights:
+    weight = np.asarray(weights, dtype=np.float64)
+    _check_weights("weights", weight)
+    if ranks < 1 or n_physical < len(weight) or n_physical % ranks:
+        raise PlacementError(
+            f"n_physical: {n_physical} slots for {len(weight)} experts on {ranks} ranks; choose a multiple of the ranks, "
+            f"{len(weight)} or more"
+        )
+    return weight
+
+
+def _check_weights(name: str, values: Weights) -> None:
+    if values.ndim != 1 or not values.size:
+        raise PlacementError(f"{name}: shape {values.shape}; expected one per expert")
+    if not (np.isfinite(values).all() and values.min() >= 0):
+        raise PlacementError(
+            f"{name}: hold NaN, infinity or negatives; expected sums of tokens, zero or more"
+        )

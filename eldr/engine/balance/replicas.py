@@ -1,0 +1,160 @@
+"""Where vLLM lets us choose among an expert's replicas: the only module that knows how.
+
+vLLM's expert layer is a ``PluggableLayer``: a class registered under its name is built in its place. Ours hands the
+physical experts that vLLM chose to an exchange, before any token is sent to them, and does nothing until one is
+attached. What counts experts, and what EPLB places them by, has happened by then and stays vLLM's own. An official hook is
+proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`claim` and :func:`attach`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.custom_op import op_registry_oot
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
+
+from eldr.contract import CONNECTOR, ENV_BALANCE
+from eldr.engine import refusal
+from eldr.engine.balance import placement
+from eldr.engine.capture.routing import moe_modules
+from eldr.engine.errors import UnsupportedEngineError
+
+NAME = RoutedExperts.__name__
+
+Exchange = Callable[[torch.Tensor, int], torch.Tensor]
+"""See :meth:`eldr.engine.balance.choice.LayerBalance.exchange`."""
+
+
+class BalancedExperts(RoutedExperts):
+    """vLLM's expert layer, with a say in which replicas run.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If the engine runs without ELDR's connector, which compares the ranks and attaches the exchange, or another plug-in
+        places experts.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = get_current_vllm_config()
+        with refusal.told():
+            if CONNECTOR not in _connectors(config.kv_transfer_config):
+                raise UnsupportedEngineError(
+                    f"{ENV_BALANCE} needs {CONNECTOR} in --kv-transfer-config: it compares the ranks at the start; add it, or unset "
+                    f"{ENV_BALANCE}"
+                )
+            placement.claim(config)
+        super().__init__(*args, **kwargs)
+        self.exchange: Exchange | None = None
+
+    def forward_modular(
+        self, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run the experts, after the exchange of replicas."""
+        if self.exchange is not None:
+            ranks = get_forward_context().dp_metadata
+            # the same number on all ranks: they must decide alike
+            tokens = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu.sum())
+            with refusal.told():
+                topk_ids = self.exchange(topk_ids, tokens)
+        return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
+
+
+def _connectors(transfer: Any) -> list[str]:
+    if transfer is None:
+        return []
+    children = transfer.kv_connector_extra_config.get("connectors", [])
+    return [transfer.kv_connector, *(child.get("kv_connector") for child in children)]
+
+
+def claim() -> None:
+    """Have vLLM build our class for its expert layer; before any model is made. May be called several times.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If another plug-in has replaced it.
+    """
+    owner = op_registry_oot.get(NAME)
+    if owner is BalancedExperts:
+        return
+    if owner is not None:
+        raise UnsupportedEngineError(
+            f"{ENV_BALANCE}: {owner.__module__}.{owner.__name__} has replaced vLLM's {NAME} already; leave one of the two plug-ins "
+            f"out of VLLM_PLUGINS, or unset {ENV_BALANCE}"
+        )
+    RoutedExperts.register_oot(name=NAME)(BalancedExperts)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLayer:
+    """A layer whose replicas can be chosen.
+
+    Attributes
+    ----------
+    name : str
+    maps : EplbLayerState
+    experts : BalancedExperts
+    """
+
+    name: str
+    maps: Any
+    experts: BalancedExperts
+
+    @property
+    def experts_per_rank(self) -> int:
+        """Physical experts of each rank."""
+        return int(self.experts.local_num_experts)
+
+    @property
+    def n_physical(self) -> int:
+        """Physical experts of all ranks."""
+        return int(self.maps.expert_load_view.shape[0])
+
+
+def layers(compilation: Any) -> list[ReplicaLayer]:
+    """Return an engine's layers, by number.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If the replicas of one cannot be chosen: some ranks' layers would be balanced by tokens, silently.
+    """
+    try:
+        modules = sorted(moe_modules(compilation), key=lambda module: module.layer_id)
+    except ValueError as error:
+        raise UnsupportedEngineError(f"{ENV_BALANCE}: {error}") from error
+    found = []
+    for module in modules:
+        if why := _hidden(module):
+            raise UnsupportedEngineError(f"{ENV_BALANCE}: layer {module.layer_id}: {why}; unset it")
+        layer = ReplicaLayer(module.layer_name, module.router.eplb_state, module.routed_experts)
+        found.append(layer)
+    return found
+
+
+def _hidden(module: Any) -> str:
+    if not isinstance(module, MoERunner):
+        return f"{type(module).__name__} chooses replicas by itself"
+    if not isinstance(module.routed_experts, BalancedExperts):
+        return f"the model brings an expert layer of its own, {type(module.routed_experts).__name__}"
+    if module.is_monolithic:
+        return "its kernel routes inside itself"
+    if not isinstance(module.router, BaseRouter):
+        return f"router {type(module.router).__name__} does not map to replicas"
+    state = module.router.eplb_state
+    if state is None or state.logical_to_physical_map is None:
+        return "vLLM keeps no replicas of this model's experts"
+    return ""
+
+
+def attach(layer: ReplicaLayer, exchange: Exchange | None) -> None:
+    """Have a layer exchange replicas from now on, or leave vLLM's choice with None."""
+    layer.experts.exchange = exchange

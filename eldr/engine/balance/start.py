@@ -1,0 +1,157 @@
+"""The start of an expert-parallel worker: compare the ranks, then let replicas be chosen.
+
+Every rank comes here once, when the weights and the KV cache are there and before graphs are captured. Nothing of ours
+has taken part in a forward pass until then, so that a rank which differs is told, and none waits for it in a collective
+that it knows nothing of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import vllm
+from vllm.distributed.parallel_state import get_ep_group
+from vllm.logger import init_logger
+
+import eldr
+from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
+from eldr.engine.balance import replicas
+from eldr.engine.balance.agreement import gather, table_digest
+from eldr.engine.balance.choice import Balance, Group, Rules
+from eldr.engine.balance.setting import BalanceSetting
+from eldr.engine.balance.watch import MapsWatch
+from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
+
+logger = init_logger("vllm.eldr")
+
+
+def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
+    """Compare the ranks, and balance activations if the setting says so; None if it does not.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    setting : BalanceSetting
+
+    Raises
+    ------
+    RanksDisagreeError
+        If versions, settings or maps of experts differ between ranks.
+    UnsupportedEngineError
+        If the engine has a layer whose replicas cannot be chosen, or whose experts are placed by somebody else.
+    """
+    if not config.parallel_config.enable_eplb:
+        return None
+    found, why = [], ""
+    if setting.activations:
+        try:
+            found = _layers(config)
+        except UnsupportedEngineError as error:
+            why = str(error)  # said to the other ranks first: none may be left waiting
+    group, identity = get_ep_group(), _identity(config, setting)
+    said = identity | {
+        "layers": str(len(found)),
+        "maps": ",".join(_map_digest(layer.maps) for layer in found),
+        "refused": why,
+    }
+    compare(gather(said, group))
+    if why:
+        raise UnsupportedEngineError(why)
+    if not found:
+        return None
+    same = repr(sorted(identity.items()))
+    shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)
+    if not config.parallel_config.eplb_config.num_redundant_experts:
+        watch = MapsWatch([layer.maps for layer in found], shape, same)
+        replicas.attach(found[0], watch.exchange)
+        logger.info(
+            "ELDR: no redundant experts: experts are placed by activation, and there is no choice to make"
+        )
+        return watch
+    rules = Rules(
+        _chooser_for(found[0].maps.logical_replica_count.device, group.world_size),
+        config.model_config.get_num_experts_per_tok(),
+        same,
+        checked=setting.checked,
+    )
+    balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
+    balance.try_out()
+    for layer, one in zip(found, balance.layers, strict=True):
+        replicas.attach(layer, one.exchange)
+    logger.info(
+        "ELDR: balancing activated experts of %d layers over %d ranks, %d logical and %d physical experts, %.0f us a decision",
+        len(found),
+        shape.ranks,
+        balance.layers[0].n_experts,
+        shape.experts,
+        balance.decision_seconds * 1e6,
+    )
+    return balance
+
+
+def _chooser_for(device: torch.device, ranks: int) -> Any:
+    """Return ``choose`` for a device and a number of ranks: Triton on GPUs for up to as many as it takes, torch elsewhere."""
+    if device.type == "cuda":
+        from eldr.engine.balance import choose_triton
+
+        if ranks <= choose_triton.MOST_RANKS:
+            return choose_triton.choose
+    from eldr.engine.balance import choose_torch
+
+    return choose_torch.choose
+
+
+def compare(said: list[dict[str, str]]) -> None:
+    """Raise if ranks said different things.
+
+    Parameters
+    ----------
+    said : list of dict
+        What each rank has, by name.
+
+    Raises
+    ------
+    RanksDisagreeError
+        With the names, and what each rank has.
+    """
+    different = {
+        name: [one.get(name, "") for one in said]
+        for name in sorted({name for one in said for name in one})
+        if len({one.get(name, "") for one in said}) > 1
+    }
+    if different:
+        named = "; ".join(
+            f"{name}: " + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values))
+            for name, values in different.items()
+        )
+        raise RanksDisagreeError(
+            f"ELDR: the ranks of this expert-parallel engine differ: {named}. Start all of them with the same image and environment"
+        )
+
+
+def _layers(config: Any) -> list[replicas.ReplicaLayer]:
+    found = replicas.layers(config.compilation_config)
+    ranks = get_ep_group().world_size
+    for layer in found:
+        if layer.experts_per_rank * ranks != layer.n_physical:
+            raise UnsupportedEngineError(
+                f"{ENV_BALANCE}: {layer.name}: {layer.n_physical} physical experts, but {ranks} ranks of {layer.experts_per_rank}; unset it"
+            )
+    return found
+
+
+def _identity(config: Any, setting: BalanceSetting) -> dict[str, str]:
+    return {
+        "eldr": eldr.__version__,
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        ENV_BALANCE: str(setting.activations),
+        ENV_BALANCE_CHECK: str(setting.checked),
+        "experts": str(config.model_config.get_num_experts()),
+    }
+
+
+def _map_digest(maps: Any) -> str:
+    """Return the digest of a layer's replicas; columns behind them hold -1 on all ranks."""
+    return f"{int(table_digest(maps.logical_to_physical_map)) & (2**64 - 1):016x}"

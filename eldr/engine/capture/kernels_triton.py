@@ -1,0 +1,123 @@
+"""The counting kernels for GPUs, bit for bit those of :mod:`eldr.engine.capture.kernels`.
+
+A step's tokens of one block are neighbours, and no two requests write into one block in the same step. So the program
+at the first token of such a run owns the block: it needs no atomics, which small types do not have.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from eldr.engine.capture.kernels import RequestRows
+
+
+@triton.jit
+def _count_blocks(
+    table,
+    expert_ids,
+    slots,
+    n_tokens,
+    n_layers,
+    n_experts,
+    block_size,
+    top_k: tl.constexpr,
+    padded_k: tl.constexpr,
+    padded_experts: tl.constexpr,
+):
+    token = tl.program_id(0)
+    layer = tl.program_id(1)
+    slot = tl.load(slots + token).to(tl.int64)
+    if slot >= 0:
+        block = slot // block_size
+        before = tl.load(slots + token - 1, mask=token > 0, other=-1).to(tl.int64)
+        if (before < 0) | (before // block_size != block):
+            experts = tl.arange(0, padded_experts)
+            row = table + (block * n_layers + layer) * n_experts + experts
+            inside = experts < n_experts
+            # offset 0 clears: what an earlier owner of the block left does not count
+            counts = tl.load(row, mask=inside & (slot % block_size != 0), other=0).to(tl.int32)
+            choice = tl.arange(0, padded_k)
+            same = slot >= 0
+            while same:
+                ids = tl.load(
+                    expert_ids + (token * n_layers + layer) * top_k + choice, mask=choice < top_k, other=-1
+                )
+                counts += tl.sum((ids[:, None] == experts[None, :]).to(tl.int32), axis=0)
+                token += 1
+                following = tl.load(slots + token, mask=token < n_tokens, other=-1).to(tl.int64)
+                same = (following >= 0) & (following // block_size == block)
+            tl.store(row, counts.to(table.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _count_requests(
+    counts,
+    used,
+    expert_ids,
+    slots,
+    row_of_block,
+    first_offset,
+    n_rows,
+    n_layers,
+    n_experts,
+    block_size,
+    top_k: tl.constexpr,
+    padded_k: tl.constexpr,
+):
+    token = tl.program_id(0)
+    layer = tl.program_id(1)
+    slot = tl.load(slots + token).to(tl.int64)
+    if slot >= 0:
+        choice = tl.arange(0, padded_k)
+        ids = tl.load(expert_ids + (token * n_layers + layer) * top_k + choice, mask=choice < top_k, other=-1)
+        chosen = (ids >= 0) & (ids < n_experts)
+        tl.store(used + layer * n_experts + ids, 1, mask=chosen)
+        block = slot // block_size
+        row = tl.load(row_of_block + block)
+        if (row < n_rows) & (slot % block_size >= tl.load(first_offset + block)):
+            tl.atomic_add(counts + (row * n_layers + layer) * n_experts + ids, 1, mask=chosen)
+
+
+def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
+    """Do what :func:`eldr.engine.capture.kernels.count_blocks` does."""
+    tokens, layers, top_k = expert_ids.shape
+    experts = table.shape[2]
+    if tokens:
+        _count_blocks[(tokens, layers)](
+            table,
+            expert_ids,
+            slots,
+            tokens,
+            layers,
+            experts,
+            block_size,
+            top_k=top_k,
+            padded_k=triton.next_power_of_2(top_k),
+            padded_experts=triton.next_power_of_2(experts),
+        )
+
+
+def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Do what :func:`eldr.engine.capture.kernels.count_step` does, in one pass."""
+    tokens, layers, top_k = expert_ids.shape
+    experts = rows.counts.shape[2]
+    used = torch.zeros((layers, experts), dtype=torch.int32, device=rows.counts.device)
+    if tokens:
+        _count_requests[(tokens, layers)](
+            rows.counts,
+            used,
+            expert_ids,
+            slots,
+            rows.row_of_block,
+            rows.first_offset,
+            rows.counts.shape[0] - 1,
+            layers,
+            experts,
+            rows.block_size,
+            top_k=top_k,
+            padded_k=triton.next_power_of_2(top_k),
+        )
+    return used.sum(1, dtype=torch.int32)

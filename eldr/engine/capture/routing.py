@@ -1,0 +1,243 @@
+"""How the routing of a forward pass becomes visible, and where its tokens lie in the KV cache.
+
+vLLM's own ``RoutedExpertsCapturer`` writes each layer's expert ids into a static buffer, inside CUDA graphs too; nothing
+of ours runs in the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from vllm.forward_context import get_forward_context, is_forward_context_available
+from vllm.logger import init_logger
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
+from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEExpertsMonolithic
+from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
+    RoutedExpertsCapturer,
+    RoutedExpertsCaptureSource,
+    bind_routed_experts_capturer,
+)
+from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
+from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroExpertRouter
+
+from eldr.engine.capture.kernels import NO_EXPERT
+from eldr.engine.capture.recompute import recompute
+from eldr.engine.capture.union import GroupUnion
+
+logger = init_logger("vllm.eldr")
+
+NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
+
+
+class HiddenRoutingError(RuntimeError):
+    """Which experts the model uses cannot be seen, or not counted."""
+
+
+@contextmanager
+def table_memory(n_bytes: int) -> Iterator[None]:
+    """Allocate a table in this context: the KV cache has taken its share before, so there may be no room.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Size of the table.
+
+    Raises
+    ------
+    HiddenRoutingError
+        If torch cannot allocate it.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # what torch raises is the former
+        raise HiddenRoutingError(
+            f"no memory for the table: {n_bytes / 2**20:.1f} MiB; the KV cache leaves too little, lower "
+            f"--gpu-memory-utilization ({error})"
+        ) from error
+
+
+class RoutingCapture:
+    """Expert ids of the current step.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    over : GroupCoordinator, optional
+        Ranks with tokens of their own in the same steps, for :meth:`union`, once :meth:`share` was called.
+
+    Raises
+    ------
+    HiddenRoutingError
+        If a layer's routing can neither be captured nor recomputed, or vLLM cannot make its buffer.
+    """
+
+    def __init__(self, config: Any, over: Any = None) -> None:
+        self._union: GroupUnion | None = None
+        self._offered: GroupUnion | None = None
+        try:
+            modules = moe_modules(config.compilation_config)
+            tokens = config.scheduler_config.max_num_batched_tokens
+            if over is None:
+                self._capturer = RoutedExpertsCapturer(tokens, config)
+            else:
+                numbers = [module.layer_id for module in modules]
+                self._capturer = _SharingCapturer(tokens, config)
+                self._offered = GroupUnion(
+                    numbers,
+                    config.model_config.get_num_experts(),
+                    over.all_reduce,
+                    self._capturer.device_buffer.device,
+                    rank=over.rank_in_group,
+                    ranks=over.world_size,
+                )
+            for module in modules:
+                _bind(module, self._capturer)
+        except (ValueError, RuntimeError) as error:
+            raise HiddenRoutingError(str(error)) from error
+        self._buffer = self._capturer.device_buffer
+        self._written = self._buffer.shape[0]  # rows that may hold ids, at first those of warm-ups
+        layers = sorted(module.layer_id for module in modules)
+        self.n_layers = len(layers)
+        self.device = self._buffer.device
+        self._all = layers == list(range(self._buffer.shape[1]))
+        self._layers = torch.tensor(layers, device=self.device)
+
+    def share(self) -> None:
+        """Take part in the union from now on; only where all ranks can, for they wait for each other, and before graphs are captured."""
+        self._capturer.union = self._union = self._offered
+
+    def begin(self, requests: int = 0) -> None:
+        """Begin a step with some requests; forget the ids of the one before: a layer that captures nothing must count nothing."""
+        self._buffer[: self._written].fill_(NO_EXPERT)
+        self._written = 0
+        if self._union is not None:
+            self._union.begin(requests)
+
+    def expert_ids(self, n_tokens: int) -> torch.Tensor:
+        """Return the ids of the step's first tokens, int32 of shape (n_tokens, n_layers, top_k)."""
+        self._written = n_tokens
+        ids = self._buffer[:n_tokens]
+        return ids if self._all else ids.index_select(1, self._layers)
+
+    def end(self) -> None:
+        """End the step."""
+        if self._union is not None:
+            self._union.end()
+
+    @property
+    def union(self) -> GroupUnion | None:
+        """The step over all ranks; None if this rank has all its tokens itself, or takes no part."""
+        return self._union
+
+
+class _SharingCapturer(RoutedExpertsCapturer):
+    union: GroupUnion | None = None
+
+    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+        super().capture(layer_id, topk_ids)
+        if self.union is not None:
+            self.union.take(layer_id, topk_ids)
+
+
+def moe_modules(compilation: Any) -> list[Any]:
+    """Return the mixture-of-experts layers that an engine runs.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one whose ids would be lost: fewer layers would be counted than there are.
+    """
+    context = compilation.static_forward_context
+    known = [
+        module for module in context.values() if isinstance(module, MoERunner | RoutedExpertsCaptureSource)
+    ]
+    if not known:
+        raise ValueError("no mixture-of-experts layer found")
+    named = [name for name in compilation.static_all_moe_layers if context.get(name) not in known]
+    if named:
+        raise ValueError(
+            f"layer {named[0]}: its class {type(context.get(named[0])).__name__} captures no routing"
+        )
+    twice = [layer for layer, n in Counter(module.layer_id for module in known).items() if n > 1]
+    if twice:
+        raise ValueError(f"layer {twice[0]}: it routes more than once, and only one choice can be captured")
+    return known
+
+
+def _bind(module: Any, capturer: Any) -> None:
+    layers, top_k = capturer.shape_per_token
+    if not 0 <= module.layer_id < layers:
+        raise ValueError(f"layer {module.layer_id}: the model has layers 0 to {layers - 1}")
+    if not isinstance(module, MoERunner):
+        bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
+        return
+    if why := _misleading(module.router, top_k):
+        raise ValueError(f"layer {module.layer_id}: router {type(module.router).__name__} {why}")
+    method = module._quant_method  # noqa: SLF001 - as vLLM's binder
+    experts = getattr(getattr(getattr(method, "moe_kernel", None), "impl", None), "fused_experts", None)
+    reports = isinstance(experts, FusedMoEExpertsMonolithic) and experts.supports_routing_replay_capture()
+    if not method.is_monolithic or reports:
+        bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
+    elif type(module.router) is FusedTopKRouter:
+        recompute(module, partial(capturer.capture, module.layer_id), type(experts).__name__)
+    else:
+        raise ValueError(
+            f"layer {module.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "
+            f"{type(module.router).__name__} is not a plain top-k, so its choice cannot be recomputed"
+        )
+
+
+def _misleading(router: Any, top_k: int) -> str:
+    """Return why the ids that a router shows are not the experts that a token uses; empty if they are."""
+    if isinstance(router, ZeroExpertRouter):
+        return "shows expert 0 where a token uses a zero expert"
+    # only routers that can fuse have the attribute
+    if shared := getattr(router, "num_fused_shared_experts", 0):
+        return f"adds {shared} shared experts to every token's choice; serve without fusing them"
+    if (chosen := getattr(router, "top_k", top_k)) != top_k:
+        return f"chooses {chosen} experts, the model's configuration says {top_k}"
+    return ""
+
+
+class StepSlots:
+    """Slot mapping of the current step, for both model runners.
+
+    Model Runner V1, and V2 without full CUDA graphs, keep it in the forward context, which is there when the step's
+    metadata is bound. A full-graph step of V2 has no forward context; it passes its attention metadata when loads start.
+
+    Parameters
+    ----------
+    layer_name : str
+        A layer of the group whose slots are wanted.
+    """
+
+    def __init__(self, layer_name: str) -> None:
+        self._layer_name = layer_name
+        self._slots: torch.Tensor | None = None
+
+    def bind(self) -> None:
+        """Begin a step: take the mapping from the forward context, if there is one."""
+        self._slots = None
+        if is_forward_context_available():
+            self._take(get_forward_context().slot_mapping)
+
+    def load(self, attention_metadata: Any = None) -> None:
+        """Take the mapping from the attention metadata, if the step has no forward context."""
+        if self._slots is None and isinstance(attention_metadata, dict):
+            layer = attention_metadata.get(self._layer_name)
+            self._slots = getattr(layer, "slot_mapping", None)
+
+    def take(self) -> torch.Tensor | None:
+        """Return the mapping, once; None for a step without tokens, or a warm-up."""
+        slots, self._slots = self._slots, None
+        return slots
+
+    def _take(self, mapping: Any) -> None:
+        # a list means micro-batches, which compatibility.check refuses
+        if isinstance(mapping, dict):
+            self._slots = mapping.get(self._layer_name)

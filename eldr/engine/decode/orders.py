@@ -1,0 +1,29 @@
+"""What a decode engine's scheduler tells its workers, once per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+from eldr.engine.decode.tracking import Plan
+
+
+@dataclass
+class DecodeOrders(KVConnectorMetadata):
+    """Scheduler to worker: changes of the request rows, and the step's number (None without tokens).
+
+    Attributes
+    ----------
+    plan : Plan
+    step : int or None
+    pulls : dict
+        Request id to the deadline of its pull, of the pulls in flight that have one.
+    requests : int
+        Requests of the step.
+    """
+
+    plan: Plan = field(default_factory=Plan)
+    step: int | None = None
+    pulls: dict[str, float] = field(default_factory=dict)
+    requests: int = 0

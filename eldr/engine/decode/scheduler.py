@@ -1,0 +1,183 @@
+"""The half in the scheduler's process: which positions count, finished requests for readers, steps for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from eldr.engine import metrics
+from eldr.engine.balance.agreement import disagreement
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.decode.deadline import PullDeadlines
+from eldr.engine.decode.orders import DecodeOrders
+from eldr.engine.decode.ring import RingWriter, rings_of
+from eldr.engine.decode.tracking import Ended, Tracker, n_rows
+from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.messages import StepReport
+from eldr.engine.steps import scheduled
+from eldr.wire import ExpertCounts, encode_counts
+
+DEFAULT_RECORDS = 1024
+_STEPS_AHEAD = 64
+
+
+def kept_records(extra: Mapping[str, Any]) -> int:
+    """Return how many finished requests wait for a reader: ``activation_records`` of the connector's extra settings.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+    """
+    value = extra.get("activation_records", DEFAULT_RECORDS)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"activation_records of EldrConnector: expected how many finished requests wait for a reader, an integer "
+            f"of 1 or more, got {value!r}"
+        )
+    return value
+
+
+class DecodeScheduler:
+    """Follows requests from their first step to their record.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    records : int
+        Finished requests that wait for a reader.
+
+    Attributes
+    ----------
+    pulls : PullDeadlines
+    """
+
+    def __init__(self, config: Any, group: CacheGroup, records: int) -> None:
+        model = config.model_config
+        self._top_k = model.get_num_experts_per_tok()
+        self._group = group
+        self._tracker = Tracker(n_rows(config), group.block_size)
+        self._experts = model.get_num_experts()
+        self._ended: dict[str, Ended] = {}
+        self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
+        self._steps = 0
+        # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
+        self._last_update = 0.0
+        self._stats = metrics.EngineStats()
+        self.pulls = PullDeadlines(self._stats.add_late_pull)
+        cells = model.get_total_num_hidden_layers() * self._experts
+        base64_of_uint16 = -(-cells * 2 // 3) * 4
+        parallel = config.parallel_config
+        rings = rings_of(config.instance_id, parallel.data_parallel_size)
+        # an engine of one rank may have been told another number
+        own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
+        self._ring = RingWriter(own, records, base64_of_uint16 + 1024)
+
+    def add(self, request: Any) -> None:
+        """Follow a request."""
+        self.pulls.add(request)
+        if request.resumable:  # prompt and answer take turns
+            self._stats.add_record("unavailable")
+            return
+        self._tracker.add(request.request_id, request.num_prompt_tokens)
+
+    def orders(self, output: Any) -> DecodeOrders:
+        """Return what the worker must change before a step."""
+
+        def blocks_of(request: str) -> list[int]:
+            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            return blocks
+
+        plan = self._tracker.step(scheduled(output), output.preempted_req_ids or (), blocks_of)
+        pulls = self.pulls.pulls(output.num_scheduled_tokens)
+        if not output.total_num_scheduled_tokens:
+            return DecodeOrders(plan, pulls=pulls)
+        self._steps += 1
+        self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
+        return DecodeOrders(plan, self._steps, pulls, len(output.num_scheduled_tokens))
+
+    def end(self, request: Any) -> None:
+        """Keep a request until the worker reports its counts, with the next step."""
+        self.pulls.end(request)
+        ended = self._tracker.end(request.request_id)
+        if ended is None:
+            return
+        if not ended.tokens:
+            self._empty.append((request.request_id, ended))
+        elif ended.row is None:
+            self._stats.add_record("unavailable")
+        else:
+            self._ended[request.request_id] = ended
+
+    def update(self, report: Any) -> None:
+        """Take the worker's report of a step.
+
+        Raises
+        ------
+        RanksDisagreeError
+            If the ranks chose replicas differently: vLLM ends an engine whose scheduler raises.
+        """
+        if not isinstance(report, StepReport):
+            return
+        requests = report.requests()
+        if (chosen := report.balance()) is not None:
+            if chosen.trouble:  # before this step's tokens leave the engine
+                raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
+            if requests != 0:
+                self._stats.add_balance(chosen.figures, chosen.decision_seconds)
+        if report.hidden:
+            for _ in (*self._ended, *self._empty):
+                self._stats.add_record("unavailable")
+            self._ended.clear()
+            self._empty.clear()
+            self._begun.clear()
+            return
+        counts, union = report.arrived()
+        if union is not None:
+            # one token was generated, and never fed: a reader that knows need not wait
+            nothing = np.zeros((len(union), self._experts), np.uint16)
+            for name, short in self._empty:
+                self._publish(name, nothing, short)
+            self._empty.clear()
+        for request, value in counts.items():
+            if (ended := self._ended.pop(request, None)) is not None:
+                self._publish(request, value, ended)
+        if union is not None and report.step is not None:
+            self._measure(report.step, union, requests)
+
+    def _measure(self, step: int, union: np.ndarray, of_all: int | None) -> None:
+        now = time.perf_counter()
+        while self._begun and self._begun[0][0] < step:
+            self._begun.popleft()
+        if not self._begun or self._begun[0][0] != step:
+            return
+        _, begun, requests = self._begun.popleft()
+        # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
+        seconds, self._last_update = now - max(begun, self._last_update), now
+        if of_all != 0:
+            self._stats.add_step(union, requests if of_all is None else of_all, seconds)
+
+    def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
+        exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())
+        kind = np.uint16 if counts.max(initial=0) <= np.iinfo(np.uint16).max else np.uint32
+        record = {
+            "request_id": request,
+            **encode_counts(ExpertCounts(counts.astype(kind), self._top_k, ended.tokens, exact)),
+        }
+        written = self._ring.write(json.dumps(record, separators=(",", ":")).encode())
+        self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call."""
+        return self._stats.take()
+
+    def close(self) -> None:
+        """Remove the ring."""
+        self._ring.close()

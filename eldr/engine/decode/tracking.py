@@ -1,0 +1,170 @@
+"""Which positions of which request a decode engine counts. Plain Python, no vLLM.
+
+Counted are the generated tokens that are fed back: positions N .. N+G-2 of a prompt of N and an answer of G tokens,
+each once. A pulled prompt's last token is computed again here and belongs to the prompt. Blocks of the KV cache map to
+rows of counts: only the owner of a block writes into it, so a token's slot tells its request.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Plan:
+    """Changes of a worker's tables, to be applied in this order before the step's forward pass.
+
+    Attributes
+    ----------
+    release : list
+        Ended requests: id, row to read out and clear.
+    unmap : list of int
+        Blocks that no request generates into any more.
+    map : list
+        Block, row, first offset that counts.
+    """
+
+    release: list[tuple[str, int]] = field(default_factory=list)
+    unmap: list[int] = field(default_factory=list)
+    map: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.release or self.unmap or self.map)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that ended.
+
+    Attributes
+    ----------
+    tokens : int
+        Generated tokens that were fed, and so counted.
+    row : int or None
+        Its row, which a later report brings; None if there is nothing to bring.
+    complete : bool
+        False if no row was free for it.
+    """
+
+    tokens: int
+    row: int | None
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Track:
+    prompt: int
+    high: int = 0  # positions below were scheduled at some time
+    start: int = 0  # positions below do not count: prompt, or counted before a preemption
+    following: int = -1  # where the next step must begin, unless the request was preempted or rolled back
+    n_mapped: int = 0
+    row: int | None = None
+    homeless: bool = False
+    blocks: list[int] = field(default_factory=list)
+
+
+def n_rows(config: Any) -> int:
+    """Return how many requests can be counted at once: running ones, and preempted ones that keep their row."""
+    return 2 * int(config.scheduler_config.max_num_seqs)
+
+
+class Tracker:
+    """Rows and blocks of the requests of one decode engine.
+
+    Parameters
+    ----------
+    n_rows : int
+        Requests that can be counted at once.
+    block_size : int
+        Tokens per KV block.
+    """
+
+    def __init__(self, n_rows: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._free = list(range(n_rows))
+        self._tracks: dict[str, _Track] = {}
+        self._release: list[tuple[str, int]] = []
+        self._unmap: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._tracks)
+
+    def add(self, request: str, prompt_tokens: int) -> None:
+        """Begin to follow a request."""
+        self._tracks[request] = _Track(prompt_tokens)
+
+    def step(
+        self,
+        scheduled: Iterable[tuple[str, int, int]],
+        preempted: Iterable[str],
+        blocks_of: Callable[[str], list[int]],
+    ) -> Plan:
+        """Return what must change before a step.
+
+        Parameters
+        ----------
+        scheduled : iterable
+            Request id, tokens computed before the step, tokens of the step.
+        preempted : iterable of str
+            Requests that lost their blocks.
+        blocks_of : callable
+            All KV blocks of a request, in order.
+        """
+        plan = Plan(release=self._release, unmap=self._unmap)
+        self._release, self._unmap = [], []
+        for request in preempted:
+            if (track := self._tracks.get(request)) is not None:
+                self._drop(track, plan)
+                track.following = -1
+        for request, computed, tokens in scheduled:
+            if (track := self._tracks.get(request)) is not None:
+                self._advance(track, computed, computed + tokens, plan, functools.partial(blocks_of, request))
+        return plan
+
+    def _drop(self, track: _Track, plan: Plan) -> None:
+        plan.unmap += track.blocks
+        track.blocks = []
+
+    def _advance(
+        self, track: _Track, computed: int, end: int, plan: Plan, blocks: Callable[[], list[int]]
+    ) -> None:
+        if computed != track.following:
+            # first step, resumed after a preemption, or a failed load rolled back: what was counted stays counted
+            self._drop(track, plan)
+            track.start = max(track.prompt, track.high)
+            track.n_mapped = track.start // self._block_size
+        track.following = end
+        track.high = max(track.high, end)
+        if end <= track.start:
+            return
+        if track.row is None and self._free:
+            track.row = self._free.pop()
+        if track.row is None:
+            track.homeless = True
+            return
+        needed = -(-end // self._block_size)
+        if needed > track.n_mapped:
+            all_blocks = blocks()
+            for index in range(track.n_mapped, needed):
+                offset = track.start % self._block_size if index == track.start // self._block_size else 0
+                plan.map.append((all_blocks[index], track.row, offset))
+                track.blocks.append(all_blocks[index])
+            track.n_mapped = needed
+
+    def end(self, request: str) -> Ended | None:
+        """Stop following a request; None if it never ran.
+
+        Its row is read out by the next step's plan, before anybody else can get it.
+        """
+        track = self._tracks.pop(request, None)
+        if track is None or (track.following == -1 and track.high == 0):
+            return None
+        tokens = max(0, track.high - track.prompt)
+        if track.row is not None:
+            self._release.append((request, track.row))
+            self._unmap += track.blocks
+            self._free.append(track.row)
+        return Ended(tokens, track.row, not track.homeless)

@@ -1,0 +1,167 @@
+"""The half in a worker's process: counts per request, and the union of experts of every step.
+
+Counts are kept per request, not per KV block: pulled blocks never pass a forward pass here, and cached ones hold other
+requests' counts. :mod:`eldr.engine.decode.tracking` says which positions count.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from vllm.distributed.parallel_state import get_ep_group
+from vllm.logger import init_logger
+
+from eldr.engine import metrics
+from eldr.engine.balance.agreement import gather
+from eldr.engine.balance.choice import Balance
+from eldr.engine.balance.watch import MapsWatch
+from eldr.engine.capture.backend import kernels_for
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.capture.kernels import RequestRows
+from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.decode.deadline import PullWatch
+from eldr.engine.decode.orders import DecodeOrders
+from eldr.engine.decode.tracking import Plan, n_rows
+from eldr.engine.messages import BalanceReport, StepReport
+
+logger = init_logger("vllm.eldr")
+
+
+def union_group(config: Any) -> Any:
+    """Return the group whose ranks share a step without sharing its tokens, None if they do share them."""
+    return get_ep_group() if config.parallel_config.data_parallel_size > 1 else None
+
+
+class DecodeWorker:
+    """Counts what a decode engine computes.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    n_blocks : int
+        KV blocks of the engine.
+    reports : bool
+        Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+    balance : Balance or MapsWatch, optional
+        Who chooses replicas, where vLLM does not.
+
+    Attributes
+    ----------
+    pulls : PullWatch
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        group: CacheGroup,
+        n_blocks: int,
+        *,
+        reports: bool,
+        balance: Balance | MapsWatch | None = None,
+    ) -> None:
+        self._balance = balance
+        self._stats = metrics.EngineStats()
+        self._reports = reports
+        self.pulls = PullWatch(self._stats.add_late_pull)
+        self._slots = StepSlots(group.layer_name)
+        self._step: int | None = None
+        self._released: dict[str, Any] = {}
+        self._hidden = ""
+        self._rows: RequestRows | None = None
+        over = union_group(config)
+        try:
+            self._capture = RoutingCapture(config, over=over)
+            if reports:
+                experts = config.model_config.get_num_experts()
+                self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
+                self._kernels = kernels_for(self._capture.device)
+        except HiddenRoutingError as error:
+            self._hidden = str(error)
+        if over is not None:
+            self._hidden = next(filter(None, gather(self._hidden, over)), "")
+        if self._hidden:
+            logger.warning("ELDR: serving without activations: %s", self._hidden)
+        elif over is not None:
+            self._capture.share()
+
+    def begin(self, orders: DecodeOrders) -> None:
+        """Begin a step, before its forward pass."""
+        self._step = orders.step
+        self.pulls.begin(orders.pulls)
+        self._slots.bind()
+        if self._balance is not None:
+            self._balance.begin()
+        if self._rows is not None and not self._hidden:
+            self._capture.begin(orders.requests)
+            if orders.plan:
+                self._released |= _apply(orders.plan, self._rows)
+
+    def load(self, attention_metadata: Any) -> None:
+        """Take what a full-graph step offers instead of a forward context."""
+        self._slots.load(attention_metadata)
+
+    def finish(self) -> StepReport | None:
+        """Count the step, after its forward pass."""
+        slots, step = self._slots.take(), self._step
+        if self._rows is not None:
+            self._capture.end()
+        if slots is None and step is not None and not self._hidden:
+            self._hidden = NO_SLOTS
+            logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
+        chosen = self._balance_report() if self._reports and step is not None else None
+        if self._hidden:
+            return StepReport({}, step, hidden=self._hidden, balance=chosen)
+        if self._rows is None:
+            return None
+        union = requests = None
+        if slots is not None and step is not None:
+            union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
+            if (of_all := self._capture.union) is not None:
+                union, requests = of_all.counts.clone(), of_all.requests * of_all.tells
+        if union is None and chosen is None and not self._released:
+            return None
+        released, self._released = self._released, {}
+        return StepReport(released, step, union, balance=chosen, requests=requests)
+
+    def _balance_report(self) -> BalanceReport | None:
+        if (balance := self._balance) is None:
+            return None
+        return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""
+        return self._stats.take() if self._reports else None
+
+
+def _empty_rows(
+    rows: int, n_blocks: int, capture: RoutingCapture, experts: int, block_size: int
+) -> RequestRows:
+    shape, device = (rows + 1, capture.n_layers, experts), capture.device
+    size = math.prod(shape) * torch.int32.itemsize + 2 * (n_blocks + 1) * torch.int64.itemsize
+    with table_memory(size):
+        table = RequestRows(
+            torch.zeros(shape, dtype=torch.int32, device=device),
+            row_of_block=torch.full((n_blocks + 1,), rows, dtype=torch.int64, device=device),
+            first_offset=torch.zeros(n_blocks + 1, dtype=torch.int64, device=device),
+            block_size=block_size,
+        )
+    logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size / 2**20)
+    return table
+
+
+def _apply(plan: Plan, rows: RequestRows) -> dict[str, torch.Tensor]:
+    """Change the tables, and return the counts of the requests that ended."""
+    device, released = rows.counts.device, {}
+    for request, row in plan.release:
+        released[request] = rows.counts[row].clone()
+        rows.counts[row].zero_()
+    if plan.unmap:
+        rows.row_of_block[torch.tensor(plan.unmap, device=device)] = rows.counts.shape[0] - 1
+    if plan.map:
+        changes = torch.tensor(plan.map, dtype=torch.int64, device=device)
+        rows.row_of_block[changes[:, 0]] = changes[:, 1]
+        rows.first_offset[changes[:, 0]] = changes[:, 2]
+    return released

@@ -1,0 +1,159 @@
+"""What would make an engine count, or answer, wrongly. Refused when it starts, with the reason and the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from eldr.engine.balance import setting
+from eldr.engine.balance.setting import VLLM_CHOOSES, BalanceSetting
+from eldr.engine.errors import UnsupportedEngineError
+
+SUPPORTED_VLLM = ("0.32.",)
+"""Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
+_SUPPORTED = ", ".join(f"{prefix}x" for prefix in SUPPORTED_VLLM)
+
+MAX_BLOCK_SIZE = 2**15 - 1
+"""What the widest cell of the block table counts, see :func:`eldr.engine.capture.kernels.cell_type`."""
+
+
+def require(version: str) -> None:
+    """Raise if a version of vLLM is not supported; before anything internal of it is imported.
+
+    Raises
+    ------
+    UnsupportedEngineError
+    """
+    if unknown := _unknown(version):
+        raise UnsupportedEngineError(f"ELDR cannot run in this engine: {unknown}")
+
+
+@contextlib.contextmanager
+def imports(version: str) -> Iterator[None]:
+    """Say what vLLM lacks of the internal modules that are imported in this context.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        In place of an ``ImportError``: an engine built otherwise than vLLM's own of this version.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UnsupportedEngineError(
+            f"ELDR cannot run in this engine: vLLM {version} lacks what it hooks into ({error}); use an image with vLLM {_SUPPORTED}"
+        ) from error
+
+
+def _unknown(version: str) -> str:
+    """Return why a version is not supported; empty if it is."""
+    if version.startswith(SUPPORTED_VLLM):
+        return ""
+    return f"vLLM {version}: this plug-in was tested with {_SUPPORTED}; use such an image"
+
+
+def problems(
+    config: Any,
+    block_size: int,
+    version: str,
+    *,
+    prefill: bool,
+    group_sizes: Collection[int] = (),
+    balance: BalanceSetting = VLLM_CHOOSES,
+) -> list[str]:
+    """Return what is wrong with an engine's configuration, empty if nothing is.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    block_size : int
+        Tokens per KV block of the full-attention group.
+    version : str
+        vLLM's version.
+    prefill : bool
+        Whether the engine produces KV.
+    group_sizes : collection of int
+        Tokens per KV block of every group.
+    balance : BalanceSetting
+        Whether the engine is to balance activated experts.
+    """
+    found = []
+    if unknown := _unknown(version):
+        found.append(unknown)
+    if not config.model_config.get_num_experts():
+        found.append(f"model {config.model_config.model}: it has no experts to count; serve it without ELDR")
+    parallel = config.parallel_config
+    # read without defaults: a field that vLLM renames must fail, not count as harmless
+    sizes = {
+        "pipeline_parallel_size": parallel.pipeline_parallel_size,
+        "decode_context_parallel_size": parallel.decode_context_parallel_size,
+        "prefill_context_parallel_size": parallel.prefill_context_parallel_size,
+    }
+    for field, size in sizes.items():
+        if size > 1:
+            found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
+    if (size := parallel.data_parallel_size) > 1:
+        found += [f"data_parallel_size={size}: {why}" for why in _spread(parallel)]
+    if parallel.use_ubatching:
+        found.append(
+            f"enable_dbo={parallel.enable_dbo}, ubatch_size={parallel.ubatch_size}: micro-batches hide which token goes "
+            "where; leave both off"
+        )
+    if config.device_config.device_type == "cpu" and config.compilation_config.mode:
+        found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
+    if config.speculative_config is not None:
+        role = "rejected draft tokens would count as prompt" if prefill else "rejected drafts would count"
+        found.append(f"speculative_config: {role}; leave it off")
+    if len(several := sorted(set(group_sizes))) > 1:
+        # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong
+        found.append(
+            f"KV blocks of {', '.join(map(str, several))} tokens: NIXL was seen to hand blocks of several sizes over wrongly, which changes answers; set "
+            "--disable-hybrid-kv-cache-manager on prefill and decode engines"
+        )
+    if prefill and block_size > MAX_BLOCK_SIZE:
+        found.append(
+            f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "
+            "hybrid model's full-attention blocks can be a multiple of it)"
+        )
+    if balance.activations:
+        found += setting.problems(config, prefill=prefill)
+    return found
+
+
+def _spread(parallel: Any) -> list[str]:
+    """Return what keeps ranks with different requests from being one engine to whoever asks it."""
+    found = []
+    if not parallel.enable_expert_parallel:
+        found.append(
+            "each rank is an engine by itself; set --enable-expert-parallel, or run one engine per replica"
+        )
+    if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
+        found.append("some ranks are served elsewhere; run all of them behind one API server")
+    if (servers := parallel._api_process_count) > 1:  # noqa: SLF001 - the only place where the number stands
+        found.append(
+            f"{servers} API servers would each number the activations anew; set --api-server-count 1"
+        )
+    return found
+
+
+def check(
+    config: Any,
+    block_size: int,
+    version: str,
+    *,
+    prefill: bool,
+    group_sizes: Collection[int] = (),
+    balance: BalanceSetting = VLLM_CHOOSES,
+) -> None:
+    """Raise if :func:`problems` finds any.
+
+    Raises
+    ------
+    UnsupportedEngineError
+        With every problem, so that one restart is enough.
+    """
+    if found := problems(
+        config, block_size, version, prefill=prefill, group_sizes=group_sizes, balance=balance
+    ):
+        raise UnsupportedEngineError("ELDR cannot count on this engine: " + "; ".join(found))

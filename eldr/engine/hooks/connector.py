@@ -1,0 +1,210 @@
+"""The KV connector that moves no KV: it runs beside the real one under vLLM's MultiConnector and counts experts.
+
+On decode engines it also keeps the real one from pulling KV that is no longer there, see :mod:`eldr.engine.decode.deadline`.
+
+``kv_role`` says what it does: ``kv_producer`` on prefill engines, ``kv_consumer`` on decode engines. Each role has a
+half in the scheduler's process and one in the workers'.
+
+References
+----------
+.. [1] vLLM, ``vllm/distributed/kv_transfer/kv_connector/v1/base.py``: when each hook is called, and in which process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from vllm.distributed.parallel_state import get_tp_group
+
+from eldr.engine import metrics, refusal
+from eldr.engine.balance import setting, start
+from eldr.engine.capture.cache import block_sizes, full_attention_group
+from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.hooks import compatibility
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
+
+
+class EldrConnector(KVConnectorBase_V1, SupportsHMA):
+    """vLLM's hooks, handed to the half that this process runs.
+
+    Parameters
+    ----------
+    vllm_config : vllm.config.VllmConfig
+    role : KVConnectorRole
+        Scheduler or worker.
+    kv_cache_config : vllm.v1.kv_cache_interface.KVCacheConfig
+
+    Raises
+    ------
+    UnsupportedEngineError
+        If the engine's configuration would give wrong counts, or is to balance activations and cannot.
+    ValueError
+        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention,
+        ``activation_records`` is no positive integer, or ``ELDR_BALANCE`` means nothing.
+    """
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        kv_role = self._kv_transfer_config.kv_role
+        if kv_role not in ("kv_producer", "kv_consumer"):
+            raise ValueError(
+                f"kv_role of EldrConnector: expected kv_producer on prefill engines or kv_consumer on decode engines, "
+                f"got {kv_role!r}"
+            )
+        self._prefill = kv_role == "kv_producer"
+        self._group = full_attention_group(kv_cache_config)
+        self._setting = setting.read(os.environ)
+        with refusal.told():
+            compatibility.check(
+                vllm_config,
+                self._group.block_size,
+                vllm.__version__,
+                prefill=self._prefill,
+                group_sizes=block_sizes(kv_cache_config),
+                balance=self._setting,
+            )
+        self._worker: PrefillWorker | DecodeWorker | None = None
+        self._scheduler: PrefillScheduler | DecodeScheduler | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = (
+                PrefillScheduler(vllm_config, self._group)
+                if self._prefill
+                else DecodeScheduler(
+                    vllm_config, self._group, kept_records(self._kv_transfer_config.kv_connector_extra_config)
+                )
+            )
+
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """Nothing is loaded, so whatever the transport beside us can complete stays complete."""
+        return True
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """Nothing is delivered, so a preempted request need not be recomputed for our sake."""
+        return False
+
+    # --- worker process
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Make the tables; called once, after the weights are loaded and before graphs are captured."""
+        del kv_caches
+        with refusal.told():
+            balance = start.start(self._vllm_config, self._setting)
+        reports = bool(get_tp_group().is_first_rank)
+        config, blocks = self._vllm_config, self._kv_cache_config.num_blocks
+        if self._prefill:
+            self._worker = PrefillWorker(config, self._group, blocks, reports=reports)
+        else:
+            self._worker = DecodeWorker(config, self._group, blocks, reports=reports, balance=balance)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            self._worker.begin(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Take the attention metadata of a full-graph step."""
+        del forward_context
+        if self._worker is not None:
+            self._worker.load(kwargs.get("attn_metadata"))
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing is loaded."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Nothing is saved."""
+
+    def wait_for_save(self) -> None:
+        """Nothing is saved."""
+
+    def build_connector_worker_meta(self) -> Any:
+        """End a step, after its forward pass."""
+        return None if self._worker is None else self._worker.finish()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
+        results = super().get_transfer_results(finished_req_ids)
+        if isinstance(self._worker, DecodeWorker):
+            results.failed_recving |= self._worker.pulls.late()
+        return results
+
+    # --- scheduler process
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Offer no KV, take how much of a prompt this engine has already, and keep others from pulling too late."""
+        if isinstance(self._scheduler, PrefillScheduler):
+            self._scheduler.matched(request, num_computed_tokens)
+        elif self._scheduler is not None and self._scheduler.pulls.refuse(request):
+            # "ask again with the next step": a transport that stands before us in the list has just said that it pulls
+            return None, False
+        return 0, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Take a prompt's blocks; the number says nothing, as another connector is the one that loads."""
+        del num_external_tokens
+        if isinstance(self._scheduler, PrefillScheduler):
+            self._scheduler.allocated(request, blocks)
+        elif self._scheduler is not None:
+            self._scheduler.pulls.allocated(request)
+
+    def on_new_request(self, request: Any) -> None:
+        """Follow a request."""
+        if self._scheduler is not None:
+            self._scheduler.add(request)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Return a step's orders for the worker."""
+        return None if self._scheduler is None else self._scheduler.orders(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Take a step's report from the worker."""
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.pulls.arrived(connector_output.finished_recving)
+        if self._scheduler is not None:
+            with refusal.told():
+                self._scheduler.update(connector_output.kv_connector_worker_meta)
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        """Return what a finished request adds to ``kv_transfer_params``; blocks are never held."""
+        del block_ids
+        return False, None if self._scheduler is None else self._scheduler.end(request)
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        """Do the same for models with several KV cache groups."""
+        return self.request_finished(request, block_ids)
+
+    def get_kv_connector_stats(self) -> metrics.EngineStats | None:
+        """Return statistics since the last call, of the half that runs in this process."""
+        if isinstance(self._worker, DecodeWorker):
+            return self._worker.stats()
+        return None if self._scheduler is None else self._scheduler.stats()
+
+    def shutdown(self) -> None:
+        """Remove what this process holds."""
+        if self._scheduler is not None:
+            self._scheduler.close()
+
+    # --- API server process
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> metrics.EngineStats:
+        """Return statistics as they arrive in the API server."""
+        return metrics.EngineStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> metrics.EnginePromMetrics:
+        """Return the metrics that statistics are observed with."""
+        return metrics.EnginePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -1,0 +1,62 @@
+"""``/eldr/v1/activations`` on the engine's API server: finished requests, by cursor."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from eldr import contract
+from eldr.engine.decode.records import page
+from eldr.engine.decode.ring import RingReader, rings_of
+from eldr.engine.decode.rings import MergedRings
+
+_STATE = "eldr_activations"
+
+
+class ActivationsEndpoint:
+    """An endpoint plug-in of vLLM; see ``vllm/plugins/endpoint_plugins/interface.py`` there."""
+
+    name = "eldr"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add the path."""
+        router = APIRouter()
+        router.add_api_route(contract.PATH_ACTIVATIONS, activations, methods=["GET"])
+        app.include_router(router)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        """Open the rings of this server's engine; a prefill engine has none."""
+        del args
+        found: RingReader | MergedRings | None = None
+        if engine_client is not None:
+            config = engine_client.vllm_config
+            try:
+                rings = [
+                    RingReader(path)
+                    for path in rings_of(config.instance_id, config.parallel_config.data_parallel_size)
+                ]
+                found = rings[0] if len(rings) == 1 else MergedRings(rings)
+            except FileNotFoundError:
+                found = None
+        setattr(state, _STATE, found)
+
+
+def activations(
+    request: Request,
+    *,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=256)] = 64,
+    prefix: str = "",
+    boot: str = "",
+    rate: Annotated[float, Query(ge=0, le=1)] = 1.0,
+) -> Response:
+    """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
+    ring: RingReader | MergedRings | None = getattr(request.app.state, _STATE, None)
+    if ring is None:
+        message = "this engine keeps no activations: it is not a decode engine with ELDR's connector"
+        error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
+        return JSONResponse({"error": error}, 404)
+    return JSONResponse(page(ring, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))

@@ -1,0 +1,1 @@
+"""Prefill engines: every prompt's experts, in the answer."""

@@ -1,0 +1,23 @@
+"""What a prefill engine's scheduler tells its workers, once per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+@dataclass
+class PrefillOrders(KVConnectorMetadata):
+    """Scheduler to worker: prompts whose last chunk is in this step.
+
+    Attributes
+    ----------
+    finishing : dict
+        Request id to the blocks of its prompt that hold counts.
+    runs : bool
+        Whether the step has tokens.
+    """
+
+    finishing: dict[str, list[int]] = field(default_factory=dict)
+    runs: bool = False

@@ -1,0 +1,152 @@
+"""The half in the scheduler's process: which prompts are complete, and their counts in the answer.
+
+References
+----------
+.. [1] ELDR, arXiv 2607.00466: prompt signatures are top-k counts; they survive prefix caching if kept per KV block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from vllm.v1.request import RequestStatus
+
+from eldr.engine import metrics
+from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.messages import StepReport
+from eldr.engine.prefill.orders import PrefillOrders
+from eldr.engine.prefill.provenance import CountedBlocks
+from eldr.engine.steps import scheduled
+from eldr.wire import ExpertCounts, encode_counts
+
+
+class PrefillScheduler:
+    """Follows prompts until their counts are handed out.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
+    group : CacheGroup
+    """
+
+    def __init__(self, config: Any, group: CacheGroup) -> None:
+        self._top_k = config.model_config.get_num_experts_per_tok()
+        self._group = group
+        self._blocks = CountedBlocks(group.block_size)
+        self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
+        self._partial: set[str] = set()  # requests with blocks that were not computed here
+        self._streaming: set[str] = set()
+        self._ready: dict[str, dict[str, Any]] = {}
+        self._handed_out: dict[str, dict[str, Any]] = {}
+        self._hidden = ""
+        self._stats = metrics.EngineStats()
+
+    def add(self, request: Any) -> None:
+        """Follow a request whose KV another engine will pull."""
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
+            return
+        if request.resumable:  # its prompt grows while it runs
+            self._streaming.add(request.request_id)
+            self._stats.add_record("unavailable")
+        else:
+            self._waiting[request.request_id] = request.num_prompt_tokens
+
+    def matched(self, request: Any, tokens: int) -> None:
+        """Take how much of a request is in the prefix cache, before its blocks are allocated."""
+        self._blocks.matched(request.request_id, tokens)
+
+    def allocated(self, request: Any, blocks: Any) -> None:
+        """Take a request's blocks, before a step or a load fills them."""
+        self._blocks.allocated(request.request_id, lambda: list(blocks.get_block_ids()[self._group.index]))
+
+    def orders(self, output: Any) -> PrefillOrders:
+        """Return which prompts are complete with this step."""
+
+        def blocks_of(request: str) -> list[int]:
+            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
+            return blocks
+
+        steps = scheduled(output)
+        # all of them first: a prompt may share a block that another request of the same step computes
+        self._blocks.computed(steps, blocks_of)
+        orders = PrefillOrders(runs=bool(steps))
+        for request, computed, tokens in steps if self._waiting else ():
+            prompt = self._waiting.get(request)
+            if prompt is None or not computed < prompt <= computed + tokens:
+                continue
+            blocks = blocks_of(request)[: -(-prompt // self._group.block_size)]
+            orders.finishing[request] = counted = self._blocks.counted(blocks)
+            if len(counted) < len(blocks):
+                self._partial.add(request)
+            else:
+                self._partial.discard(request)
+        return orders
+
+    def end(self, request: Any) -> dict[str, Any] | None:
+        """Return what goes into ``kv_transfer_params``.
+
+        vLLM asks before it hands over the step's report, but sends the answer after that: the object is filled in
+        between, by :meth:`update`.
+        """
+        name = request.request_id
+        self._blocks.forget(name)
+        if name in self._streaming:
+            self._streaming.remove(name)
+            return {"eldr": _unavailable("the prompt was streamed in")}
+        if name not in self._waiting:
+            return None
+        if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):
+            self._forget(name)
+            self._ready.pop(name, None)
+            return None
+        value = self._ready.pop(name, None)
+        if value is None:
+            value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
+        else:
+            self._forget(name)
+            self._stats.add_record("exact" if value["exact"] else "inexact")
+        return {"eldr": value}
+
+    def _forget(self, request: str) -> None:
+        self._waiting.pop(request, None)
+        self._partial.discard(request)
+
+    def update(self, report: Any) -> None:
+        """Take the worker's report of a step."""
+        if isinstance(report, StepReport):
+            self._hidden = report.hidden
+            for request, counts in report.arrived()[0].items():
+                self._pop(request, counts)
+        for request, value in self._handed_out.items():
+            self._forget(request)
+            if "counts" not in value:
+                self._stats.add_record("unavailable")
+        self._handed_out.clear()
+
+    def _pop(self, request: str, counts: np.ndarray) -> None:
+        tokens = self._waiting.get(request)
+        if tokens is None:
+            return  # aborted meanwhile
+        sums_up = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
+        exact = sums_up and request not in self._partial
+        kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
+        value = encode_counts(ExpertCounts(counts.astype(kind), self._top_k, tokens, exact))
+        target = self._handed_out.get(request)
+        if target is None:
+            self._ready[request] = value
+        else:
+            target.clear()
+            target.update(value)
+            self._stats.add_record("exact" if exact else "inexact")
+
+    def stats(self) -> metrics.EngineStats | None:
+        """Return what happened since the last call."""
+        return self._stats.take()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _unavailable(reason: str) -> dict[str, Any]:
+    return {"v": 1, "unavailable": reason}

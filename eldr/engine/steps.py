@@ -1,0 +1,13 @@
+"""What a step of vLLM's scheduler runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def scheduled(output: Any) -> list[tuple[str, int, int]]:
+    """Return id, tokens computed before and tokens in the step of every scheduled request."""
+    computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return [(request, computed[request], tokens) for request, tokens in output.num_scheduled_tokens.items()]

@@ -1,0 +1,1 @@
+"""Benchmarks of the product: `make bench`, `make bench-engine`."""

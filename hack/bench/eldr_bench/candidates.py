@@ -1,0 +1,175 @@
+"""Routers under measurement: how each is started, what it cost, and what it must have done."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eldr import centroids
+from eldr.centroids import CentroidSet
+from eldr.contract import PATH_STATE, POLICY_ELDR, POLICY_MARGINAL
+from eldr_bench.mocks import EXPERTS, LAYERS, TOP_K
+from eldr_bench.proof import require
+from eldr_kube.ports import free_port, free_ports
+
+PEER = "vllm-router 0.1.17"
+K = 4
+PATIENCE = 60.0
+ROUTER_CORE = 0
+PLACED = {
+    POLICY_MARGINAL: ((POLICY_MARGINAL, "union"), (POLICY_MARGINAL, "no_signature")),
+    POLICY_ELDR: ((POLICY_ELDR, "similarity"), ("JSQ", "no_signature")),
+}
+"""By which policy and why signed and unsigned requests are placed."""
+
+
+@dataclass
+class Candidate:
+    """A router and what was measured of it; ``admin`` and ``policy`` are those of ours."""
+
+    name: str
+    pid: int
+    port: int
+    policy: str = ""
+    admin: int = 0
+    asked: Counter[bool] = field(default_factory=Counter)
+    signed: list[float] = field(default_factory=list)
+    unsigned: list[float] = field(default_factory=list)
+    chunk: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def state(self) -> dict[str, Any]:
+        """Return what our router tells of itself."""
+        got: dict[str, Any] = get(f"http://127.0.0.1:{self.admin}{PATH_STATE}")
+        return got
+
+    def prove(self, state: Mapping[str, Any]) -> None:
+        """Hold a router's state against what it was asked, ``asked`` requests with a signature and without."""
+        counters: Mapping[str, float] = state["counters"]
+        require(state["policy"] == self.policy, f"{self.name}: policy {state['policy']} is in effect")
+        signed, unsigned = PLACED[self.policy]
+        expected = {series(*signed): self.asked[True], series(*unsigned): self.asked[False]}
+        placed = {name: n for name, n in counters.items() if name.startswith("eldr_router_placements_total")}
+        require(placed == expected, f"{self.name}: placed {placed}, expected {expected}")
+        total = self.asked.total()
+        ended = {name: n for name, n in counters.items() if name.startswith("eldr_router_requests_total")}
+        require(
+            ended == {'eldr_router_requests_total{outcome="ok"}': total},
+            f"{self.name}: of {total} requests {ended}",
+        )
+        failed = {name: n for name, n in counters.items() if n and name.startswith("eldr_router_retries")}
+        require(not failed, f"{self.name}: attempts were given up, {failed}")
+        unions = state["locality"]
+        if self.policy == POLICY_MARGINAL:
+            known = unions["requests"] if unions else 0
+            require(
+                known == self.asked[True],
+                f"{self.name}: {known} of {self.asked[True]} requests are in unions",
+            )
+        else:
+            require(unions is None, f"{self.name}: it keeps unions, {unions}")
+
+
+def series(policy: str, reason: str) -> str:
+    """Return the name of a counter of placements."""
+    return f'eldr_router_placements_total{{policy="{policy}",reason="{reason}"}}'
+
+
+def get(url: str) -> Any:
+    """Return a JSON document."""
+    with urllib.request.urlopen(url, timeout=PATIENCE) as got:
+        return json.load(got)
+
+
+@contextlib.contextmanager
+def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program on one core, with the code of another checkout if one is named."""
+    env = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout}/router"} if checkout else None
+    command = ["taskset", "-c", str(core), *arguments]
+    child = subprocess.Popen(command, env=env, cwd=checkout, stdout=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextlib.contextmanager
+def ours(
+    name: str, policy: str, folder: Path, urls: list[str], checkout: str | None = None
+) -> Iterator[Candidate]:
+    """Run our router until it serves by a policy."""
+    port, admin = free_ports(2)
+    folder.mkdir()
+    (folder / "c").write_bytes(centroid_file())
+    workers = {
+        "model": "m",
+        "policy": policy,
+        "prefill": [{"name": "p", "url": urls[0]}],
+        "decode": [{"name": f"d{i}", "url": url} for i, url in enumerate(urls[1:])],
+        "sample_rate": 0.1,
+        "max_in_flight": 10000,
+    }
+    (folder / "w").write_text(json.dumps(workers))
+    options = {"workers": "w", "centroids": "c", "log-dir": "log"}
+    command = [sys.executable, "-c", "from eldr.cli import main; main()", "router", "--log-level", "error"]
+    command += [part for option, value in options.items() for part in (f"--{option}", str(folder / value))]
+    command += ["--port", str(port), "--admin-port", str(admin)]
+    with process(ROUTER_CORE, *command, checkout=checkout) as child:
+        candidate = Candidate(name, child.pid, port, policy, admin)
+        end = time.monotonic() + PATIENCE
+        told = ""
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                state = candidate.state()
+                if state["ready"] and state["policy"] == policy:
+                    break
+                told = f"ready {state['ready']}, policy {state['policy']} in effect"
+            time.sleep(0.05)
+        else:
+            require(False, f"{name}: does not serve by {policy} after {PATIENCE:g} s: {told or 'no answer'}")
+        yield candidate
+
+
+@contextlib.contextmanager
+def theirs(environment: Path, urls: list[str]) -> Iterator[Candidate]:
+    """Run vllm-router until it serves."""
+    port = free_port()
+    command = [str(environment / "bin" / "vllm-router"), "--vllm-pd-disaggregation", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--prefill", urls[0]]
+    command += [part for url in urls[1:] for part in ("--decode", url)]
+    command += ["--prefill-policy", "round_robin", "--decode-policy", "round_robin", "--log-level", "error"]
+    command += ["--prometheus-port", str(free_port()), "--worker-startup-check-interval", "1"]
+    with process(ROUTER_CORE, *command) as child:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
+            ):
+                break
+            time.sleep(0.05)
+        else:
+            require(False, f"{PEER}: does not serve after {PATIENCE:g} s")
+        yield Candidate(PEER, child.pid, port)
+
+
+def centroid_file() -> bytes:
+    """Return a random set."""
+    centers = np.random.default_rng(1).random((K, LAYERS * EXPERTS), dtype=np.float32)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    weights = np.ones((LAYERS, EXPERTS), dtype=np.float32)
+    kept = tuple(range(LAYERS))
+    return centroids.dump(CentroidSet("m", LAYERS, EXPERTS, TOP_K, kept, "counts", weights, centers, 1, 0.0))

@@ -1,0 +1,162 @@
+"""An engine that is measured: what it is asked, and what its answers must hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from eldr_bench.machine import ROOT
+from eldr_bench.proof import require
+
+MODEL = ROOT / "hack" / "tiny_moe" / "model"
+TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model: the trained one, or one of random weights made from it by other sizes."""
+
+    name: str
+    dtype: str
+    prompts: tuple[int, ...]
+    overrides: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Requests that begin together."""
+
+    role: str
+    requests: int
+    length: int
+    tokens: int
+
+    def names(self) -> list[str]:
+        """Return what is compared."""
+        if self.tokens == 1:
+            return [f"prefill request of {self.length} tokens, one step"]
+        return [
+            f"decode step, batch {self.requests}",
+            f"decode requests, {self.requests} x {self.tokens} tokens",
+        ]
+
+    def seconds(self, steps: list[float]) -> list[float]:
+        """Return the figures from those of the steps; the first step of a decode request is its prefill."""
+        return [sum(steps)] if self.tokens == 1 else [float(np.median(steps[1:])), sum(steps)]
+
+
+class Proof:
+    """What an engine's answers must hold: the steps and tokens of the work, and counts exactly where the plug-in is."""
+
+    def __init__(self, role: str, *, counting: bool) -> None:
+        self._counting = counting
+        self._signs = counting and role == "kv_producer"
+        self._records = counting and role == "kv_consumer"
+        self._due = self._seen = 0
+
+    def begin(self, told: dict[str, Any]) -> None:
+        """Take what the engine says of itself."""
+        require(
+            told == {"connector": self._counting}, f"an engine that counts ({self._counting}) tells {told}"
+        )
+
+    def hold(self, work: Work, answer: dict[str, Any]) -> None:
+        """Hold an answer against the work. A record comes with the step after its request, so that the last ones may be missing."""
+        what = f"{work.names()[0]}: "
+        steps, generated = len(answer["seconds"]), answer["generated"]
+        require(steps == work.tokens, f"{what}{work.tokens} tokens took {steps} steps")
+        require(generated == [work.tokens] * work.requests, f"{what}generated {generated} tokens")
+        signatures = [[work.length, True]] * work.requests if self._signs else []
+        require(
+            answer["signatures"] == signatures, f"{what}signed {answer['signatures']}, expected {signatures}"
+        )
+        records = answer["records"]
+        self._seen += len(records)
+        fed = [work.tokens - 1, True]
+        right = self._records and self._due <= self._seen <= self._due + work.requests
+        require(
+            (right or not self._records) and records == [fed] * (len(records) if self._records else 0),
+            f"{what}{self._seen} activation records, of {self._due} at least, the last ones {records[-3:]}",
+        )
+        self._due += work.requests
+
+
+class Child:
+    """An engine in a process of its own, which stands still until it is asked.
+
+    Parameters
+    ----------
+    environment : Path
+        What ``hack/vllm/install`` printed.
+    plugin : Path or None
+        Folder with the plug-in; None runs without it.
+    """
+
+    def __init__(
+        self, environment: Path, shape: Shape, role: str, plugin: Path | None, log: IO[bytes]
+    ) -> None:
+        setup = {
+            "role": role,
+            "counting": plugin is not None,
+            "model": str(MODEL),
+            "overrides": dict(shape.overrides),
+            "dtype": shape.dtype,
+        }
+        self._process = subprocess.Popen(
+            # -P: files beside the script would hide packages of the same name
+            [
+                environment / "bin" / "python",
+                "-P",
+                Path(__file__).with_name("engine_steps.py"),
+                json.dumps(setup),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(plugin or ""),
+                "VLLM_PLUGINS": "eldr" if plugin else "",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "VLLM_NO_USAGE_STATS": "1",
+                "HF_HUB_OFFLINE": "1",
+            },
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+        self._proof = Proof(role, counting=plugin is not None)
+
+    def answer(self) -> Any:
+        """Return its next line."""
+        line = self._answers.readline()
+        if not line:
+            raise RuntimeError(f"an engine ended with {self._process.wait()}, see its log")
+        return json.loads(line)
+
+    def begin(self) -> None:
+        """Wait until it can be asked."""
+        self._proof.begin(self.answer())
+
+    def run(self, work: Work, seed: int) -> list[float]:
+        """Return the CPU seconds of some work with random prompts, of which nothing is cached."""
+        prompts = np.random.default_rng(seed).integers(300, 4000, (work.requests, work.length)).tolist()
+        self._questions.write(json.dumps({"prompts": prompts, "tokens": work.tokens}) + "\n")
+        self._questions.flush()
+        answer = self.answer()
+        self._proof.hold(work, answer)
+        return work.seconds(answer["seconds"])
+
+    def close(self) -> None:
+        """End it."""
+        self._questions.close()
+        self._process.wait()
+        self._answers.close()

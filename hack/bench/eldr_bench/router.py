@@ -1,0 +1,148 @@
+"""CPU time of routers per request and per streamed chunk, and their memory with 500 open streams.
+
+Ours, by each of its policies of experts, and vllm-router (Rust, from PyPI, see ``vllm_router/``) serve the same load through the same
+mock engines, round by round in turns, each pinned to one core; mocks and load run on another. ``ELDR_BENCH_BEFORE`` names a checkout of
+an older state that is measured beside them. CPU is read from ``/proc/PID/task/*/schedstat``, so that waiting for a busy machine does
+not count. Every answer is read, the engines' own counts are held against the load after each part, and each router of ours must have
+placed every request by the policy that its rows name. Prints one JSON list of figures, see ``__main__.py``; ratios are taken within
+each round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import uvloop
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_bench.candidates import PEER, Candidate, K, get, ours, process, theirs
+from eldr_bench.load import (
+    REQUESTS,
+    STREAMS,
+    ask_all,
+    cpu_seconds,
+    listen_all,
+    resident_mebibytes,
+)
+from eldr_bench.mocks import INTERVAL
+from eldr_bench.proof import require
+from eldr_kube.ports import free_ports
+
+PEER_ENVIRONMENT = Path(__file__).parents[1] / "vllm_router"
+ROUNDS = 12
+LIMIT_SECONDS = 1500
+OPEN_STREAMS, OPEN_TOKENS = 500, round(4 / INTERVAL)
+OTHER_CORE = max(os.sched_getaffinity(0))
+BEFORE = "eldr router before"
+POLICIES = POLICY_MARGINAL, POLICY_ELDR
+KINDS = (
+    ("signed", "CPU per request, 16 KB signature", "ms", 1.0),
+    ("unsigned", "CPU per request, no signature", "ms", 1.0),
+    ("chunk", "CPU per streamed chunk", "us", 0.85),
+    ("memory", f"memory, {OPEN_STREAMS} open streams", "MiB", None),
+)
+"""What is measured, and the aim of its ratio to the peer's."""
+
+
+@contextlib.asynccontextmanager
+async def serving(candidate: Candidate, engines: str, requests: int, *, signed: bool) -> AsyncIterator[None]:
+    """Hold what the engines served meanwhile against what was asked: each request prefilled and decoded once, its blocks pulled."""
+    get(f"{engines}/signed/{signed:d}")
+    before = get(f"{engines}/served")
+    yield
+    after = get(f"{engines}/served")
+    served = {name: after[name] - before.get(name, 0) for name in after}
+    expected = {"prefill": requests, "signed": requests * signed, "decode": requests, "pulled": requests}
+    require(served == expected, f"{candidate.name}: engines served {served}, expected {expected}")
+    candidate.asked[signed] += requests
+
+
+async def per_request(candidate: Candidate) -> float:
+    """Return milliseconds of CPU per request."""
+    before = cpu_seconds(candidate.pid)
+    await ask_all(candidate.port)
+    return (cpu_seconds(candidate.pid) - before) * 1e3 / REQUESTS
+
+
+async def per_chunk(candidate: Candidate) -> float:
+    """Return microseconds of CPU per streamed chunk, the requests' own cost taken off."""
+    before = cpu_seconds(candidate.pid)
+    chunks = await listen_all(candidate.port)
+    spent = cpu_seconds(candidate.pid) - before - STREAMS * candidate.signed[-1] / 1e3
+    return spent * 1e6 / chunks
+
+
+async def measure(candidates: list[Candidate], engines: str) -> None:
+    """Interleave routers and loads; the first round warms up."""
+    for turn in range(ROUNDS + 1):
+        for candidate in candidates[turn % len(candidates) :] + candidates[: turn % len(candidates)]:
+            async with serving(candidate, engines, REQUESTS + STREAMS, signed=True):
+                candidate.signed.append(await per_request(candidate))
+                candidate.chunk.append(await per_chunk(candidate))
+            async with serving(candidate, engines, REQUESTS, signed=False):
+                candidate.unsigned.append(await per_request(candidate))
+    for candidate in candidates:
+        for values in (candidate.signed, candidate.unsigned, candidate.chunk):
+            del values[0]
+        async with serving(candidate, engines, OPEN_STREAMS, signed=True):
+            streams = asyncio.ensure_future(listen_all(candidate.port, OPEN_STREAMS, OPEN_TOKENS))
+            await asyncio.sleep(3)
+            candidate.memory.append(resident_mebibytes(candidate.pid))
+            await streams
+
+
+def figures(candidates: list[Candidate]) -> Iterator[dict[str, object]]:
+    """Yield each router's figures, and their ratios to the peer's, round by round."""
+    for key, what, unit, aim in KINDS:
+        by_name = {candidate.name: getattr(candidate, key) for candidate in candidates}
+        for name, values in by_name.items():
+            yield {"name": f"{name}: {what}", "unit": unit, "aim": None, "values": values}
+        if PEER in by_name and aim is not None:
+            peer = by_name.pop(PEER)
+            for name, values in by_name.items():
+                ratios = [one / theirs for one, theirs in zip(values, peer, strict=True)]
+                yield {
+                    "name": f"{name} / {PEER}: {what}",
+                    "unit": "x",
+                    "aim": None if name.startswith(BEFORE) else aim,
+                    "values": ratios,
+                }
+
+
+def main() -> None:
+    """Start mock engines and routers, measure, print."""
+    os.sched_setaffinity(0, {OTHER_CORE})
+    ports = free_ports(1 + K)
+    urls = [f"http://127.0.0.1:{p}" for p in ports]
+    before = os.environ.get("ELDR_BENCH_BEFORE")
+    install = subprocess.run([PEER_ENVIRONMENT / "install"], check=False, stdout=subprocess.PIPE, text=True)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        mocks = [sys.executable, "-m", "eldr_bench.mocks", *map(str, ports)]
+        stack.enter_context(process(OTHER_CORE, *mocks))
+        candidates: list[Candidate] = []
+        for title, checkout in (("eldr router", None), *([(BEFORE, before)] if before else ())):
+            for policy in POLICIES:
+                folder = Path(name, f"{policy}-{len(candidates)}")
+                router = ours(f"{title}, {policy}", policy, folder, urls, checkout)
+                candidates.append(stack.enter_context(router))
+        if install.returncode == 0:
+            candidates.append(stack.enter_context(theirs(Path(install.stdout.strip()), urls)))
+        else:
+            print(f"{PEER} cannot be installed here: compared with nobody", file=sys.stderr)
+        uvloop.run(asyncio.wait_for(measure(candidates, urls[0]), LIMIT_SECONDS))
+        for candidate in candidates:
+            if candidate.policy:
+                candidate.prove(candidate.state())
+        print(json.dumps(list(figures(candidates))))
+
+
+if __name__ == "__main__":
+    main()

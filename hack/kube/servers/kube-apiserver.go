@@ -1,0 +1,13 @@
+package main
+
+import (
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+)
+
+func init() {
+	servers["kube-apiserver"] = func() int { return cli.Run(app.NewAPIServerCommand()) }
+}

@@ -1,0 +1,1 @@
+"""How well prompts predict the experts of decode steps: `make -C hack/lab correlation`."""

@@ -1,0 +1,187 @@
+"""The experiments: which pools, loads and policies are simulated."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eldr_lab.evidence.cells import (
+    BAND,
+    DRIFT_AT,
+    FORMS,
+    GEOMETRIES,
+    JSQ,
+    LOCALITY,
+    MAIN,
+    MARGINAL,
+    PRIOR,
+    RATES,
+    ROLLING,
+    ROLLING_PRIOR,
+    ROLLING_VANILLA,
+    SLOWER,
+    SMOKE_DRIFT_AT,
+    SWEPT,
+    SWEPT_ROLLING,
+    VANILLA,
+    WORKLOADS,
+    Cell,
+)
+
+PARALLEL = "qwen3-235b"
+"""The model whose engines are several ranks."""
+_BRIEF = (JSQ, BAND, MARGINAL, PRIOR)
+_GUARDED = (JSQ, *LOCALITY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How far the experiments go.
+
+    Attributes
+    ----------
+    geometries : tuple of str
+        The first one has the experiments beside the main one.
+    rates : tuple of float
+        Published ones, requests per second.
+    beyond : tuple of float
+        Higher ones, so that throughput within an objective has an end.
+    pools : tuple of int
+        Pool sizes; the load of each engine stays the same.
+    lows : tuple of float
+        Rates of the pools that drift or are uneven.
+    parallel : tuple of float
+        Rates of the engines of several ranks.
+    unspread : float
+        The rate at which their experts also lie in their own order.
+    drift_at : float
+        Seconds.
+    """
+
+    geometries: tuple[str, ...]
+    rates: tuple[float, ...]
+    beyond: tuple[float, ...]
+    pools: tuple[int, ...]
+    lows: tuple[float, ...]
+    parallel: tuple[float, ...]
+    unspread: float
+    drift_at: float
+
+
+def full() -> tuple[Cell, ...]:
+    """Return every experiment."""
+    return make(
+        Grid(geometries=GEOMETRIES, rates=RATES, beyond=(120.0,), pools=(8, 16, 24), lows=(20.0, 60.0),
+             parallel=(5.0, 10.0, 20.0), unspread=10.0, drift_at=DRIFT_AT)
+    )  # fmt: skip
+
+
+def smoke() -> tuple[Cell, ...]:
+    """Return a few small ones that touch every part."""
+    return make(
+        Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 16), lows=(60.0,), parallel=(10.0,),
+             unspread=10.0, drift_at=SMOKE_DRIFT_AT)
+    )  # fmt: skip
+
+
+def make(grid: Grid) -> tuple[Cell, ...]:
+    """Return the experiments."""
+    first = grid.geometries[0]
+    kinds = list(itertools.product(grid.geometries, WORKLOADS))
+    cells = [cell for geometry, workload in kinds for cell in _of_all(geometry, workload, grid)]
+    for workload in WORKLOADS:
+        cells += _of_first(first, workload, grid)
+        cells += [
+            Cell(experiment=experiment, workload=workload, geometry=PARALLEL, rate=rate, engines=8, sampled=True,
+                 spread=experiment == "ranks", policies=(JSQ, BAND, ROLLING, MARGINAL, PRIOR))
+            for experiment, rate in (*(("ranks", rate) for rate in grid.parallel), ("order", grid.unspread))
+        ]  # fmt: skip
+    return tuple(sorted(cells, key=lambda cell: cell.experiment != "main"))
+
+
+def _of_all(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
+    """Yield what every model has."""
+    for rate in grid.rates:
+        yield Cell(
+            experiment="main", workload=workload, geometry=geometry, rate=rate, policies=MAIN, prefilled=True
+        )
+    for rate in grid.beyond:
+        yield Cell(
+            experiment="beyond",
+            workload=workload,
+            geometry=geometry,
+            rate=rate,
+            policies=_GUARDED,
+            prefilled=True,
+        )
+    yield Cell(
+        experiment="tau",
+        workload=workload,
+        geometry=geometry,
+        rate=60.0,
+        policies=(JSQ, *SWEPT, *SWEPT_ROLLING),
+    )
+    yield Cell(
+        experiment="clusters", workload=workload, geometry=geometry, rate=60.0,
+        policies=("RoundRobin", BAND, VANILLA, ROLLING, ROLLING_VANILLA),
+    )  # fmt: skip
+
+
+def _of_first(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
+    """Yield what one model has."""
+    for n in grid.pools:
+        yield Cell(
+            experiment="pool",
+            workload=workload,
+            geometry=geometry,
+            rate=60.0 * n / 16,
+            engines=n,
+            policies=_BRIEF,
+        )
+    for rate in grid.lows:
+        yield Cell(
+            experiment="drift", workload=workload, geometry=geometry, rate=rate, drift_at=grid.drift_at,
+            policies=(*_GUARDED, ROLLING, ROLLING_PRIOR),
+        )  # fmt: skip
+        yield Cell(
+            experiment="uneven",
+            workload=workload,
+            geometry=geometry,
+            rate=rate,
+            speeds=(1.0, SLOWER),
+            policies=_GUARDED,
+        )
+    for form in FORMS:
+        yield Cell(
+            experiment="signature",
+            workload=workload,
+            geometry=geometry,
+            rate=60.0,
+            form=form,
+            policies=(JSQ, BAND),
+        )
+    for law in ("flat", "fitted"):
+        yield Cell(
+            experiment="flat" if law == "flat" else "law", workload=workload, geometry=geometry, rate=60.0, law=law,
+            policies=_BRIEF,
+        )  # fmt: skip
+    for sampled in (False, True):
+        yield Cell(
+            experiment="steps",
+            workload=workload,
+            geometry=geometry,
+            rate=60.0,
+            sampled=sampled,
+            policies=_BRIEF,
+        )
+    for routers, lag in ((2, 0.25), (4, 0.25), (4, 2.0), (4, math.inf)):
+        yield Cell(
+            experiment="routers", workload=workload, geometry=geometry, rate=60.0, routers=routers, lag=lag, policies=_BRIEF,
+        )  # fmt: skip
+    for cached, counted in ((0.0, True), (0.5, True), (0.5, False), (1.0, False)):
+        yield Cell(
+            experiment="prefix", workload=workload, geometry=geometry, rate=60.0, prefilled=True, cached=cached,
+            counted=counted, policies=_BRIEF,
+        )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Our interval against a published number, and against what should hold."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from eldr_lab.evidence.intervals import Interval
+
+SHARE, LEAST = 0.25, 1.0
+"""A published single run may be off by a quarter of its size, and by a point."""
+
+
+class Verdict(StrEnum):
+    """How our number stands to a published one."""
+
+    REPRODUCED = "reproduced"
+    WEAKER = "weaker"
+    STRONGER = "stronger"
+    NOT = "not reproduced"
+
+
+class Holds(StrEnum):
+    """Whether something holds in the simulation."""
+
+    YES = "yes"
+    NO = "**no**"
+    OPEN = "not told apart"
+
+
+def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> Verdict:
+    """Compare our effect with a published range.
+
+    Parameters
+    ----------
+    ours : Interval
+    low, high : float
+        The published range; equal for one number.
+    least : float
+        Smallest tolerance, in the effect's unit.
+
+    Returns
+    -------
+    Verdict
+        ``reproduced`` if our interval reaches the range widened by a quarter of its nearer end; otherwise, of the same sign, ``stronger``
+        or ``weaker``; ``not reproduced`` if of the other sign or not told apart from no effect. A wide interval reaches no
+        further than that quarter: little certainty of ours is no agreement.
+    """
+    nearest = low if ours.mean < low else high
+    slack = max(least, SHARE * abs(nearest))
+    reach = min(ours.high - ours.mean, slack)
+    if ours.mean + reach >= low - slack and ours.mean - reach <= high + slack:
+        return Verdict.REPRODUCED
+    if ours.mean * nearest < 0 or ours.low <= 0 <= ours.high:
+        return Verdict.NOT
+    return Verdict.STRONGER if abs(ours.mean) > abs(nearest) else Verdict.WEAKER
+
+
+def at_most(ours: Interval, bound: float) -> Holds:
+    """Say whether a value is at most a bound, by its interval."""
+    if ours.high <= bound:
+        return Holds.YES
+    return Holds.NO if ours.low > bound else Holds.OPEN
+
+
+def within(ours: Interval, low: float, high: float) -> Holds:
+    """Say whether a value lies in a range, by its interval."""
+    if low <= ours.low and ours.high <= high:
+        return Holds.YES
+    return Holds.OPEN if ours.high >= low and ours.low <= high else Holds.NO

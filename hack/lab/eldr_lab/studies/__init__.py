@@ -1,0 +1,1 @@
+"""Benchmarks of ideas: prefix affinity, counts that peers report late, drift."""

@@ -1,0 +1,1 @@
+"""How the small model of `hack/tiny_moe` was trained."""

@@ -1,0 +1,134 @@
+"""A tiny study through everything: what is tested is the machinery, and what holds whatever is drawn."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eldr_lab.evidence import balance, balance_results, balance_rows
+from eldr_lab.evidence.balance_results import EXACT, NONE, VLLM
+from eldr_lab.evidence.balance_study import BATCHES, MODELS, RATIOS, SMOKE, Size, as_printed, study, write
+from eldr_lab.evidence.layouts import ACTIVATIONS
+from tests.support.metro import Placement
+
+DOCS = Path(__file__).parents[4] / "docs"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return json.loads(json.dumps(study(SMOKE, (0, 1))))
+
+
+def test_every_cell_is_there_and_choices_are_in_order(found):
+    cells = {(one["model"], one["batch"], one["ratio"], one["seed"]): one for one in found["cells"]}
+    assert len(cells) == len(MODELS) * len(BATCHES) * len(RATIOS) * 2
+    for (name, batch, ratio, _), one in cells.items():
+        fullest = one["fullest"]
+        for placing in ("tokens", "activations"):
+            assert fullest[f"exact, {placing}"] <= fullest[f"greedy, {placing}"] + 1e-9
+            assert fullest[f"exact, {placing}"] <= fullest[f"tokens, {placing}"]
+            mean, largest = one["above"][f"greedy, {placing}"]
+            assert 1 <= mean <= largest, (name, batch, ratio)
+        assert fullest["exact, activations"] <= fullest["none, activations"]
+
+
+def test_a_layout_for_all_kinds_gains_less_than_one_for_an_engines_own(found):
+    every = [one["fullest"] for one in found["layouts"]]
+    gain = lambda layout: np.mean([1 - one[layout] / one["in order"] for one in every])  # noqa: E731
+    assert gain("activations") > max(0.0, gain("alike"))
+    assert gain("dealt") > 0
+
+
+def test_the_section_has_its_tables_and_every_number_of_the_paper_a_row(found):
+    text = balance.text(found)
+    for title in (
+        "What it may cost",
+        "ELDR across engines, METRO inside",
+        "Without replicas",
+        "What ranks tell each other",
+    ):
+        assert f"**{title}" in text
+    assert "nan" not in text
+    assert "captured activations" in text
+    rows = list(balance_rows.rows(found))
+    numbers = " ".join(one.published for one in rows)
+    for number in (
+        "+10.9",
+        "-42.3",
+        "+30.0",
+        "+14.0",
+        "-21.8",
+        "-1.9",
+        "-5.0 .. -4.3",
+        "+98.0 .. +311.0",
+        "0.4",
+        "3.0",
+    ):
+        assert number in numbers
+    assert all(one.why or one.verdict.value == "reproduced" for one in rows)
+
+
+def test_a_decision_is_paid_for_and_vllms_choice_is_not(found):
+    fullest = balance_results.Fullest(found)
+    name, batch, ratio = "qwen3-235b", 16, 1.25
+    experts = fullest.values(name, batch, ratio, EXACT)
+    law = MODELS[name].law
+    assert fullest.times(name, batch, ratio, EXACT) == pytest.approx(
+        [law.seconds(batch, one) + 94 * 20e-6 for one in experts]
+    )
+    experts = fullest.values(name, batch, ratio, VLLM)
+    assert fullest.times(name, batch, ratio, VLLM) == pytest.approx(
+        [law.seconds(batch, one) for one in experts]
+    )
+    saved = fullest.saved(name, batch, ratio, EXACT, VLLM).mean
+    ours = np.mean(fullest.values(name, batch, ratio, EXACT))
+    assert saved == pytest.approx(13.8 * (np.mean(experts) - ours))
+
+
+def test_served_is_the_largest_ratio_of_batches_within_a_time():
+    """Times of a choice that costs nothing and halves the experts of another one."""
+    cells = [
+        {"model": "qwen3-235b", "batch": batch, "ratio": 1.5, "seed": 0,
+         "fullest": {VLLM: float(batch), NONE: batch / 2}}
+        for batch in BATCHES
+    ]  # fmt: skip
+    fullest = balance_results.Fullest({"seeds": [0], "cells": cells})
+    more = fullest.served("qwen3-235b", 1.5, NONE, VLLM).mean
+    assert 95 < more < 101
+
+
+def test_the_printed_order_takes_experts_as_they_come():
+    placement = Placement([0, 1, 1, 2], 3, 2)
+    active = np.array([True, True, True])
+    assert as_printed(active, placement, np.array([0, 1, 2])) == 2
+    assert as_printed(active, placement, np.array([1, 0, 2])) == 2
+    assert (
+        as_printed(active & [True, True, False], placement, np.array([1, 0, 2])) == 2
+    )  # 1 takes rank 0 before 0
+    assert as_printed(active & [True, True, False], placement, np.array([0, 1, 2])) == 1
+
+
+def test_a_study_that_was_not_run_is_told(tmp_path):
+    assert balance_results.read(tmp_path / "none.json") is None
+    assert "`make -C hack/lab bench-balance` has not been run" in balance.text(None)
+    write(tmp_path / "some.json", Size(1, 1, 120, 0.2, 4), (0,))
+    assert balance_results.read(tmp_path / "some.json")["seeds"] == [0]
+
+
+def test_the_page_holds_what_the_figures_give():
+    page = (DOCS / "evidence.md").read_text()
+    figures = balance_results.read()
+    assert balance.text(figures).strip() in page
+    assert balance.take(figures) in page
+
+
+@pytest.mark.parametrize("name", ["reference/engine-plugin.md", "guides/vllm.md"])
+def test_what_a_layout_is_said_to_bring_is_what_the_figures_give(name):
+    every = balance_results.by_layout(balance_results.read()).values()
+    changes = [balance_results.layout_change(seeds, ACTIVATIONS) for seeds in every]
+    least, most = (-pick(one.mean for one in changes) for pick in (max, min))
+    said = f"{least:.1f} to {most:.0f} % off the fullest rank in the simulator"
+    if any(one.high >= 0 for one in changes):
+        said += ", in some settings not told from nothing"
+    assert said in " ".join((DOCS / name).read_text().split())

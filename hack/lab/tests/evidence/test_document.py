@@ -1,0 +1,191 @@
+"""A few tiny cells through everything: what is tested is the machinery, not what is true."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eldr_lab.evidence import advice, balance_results, real, routing
+from eldr_lab.evidence.__main__ import main, write
+from eldr_lab.evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
+from eldr_lab.evidence.document import document
+from eldr_lab.evidence.grid import full, smoke
+from eldr_lab.evidence.intervals import Interval
+from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, P50, Results
+from eldr_lab.evidence.running import Plan, run
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    plan = Plan(smoke(), (0, 1), SMOKE, more=(2,))
+    return Results(plan, run(plan))
+
+
+def test_two_runs_agree_whoever_ends_first(results):
+    with ThreadPoolExecutor(2) as executor:
+        again = run(Plan(results.plan.cells, (1,), SMOKE), executor)
+    here = {(one.group, key): value for one in results.found for key, value in one.runs.items()}
+    for one in again:
+        assert all(here[one.group, key] == value for key, value in one.runs.items())
+
+
+def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
+    text = write(results, tmp_path).read_text()
+    assert text == document(results, real.read(), routing.read(), balance_results.read())
+    pictures = re.findall(r"\]\((images/evidence/[^)]+)\)", text)
+    assert pictures
+    assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
+    assert len(set(pictures)) == len(list((tmp_path / "images" / "evidence").iterdir()))
+    for title in (
+        "What to take from it",
+        "Reproduction",
+        "Drift",
+        "Signatures",
+        "Signatures of real routing",
+        "Time to first token",
+        "Balanced and plain clusters",
+        "Prefix cache",
+        "Engines of several ranks",
+        "Engines of several ranks with replicas",
+        "Single steps",
+        "Several routers",
+        "Throughput within a time per token",
+        "Step-time laws",
+        "What was tuned",
+        "Where nothing was tuned",
+        "Missing",
+    ):
+        assert f"## {title}" in text
+    assert "nan" not in text
+    assert "**Default: `policy:" in text
+
+
+def test_committed_document_and_pictures_belong_together():
+    docs = Path(__file__).parents[4] / "docs"
+    named = set(re.findall(r"\]\((images/evidence/[^)]+)\)", (docs / "evidence.md").read_text()))
+    assert named == {f"images/evidence/{path.name}" for path in (docs / "images" / "evidence").iterdir()}
+
+
+def test_best_balancer_is_the_baseline_asked_for(results):
+    cell = results.cells("main")[0]
+    best = results.best(cell, P50)
+    assert results.change([cell], best, BEST, P50).mean == pytest.approx(0.0)
+    assert results.change([cell], BAND, best, P50) == results.change([cell], BAND, BEST, P50)
+
+
+def test_full_grid_holds_the_papers_cells():
+    cells = full()
+    main_cells = [cell for cell in cells if cell.experiment == "main"]
+    assert len(main_cells) == 3 * 2 * 5
+    assert all(set(MAIN) == set(cell.policies) for cell in main_cells)
+    assert {cell.engines for cell in cells if cell.experiment == "pool"} == {8, 16, 24}
+    assert len(set(cells)) == len(cells)
+    assert FULL.output_tokens == 512
+
+
+def test_duellists_are_compared_over_more_seeds(results):
+    cells = results.cells("main")
+    assert results.seeds(cells, (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(cells, (BAND, "Domain")) == [0, 1]
+    assert results.seeds(results.cells("drift"), (BAND, PRIOR)) == [0, 1, 2]
+    assert results.seeds(results.cells("steps"), (BAND, PRIOR)) == [0, 1]
+    known = dict(zip((0, 1, 2), results.values(cells[0], PRIOR, P50, (0, 1, 2)), strict=True))
+    band = results.values(cells[0], BAND, P50, (0, 1, 2))
+    changes = [100 * (known[seed] / band[seed] - 1) for seed in (0, 1, 2)]
+    fresh = results.change(cells[:1], PRIOR, BAND, P50)
+    assert fresh.mean == pytest.approx(changes[2]), (
+        "the constants of MarginalUnion were not chosen under that seed"
+    )
+    plain = results.values(cells[0], JSQ, P50, (0, 1, 2))
+    expected = [100 * (band[seed] / plain[seed] - 1) for seed in (0, 1, 2)]
+    assert results.change(cells[:1], BAND, JSQ, P50).mean == pytest.approx(sum(expected) / 3)
+    assert results.values(cells[0], PRIOR, P50) == [known[0], known[1]]
+
+
+def test_every_part_is_simulated_as_its_cell_says(results):
+    cold, warm, lost, _ = results.cells("prefix", "task")
+    assert results.mean(warm, JSQ, FIRST_P50) < results.mean(cold, JSQ, FIRST_P50)
+    assert results.values(warm, JSQ, FIRST_P50) == results.values(lost, JSQ, FIRST_P50)
+    assert results.values(warm, BAND, EXPERTS) != results.values(lost, BAND, EXPERTS)
+    (ranks,) = results.cells("ranks", "task")
+    every, fullest = (results.mean(ranks, JSQ, measure) for measure in (EXPERTS, FULLEST))
+    assert every / 4 < fullest < every
+    (order,) = results.cells("order", "task")
+    assert results.mean(order, JSQ, FULLEST) != fullest
+    assert ranks.spread
+    expected, sampled = results.cells("steps", "task")
+    assert results.mean(sampled, JSQ, P50) == pytest.approx(results.mean(expected, JSQ, P50), rel=0.1)
+    assert results.values(sampled, JSQ, P50) != results.values(expected, JSQ, P50)
+    (main_cell,) = results.cells("main", "task")
+    assert results.mean(main_cell, JSQ, FIRST_P50) > 1.3 * results.mean(expected, JSQ, FIRST_P50)
+
+
+def standing(policy, mean, worst, cell):
+    some = Interval(mean, 0.1)
+    return advice.Standing(policy, some, some, some, Interval(worst, 0.1), cell)
+
+
+def test_recommendation_follows_its_rule():
+    cell = full()[0]
+    quick, safe = standing(BAND, -20.0, 5.0, cell), standing(PRIOR, -10.0, -1.0, cell)
+    assert advice.recommended([quick, safe]) is safe
+    assert advice.recommended([quick, standing(PRIOR, -10.0, 8.0, cell)]) is quick
+    assert advice.recommended([safe, standing(BAND, -12.0, 0.5, cell)]).policy == BAND
+
+
+def test_command_refuses_no_seeds():
+    done = CliRunner().invoke(main, ["--seeds", "0"])
+    assert done.exit_code == 2
+
+
+def test_what_was_not_measured_on_real_engines_is_told(tmp_path):
+    text = real.read(tmp_path / "none.json", tmp_path / "none.json")
+    assert "`make -C hack/lab bench-steps` has not been run" in text
+    assert "`make -C hack/lab bench-policies` has not been run" in text
+
+
+def test_figures_of_real_engines_come_with_verdicts(tmp_path):
+    policies, laws = tmp_path / "policies.json", tmp_path / "steps.json"
+    times = ("TPOT mean", "TPOT P50", "TPOT P99")
+    values = dict.fromkeys((*times, "active experts", "batch", "tokens/s"), 0.02)
+    changes = dict.fromkeys(values, (-0.05, -0.08, -0.02)) | {
+        "TPOT P50": (-0.01, -0.02, 0.01),
+        "TPOT P99": (0.05, 0.02, 0.08),
+    }
+    pool = {"engines": 4, "batch": 12, "requests": 600, "in_flight": "held", "rate": None}
+    pool |= {"policies": {"JSQ": values, "ELDR": values}, "changes": {"ELDR": changes}}
+    policies.write_text(json.dumps({"pools": [pool]}))
+    laws.write_text(
+        json.dumps({"float32": {"constants": [0.01, 0.001, 0.0004], "r2": 0.95, "r2_batch": 0.7}})
+    )
+    text = real.read(policies, laws)
+    assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
+    assert "4 engines, 48 requests kept in flight" in text
+    assert "| band | shorter in these traces | not told apart | longer in these traces |" in text
+
+
+def test_gate_scores_stand_beside_the_papers_once_they_were_captured(tmp_path):
+    assert routing.read(tmp_path / "none.json") is None
+    assert "`make -C hack/lab correlation` has not been run" in routing.forms(None)
+    pools = {name: dict.fromkeys(("tpot_p50", "tpot_p99", "active_per_token"), values)
+             for name, values in {"JSQ": [2.0, 2.0], "counts": [1.8, 1.8], "counts x idf": [1.7, 1.72], "gate probability": [1.76, 1.78]}.items()}  # fmt: skip
+    ranks = {
+        "counts x idf": (0.7, 0.75),
+        "counts": (0.72, 0.735),
+        "gate probability": (0.6, 0.66),
+        "binary": (0.1, 0.2),
+    }
+    pools["binary"] = pools["JSQ"]
+    found = {
+        "requests": 8, "experts": 64, "touched": 0.5, "pools": pools,
+        "forms": {name: {"all": low, "chosen": high, "layers": [0]} for name, (low, high) in ranks.items()},
+    }  # fmt: skip
+    rows = {row.what: row for row in routing.rows(found)}
+    verdicts = [row.verdict.value for row in rows.values()]
+    assert verdicts == ["reproduced", "reproduced", "weaker", "reproduced", "reproduced"]
+    text = routing.forms(found)
+    assert "| counts x idf | 0.700 | 0.750 | 0.76 | -14.5 ±6.4 |" in text
+    assert "changes P50 by -5.0 ±7.1 %" in text

@@ -1,0 +1,93 @@
+"""What METRO is compared with: choices that balance tokens. Without replicas there is nothing to choose; any choice gives that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support.metro.choice import Flags
+from tests.support.metro.placement import Ids, Placement
+
+HASH = 2654435769
+"""2^32 divided by the golden ratio: Knuth's multiplicative hash, as vLLM 0.32 spreads a step's tokens over replicas."""
+
+
+def active_set(expert_ids: npt.NDArray[np.integer], n_experts: int) -> Flags:
+    """Return which experts a step's tokens use, bool of shape (E,).
+
+    Parameters
+    ----------
+    expert_ids : ndarray of int, any shape
+        Ids outside 0..E-1 are padding, and name none.
+    n_experts : int
+    """
+    ids = expert_ids.ravel()
+    active = np.zeros(n_experts, dtype=bool)
+    active[ids[(ids >= 0) & (ids < n_experts)]] = True
+    return active
+
+
+def vllm_choice(
+    expert_ids: npt.NDArray[np.integer], placement: Placement, sizes: Sequence[int] | None = None
+) -> Ids:
+    """Return the physical id vLLM 0.32 chooses for every token: replica ``hash(token's index) mod replicas``.
+
+    Parameters
+    ----------
+    expert_ids : ndarray of int, shape (T, K)
+        Experts of each token; ids outside 0..E-1 become -1.
+    placement : Placement
+    sizes : sequence of int, optional
+        Tokens per rank of a data-parallel engine, whose ranks count their tokens from 0; their sum is T. By default one count.
+
+    Returns
+    -------
+    ndarray of int64, shape (T, K)
+
+    Raises
+    ------
+    ValueError
+        If ``sizes`` do not sum to T.
+    """
+    table, count = placement.maps()
+    index = np.concatenate([np.arange(n) for n in sizes or (len(expert_ids),)])
+    if len(index) != len(expert_ids):
+        raise ValueError(f"sizes: {len(index)} tokens in all; expert_ids has {len(expert_ids)}")
+    hashed = (index.astype(np.uint64) * np.uint64(HASH)) & np.uint64(0xFFFFFFFF)
+    known = (expert_ids >= 0) & (expert_ids < placement.n_experts)
+    ids = np.where(known, expert_ids, 0).astype(np.int64)
+    replica = (hashed[:, None] % count[ids].astype(np.uint64)).astype(np.int64)
+    return np.where(known, table[ids, replica], -1)
+
+
+def least_tokens(expert_ids: npt.NDArray[np.integer], placement: Placement) -> Ids:
+    """Return physical ids that balance tokens: each goes to the holder with the fewest so far, ties to the lowest rank.
+
+    Parameters
+    ----------
+    expert_ids : ndarray of int, shape (T, K)
+        Ids outside 0..E-1 become -1.
+    placement : Placement
+
+    Returns
+    -------
+    ndarray of int64, shape (T, K)
+    """
+    tokens = [0] * placement.ranks
+    holders = [tuple(np.flatnonzero(row).tolist()) for row in placement.held]
+    chosen = np.full(expert_ids.size, -1, dtype=np.int64)
+    for i, expert in enumerate(expert_ids.ravel().tolist()):
+        if 0 <= expert < placement.n_experts:
+            rank = min(holders[expert], key=tokens.__getitem__)
+            tokens[rank] += 1
+            chosen[i] = placement.physical[expert, rank]
+    return chosen.reshape(expert_ids.shape)
+
+
+def rank_loads(physical_ids: npt.NDArray[np.integer], placement: Placement) -> Ids:
+    """Return how many physical experts each rank activates for these ids of any shape, int64 of shape (R,); -1 counts nowhere."""
+    used = active_set(physical_ids, len(placement.physical_to_logical))
+    loads: Ids = used.reshape(placement.ranks, -1).sum(1)
+    return loads

@@ -1,0 +1,97 @@
+"""Whether an engine balances activations: what its environment says, and what is refused with which reason."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from eldr.engine.balance import setting
+from eldr.engine.balance.setting import BalanceSetting, bound_by_compute
+from eldr.engine.hooks import compatibility
+
+
+def engine(*, lora=None, **parallel):
+    fields = {
+        "enable_eplb": True,
+        "enable_elastic_ep": False,
+        "enable_fault_tolerance": False,
+        "all2all_backend": "allgather_reducescatter",
+    }
+    return SimpleNamespace(parallel_config=SimpleNamespace(**fields | parallel), lora_config=lora)
+
+
+def test_it_is_off_unless_asked_for():
+    assert setting.read({}) == BalanceSetting(activations=False, checked=False)
+    assert setting.read({"ELDR_BALANCE": "Tokens"}) == BalanceSetting()
+    on = {"ELDR_BALANCE": "Activations", "ELDR_BALANCE_CHECK": "1"}
+    assert setting.read(on) == BalanceSetting(activations=True, checked=True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        (
+            {"ELDR_BALANCE": "activations"},
+            "ELDR_BALANCE: expected Tokens .* or Activations, got 'activations'",
+        ),
+        ({"ELDR_BALANCE": ""}, "ELDR_BALANCE: expected"),
+        ({"ELDR_BALANCE_CHECK": "yes"}, "ELDR_BALANCE_CHECK: expected 0 or 1, got 'yes'"),
+    ],
+)
+def test_a_value_that_means_nothing_is_named(environ, named):
+    with pytest.raises(ValueError, match=named):
+        setting.read(environ)
+
+
+def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_that_goes_by_ids():
+    for backend in setting.BACKENDS:
+        assert setting.problems(engine(all2all_backend=backend), prefill=False) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "prefill", "named"),
+    [
+        ({}, True, "kv_role=kv_producer: prefill steps are bound by computing"),
+        (
+            {"enable_eplb": False},
+            False,
+            "experts stay where they are and have no replicas: it needs --enable-eplb",
+        ),
+        ({"enable_elastic_ep": True}, False, "enable_elastic_ep"),
+        ({"enable_fault_tolerance": True}, False, "enable_fault_tolerance"),
+        ({"all2all_backend": "moonep"}, False, "all2all_backend=moonep"),
+        ({"all2all_backend": "passthrough"}, False, "all2all_backend=passthrough"),
+        ({"lora": object()}, False, "LoRA"),
+    ],
+)
+def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prefill, named):
+    (found,) = setting.problems(engine(**changes), prefill=prefill)
+    assert found.startswith("ELDR_BALANCE=Activations: ")
+    assert named in found
+
+
+def test_a_field_that_vllm_renamed_is_noticed():
+    config = engine()
+    del config.parallel_config.enable_elastic_ep
+    with pytest.raises(AttributeError, match="enable_elastic_ep"):
+        setting.problems(config, prefill=False)
+
+
+def test_the_reasons_stand_among_those_of_the_counting():
+    config = engine(enable_eplb=False)
+    config.model_config = SimpleNamespace(model="m", get_num_experts=lambda: 64)
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        setattr(config.parallel_config, name, 1)
+    config.parallel_config.data_parallel_size = 1
+    config.parallel_config.use_ubatching = False
+    config.speculative_config = None
+    config.device_config = SimpleNamespace(device_type="cuda")
+    on = BalanceSetting(activations=True)
+    (found,) = compatibility.problems(config, 16, "0.32.0", prefill=False, balance=on)
+    assert "experts stay where they are" in found
+    assert compatibility.problems(config, 16, "0.32.0", prefill=False) == []
+
+
+def test_compute_binds_from_a_hundred_tokens_per_expert_on():
+    assert not bound_by_compute(1599, 8, 128)
+    assert bound_by_compute(1600, 8, 128)
+    assert not bound_by_compute(512, 8, 256)

@@ -1,0 +1,62 @@
+"""The engine benchmark gives no figures for engines that did other work than asked, or counted where they should not."""
+
+import pytest
+
+from eldr_bench.engine_child import Proof, Work
+from eldr_bench.proof import Unproven
+
+PREFILL = Work("kv_producer", 1, 128, 1)
+DECODE = Work("kv_consumer", 2, 16, 4)
+
+
+def answer(work, **more):
+    done = {"seconds": [1.0] * work.tokens, "generated": [work.tokens] * work.requests}
+    return done | {"signatures": [], "records": []} | more
+
+
+def test_engines_that_count_where_the_plugin_is_pass():
+    for role, work in (("kv_producer", PREFILL), ("kv_consumer", DECODE)):
+        bare = Proof(role, counting=False)
+        bare.begin({"connector": False})
+        bare.hold(work, answer(work))
+    Proof("kv_producer", counting=True).hold(PREFILL, answer(PREFILL, signatures=[[128, True]]))
+    late = Proof("kv_consumer", counting=True)
+    late.hold(DECODE, answer(DECODE))
+    late.hold(DECODE, answer(DECODE, records=[[3, True]] * 2))
+    at_once = Proof("kv_consumer", counting=True)
+    for _ in range(2):
+        at_once.hold(DECODE, answer(DECODE, records=[[3, True]] * 2))
+
+
+@pytest.mark.parametrize(
+    ("role", "counting", "wrong", "why"),
+    [
+        ("kv_producer", True, {}, "signed"),
+        ("kv_producer", True, {"signatures": [[128, False]]}, "signed"),
+        ("kv_producer", True, {"signatures": [[127, True]]}, "signed"),
+        ("kv_producer", False, {"signatures": [[128, True]]}, "signed"),
+        ("kv_producer", False, {"seconds": [1.0, 1.0]}, "took 2 steps"),
+        ("kv_producer", False, {"generated": []}, r"generated \[\]"),
+        ("kv_producer", True, {"signatures": [[128, True]], "records": [[0, True]]}, "activation records"),
+        ("kv_consumer", False, {"records": [[3, True]] * 2}, "activation records"),
+        ("kv_consumer", True, {"records": [[3, False]] * 2}, "activation records"),
+        ("kv_consumer", True, {"records": [[2, True]] * 2}, "activation records"),
+        ("kv_consumer", True, {"records": [[3, True]] * 3}, "activation records"),
+    ],
+)
+def test_an_engine_that_did_otherwise_is_told(role, counting, wrong, why):
+    work = PREFILL if role == "kv_producer" else DECODE
+    with pytest.raises(Unproven, match=why):
+        Proof(role, counting=counting).hold(work, answer(work, **wrong))
+
+
+def test_records_that_never_come_are_told():
+    proof = Proof("kv_consumer", counting=True)
+    proof.hold(DECODE, answer(DECODE))
+    with pytest.raises(Unproven, match="0 activation records, of 2 at least"):
+        proof.hold(DECODE, answer(DECODE))
+
+
+def test_an_engine_without_the_plugin_is_not_the_one_with_it():
+    with pytest.raises(Unproven, match="connector"):
+        Proof("kv_producer", counting=True).begin({"connector": False})

@@ -1,0 +1,150 @@
+"""The router benchmark gives no figures for routers or engines that did otherwise than its rows name."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+
+import pytest
+
+from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
+from eldr_bench import candidates, load, router
+from eldr_bench.candidates import Candidate, series
+from eldr_bench.mocks import Mock, Served
+from eldr_bench.proof import Unproven
+
+
+def candidate(policy=POLICY_MARGINAL):
+    return Candidate("ours", 0, 0, policy, asked=Counter({True: 5, False: 3}))
+
+
+def state(policy=POLICY_MARGINAL, **counters):
+    signed, unsigned = candidates.PLACED[policy]
+    known = {series(*signed): 5.0, series(*unsigned): 3.0, 'eldr_router_requests_total{outcome="ok"}': 8.0}
+    unions = {"requests": 5} if policy == POLICY_MARGINAL else None
+    return {"policy": policy, "counters": known | counters, "locality": unions}
+
+
+@pytest.mark.parametrize("policy", [POLICY_MARGINAL, POLICY_ELDR])
+def test_a_router_that_placed_as_named_passes(policy):
+    candidate(policy).prove(state(policy))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (state(POLICY_ELDR), "policy ELDR is in effect"),
+        (state(**{series("JSQ", "wrong_shape"): 1.0}), "wrong_shape"),
+        (state(**{series(POLICY_MARGINAL, "union"): 4.0}), "placed"),
+        (state(**{'eldr_router_requests_total{outcome="upstream"}': 1.0}), "of 8 requests"),
+        (state(**{'eldr_router_retries_total{cause="refused",leg="decode"}': 1.0}), "given up"),
+        (state() | {"locality": None}, "0 of 5 requests are in unions"),
+    ],
+)
+def test_a_router_that_did_otherwise_is_told(wrong, why):
+    with pytest.raises(Unproven, match=why):
+        candidate().prove(wrong)
+
+
+def test_a_band_that_keeps_unions_is_told():
+    with pytest.raises(Unproven, match="keeps unions"):
+        candidate(POLICY_ELDR).prove(state(POLICY_ELDR) | {"locality": {"requests": 1}})
+
+
+class Transport:
+    def __init__(self):
+        self.written = b""
+
+    def write(self, data):
+        self.written += data
+
+
+def ask(mock, body, path="/v1/completions", method="POST"):
+    transport = Transport()
+    mock.connection_made(transport)
+    mock.data_received(f"{method} {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return json.loads(transport.written.partition(b"\r\n\r\n")[2])
+
+
+def test_engines_tell_what_they_served():
+    served = Served()
+    prefill, decode = (Mock(served, prefill=first) for first in (True, False))
+    signed = [ask(prefill, b"{}")["kv_transfer_params"] for _ in range(2)]
+    assert signed[0]["eldr"] != signed[1]["eldr"]
+    ask(prefill, b"", "/signed/0", "GET")
+    bare = ask(prefill, b"{}")["kv_transfer_params"]
+    assert "eldr" not in bare
+    ask(decode, b"{}")
+    ask(decode, json.dumps({"kv_transfer_params": bare}).encode())
+    assert ask(decode, b"", "/served", "GET") == {"prefill": 3, "signed": 2, "decode": 2, "pulled": 1}
+
+
+async def serve(monkeypatch, one, after):
+    answers = iter([{}, {}, after])
+    monkeypatch.setattr(router, "get", lambda _: next(answers))
+    async with router.serving(one, "", 7, signed=True):
+        pass
+
+
+async def test_a_load_that_engines_served_whole_is_counted(monkeypatch):
+    one = candidate()
+    await serve(monkeypatch, one, {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7})
+    assert one.asked[True] == 12
+
+
+@pytest.mark.parametrize("wrong", [{"signed": 0}, {"pulled": 6}, {"prefill": 8}, {"decode": 6}])
+async def test_engines_that_served_something_else_are_told(monkeypatch, wrong):
+    one = candidate()
+    with pytest.raises(Unproven, match="engines served"):
+        await serve(monkeypatch, one, {"prefill": 7, "signed": 7, "decode": 7, "pulled": 7} | wrong)
+    assert one.asked[True] == 5
+
+
+async def answering(data):
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(data)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[1]
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (HEAD + b"data: a\n\ndata: [DONE]\n\n0\r\n\r\n", "2 chunks"),
+        (HEAD + b"data: a\n\ndata: b\n\ndata: {error}\n\n0\r\n\r\n", "3 chunks"),
+        (HEAD + b"data: a\n\n", "ended after"),
+        (b"HTTP/1.1 429 No\r\n\r\n0\r\n\r\n", "429"),
+    ],
+)
+async def test_a_stream_that_ends_badly_is_told(data, why):
+    server, port = await answering(data)
+    async with server:
+        with pytest.raises(Unproven, match=why):
+            await load.listen(port, 0, 2)
+
+
+async def test_a_request_that_fails_is_told():
+    server, port = await answering(b"HTTP/1.1 503 No\r\n\r\n")
+    async with server:
+        with pytest.raises(Unproven, match="503"):
+            await load.ask(port, range(1))
+
+
+@pytest.mark.process
+def test_a_router_that_serves_by_another_policy_is_not_waited_for_for_ever(monkeypatch, tmp_path):
+    monkeypatch.setattr(candidates, "PATIENCE", 0.2)
+    monkeypatch.setattr(Candidate, "state", lambda _: {"ready": True, "policy": "JSQ"})
+    monkeypatch.setattr(sys, "executable", "true")
+    router = candidates.ours("ours", POLICY_ELDR, tmp_path / "r", ["http://h:1", "http://h:2"])
+    with (
+        pytest.raises(Unproven, match=r"does not serve by ELDR after 0\.2 s: ready True, policy JSQ"),
+        router,
+    ):
+        pass

@@ -1,0 +1,88 @@
+"""Texts for users: which sentences the check refuses, and which it leaves alone."""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "hack" / "prose"
+
+
+@pytest.fixture(scope="module")
+def prose():
+    loader = importlib.machinery.SourceFileLoader("prose", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("prose", loader))
+    sys.modules["prose"] = module
+    loader.exec_module(module)
+    yield module
+    del sys.modules["prose"]
+
+
+@pytest.fixture
+def faults(prose, monkeypatch, tmp_path):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+
+    def faults(text):
+        page = tmp_path / "page.md"
+        page.write_text(text)
+        return prose.check(list(prose.markdown(page)), set())
+
+    return faults
+
+
+def test_a_long_sentence_is_named_with_its_length(faults):
+    (fault,) = faults(f"Short one. W{'word ' * 35}word. Another one.")
+    assert fault.startswith("page.md: 36 words, 35 at most")
+    assert faults(f"{'word ' * 34}word.") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["It was mended.", "When traffic harms it.", "A re-fit runs.", "The step-time law holds."]
+)
+def test_words_to_avoid_are_named_with_a_better_one(faults, text):
+    (fault,) = faults(text)
+    assert "write " in fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"| {'word ' * 50} |",
+        f"    {'word ' * 50}",
+        f"```\n{'word ' * 50}\n```",
+        f"# {'word ' * 50}",
+        "The field `harms` is an array.",
+        "A [page](docs/mended.md).",
+        "\n".join(f"- {'word ' * 20}" for _ in range(3)),
+        "The charms of the harmonic mean.",
+    ],
+)
+def test_tables_code_headings_and_list_items_are_no_long_sentences(faults, text):
+    assert faults(text) == []
+
+
+def test_what_stood_before_is_left_alone_until_it_changes(prose, faults, tmp_path):
+    (tmp_path / "page.md").write_text("It took 3 s and was mended.")
+    before = {one.key for one in prose.markdown(tmp_path / "page.md")}
+    for text, wrong in (("It took 4.5 s and was mended.", 0), ("It took 3 s and has been mended.", 1)):
+        (tmp_path / "page.md").write_text(text)
+        assert len(prose.check(list(prose.markdown(tmp_path / "page.md")), before)) == wrong
+
+
+def test_every_help_text_is_read(prose):
+    inner = click.Command("inner", params=[click.Option(["--x"], help="It was mended.")], help="Fine.")
+    outer = click.Group("outer", commands={"inner": inner}, help="Mended, too.")
+    found = prose.check(list(prose.helps(outer, "outer")), set())
+    assert [one.split(":")[0] for one in found] == ["outer --help", "outer inner --x"]
+
+
+def test_descriptions_and_comments_are_read(prose, monkeypatch, tmp_path):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    crd = tmp_path / "crd.yaml"
+    crd.write_text("spec: {versions: [{schema: {description: It was mended.}}]}\n")
+    values = tmp_path / "values.yaml"
+    values.write_text("# How often it is mended.\nx: 1  # fine\n")
+    assert len(prose.check([*prose.descriptions(crd), *prose.comments(values)], set())) == 2

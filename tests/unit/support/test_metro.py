@@ -1,0 +1,243 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.metro import Placement, PlacementError, exact, exact_loads, greedy, greedy_loads
+from tests.unit.support.metro_cases import captured_cases, fits, random_case
+
+
+def check(choice, active, placement):
+    """A choice is one holder per active expert, and says so."""
+    held = placement.held[np.arange(placement.n_experts), choice.rank_of]
+    assert held.all()
+    assert choice.load == np.bincount(choice.rank_of[active], minlength=placement.ranks).tolist()
+    still = ~active | placement.single
+    assert (choice.rank_of[still] == placement.home[still]).all()
+
+
+def compare(cases):
+    """Check every case against the maximum flow, and return greedy's ratios to it."""
+    ratios = []
+    for active, placement in cases:
+        chosen, quick = exact(active, placement), greedy(active, placement)
+        best = max(chosen.load)
+        check(chosen, active, placement)
+        check(quick, active, placement)
+        assert fits(active, placement, best)
+        assert not fits(active, placement, best - 1)
+        ratios.append(max(quick.load) / best)
+    return ratios
+
+
+def tell(name, ratios):
+    above = np.mean(np.array(ratios) > 1)
+    text = f"mean {np.mean(ratios):.4f}, worst {max(ratios):.3f}, above in {above:.1%}"
+    print(f"greedy / optimum, {name}: {text}")  # noqa: T201
+
+
+@pytest.mark.slow
+def test_exact_is_the_maximum_flow_in_1000_random_cases():
+    ratios = compare(random_case(seed) for seed in range(1000))
+    tell("1,000 random cases", ratios)
+    assert len(ratios) == 1000
+    assert np.mean(ratios) < 1.02
+
+
+@pytest.mark.slow
+def test_exact_is_the_maximum_flow_in_1000_captured_cases():
+    ratios = compare(captured_cases(1000, 0))
+    tell("1,000 captured cases", ratios)
+    assert len(ratios) == 1000
+    assert np.mean(ratios) < 1.05
+
+
+@st.composite
+def problems(draw):
+    ranks, per_rank = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    n_experts = draw(st.integers(1, ranks * per_rank))
+    extra = draw(
+        st.lists(
+            st.integers(-1, n_experts - 1),
+            min_size=ranks * per_rank - n_experts,
+            max_size=ranks * per_rank - n_experts,
+        )
+    )
+    slots = draw(st.permutations([*range(n_experts), *extra]))
+    active = draw(st.lists(st.booleans(), min_size=n_experts, max_size=n_experts))
+    return np.array(active), Placement(np.array(slots), n_experts, ranks)
+
+
+def least(active, placement):
+    """Return the optimum by trying everything."""
+    holders = [np.flatnonzero(placement.held[e]) for e in np.flatnonzero(active)]
+    return min(
+        max(np.bincount(ranks, minlength=placement.ranks)) if ranks else 0
+        for ranks in itertools.product(*holders)
+    )
+
+
+@pytest.mark.slow
+@given(problems())
+def test_exact_is_what_trying_everything_finds(problem):
+    active, placement = problem
+    chosen = exact(active, placement)
+    check(chosen, active, placement)
+    check(greedy(active, placement), active, placement)
+    assert max(chosen.load) == least(active, placement)
+
+
+@pytest.mark.slow
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_optimum_does_not_depend_on_names(problem, random):
+    active, placement = problem
+    ranks, experts = list(range(placement.ranks)), list(range(placement.n_experts))
+    random.shuffle(ranks)
+    random.shuffle(experts)
+    slots = placement.physical_to_logical.reshape(placement.ranks, -1)[ranks].ravel()
+    renamed = np.where(slots < 0, -1, np.array(experts)[slots])
+    other = np.zeros_like(active)
+    other[experts] = active
+    assert max(exact(other, Placement(renamed, placement.n_experts, placement.ranks)).load) == max(
+        exact(active, placement).load
+    )
+
+
+@pytest.mark.slow
+@given(problems(), st.integers(0, 100))
+def test_a_further_replica_never_hurts(problem, which):
+    active, placement = problem
+    rows = placement.physical_to_logical.reshape(placement.ranks, -1)
+    more = np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
+    more[which % placement.ranks, -1] = which % placement.n_experts
+    wider = Placement(more.ravel(), placement.n_experts, placement.ranks)
+    assert max(exact(active, wider).load) <= max(exact(active, placement).load)
+
+
+@pytest.mark.slow
+@given(problems())
+def test_maps_and_many_steps_say_the_same(problem):
+    active, placement = problem
+    again = Placement.from_maps(*placement.maps(), placement.per_rank, placement.ranks)
+    assert again.digest() == placement.digest()
+    steps = np.stack([active, ~active, np.ones_like(active)])
+    assert greedy_loads(steps, again).tolist() == [greedy(step, placement).load for step in steps]
+    assert exact_loads(steps, again).tolist() == [exact(step, placement).load for step in steps]
+
+
+def test_many_random_steps_have_the_loads_of_one_by_one():
+    rng = np.random.default_rng(0)
+    _, placement = random_case(4)
+    steps = rng.random((200, placement.n_experts)) < rng.random((200, 1))
+    assert greedy_loads(steps, placement).tolist() == [greedy(step, placement).load for step in steps]
+    assert exact_loads(steps, placement).tolist() == [exact(step, placement).load for step in steps]
+
+
+def test_greedy_takes_experts_with_few_holders_first_and_the_lowest_rank():
+    placement = Placement([0, 1, 2, 0, 1, 3, 0, 4, 5], 6, 3)  # expert 0 everywhere, 1 on ranks 0 and 1
+    choice = greedy(np.array([True, True, True, False, True, True]), placement)
+    assert choice.rank_of.tolist() == [0, 1, 0, 1, 2, 2]  # expert 1 before 0; ranks 0 and 1 are then equal
+    assert choice.load == [2, 1, 2]
+
+
+def test_relief_moves_one_expert_per_edge():
+    # experts 0 and 2 are on ranks 0 and 1, expert 1 on 1 and 2: greedy puts 0 and 2 on rank 0, and leaves rank 2 empty
+    placement = Placement([0, 2, -1, 0, 1, 2, 1, -1, -1], 3, 3)
+    active = np.ones(3, dtype=bool)
+    assert greedy(active, placement).rank_of.tolist() == [0, 1, 0]
+    assert exact(active, placement).rank_of.tolist() == [1, 2, 0]
+
+
+def test_without_replicas_every_expert_is_computed_at_home():
+    placement = Placement(np.arange(8), 8, 4)
+    active = np.array([True, True, True, False, False, False, False, True])
+    for choose in (greedy, exact):
+        choice = choose(active, placement)
+        assert choice.load == [2, 1, 0, 1]
+        assert choice.rank_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert placement.physical_ids(choice.rank_of).tolist() == list(range(8))
+
+
+def test_one_rank_computes_everything():
+    placement = Placement([0, 1, 0, 2], 3, 1)
+    choice = exact(np.array([True, False, True]), placement)
+    assert choice.load == [2]
+    assert placement.physical_ids(choice.rank_of).tolist() == [0, 1, 3]
+
+
+def test_two_replicas_on_one_rank_are_one():
+    placement = Placement([0, 0, 1, 2], 3, 2)
+    assert placement.single.all()
+    assert exact(np.array([True, True, True]), placement).load == [1, 2]
+    assert placement.physical[0].tolist() == [0, -1]
+
+
+def test_no_active_expert_is_no_load():
+    _, placement = random_case(1)
+    for choose in (greedy, exact):
+        assert choose(np.zeros(placement.n_experts, dtype=bool), placement).load == [0] * placement.ranks
+
+
+def test_empty_slots_hold_nothing():
+    placement = Placement([0, -1, 1, 0], 2, 2)
+    assert exact(np.array([True, True]), placement).load == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0, 1, 3, 0], 4, 2), "expert 2 is in no slot"),
+        (([0, 1, 2], 3, 2), "a multiple of the ranks"),
+        (([0, 1, 2, 4], 4, 2), "physical_to_logical: 4; experts are 0 to 3"),
+        (([0, 1, -2, 2], 3, 2), "physical_to_logical: -2"),
+        (([0, 1], 2, 0), "ranks: 0"),
+        (([0, 1], 0, 2), "n_experts: 0"),
+        (([], 2, 2), "expert 0 is in no slot"),
+        (([0.0, 1.0], 2, 2), "expected integers of 1 dimension"),
+        (([[0, 1], [1, 0]], 2, 2), "expected integers of 1 dimension"),
+    ],
+)
+def test_an_impossible_placement_is_refused(arguments, message):
+    slots, n_experts, ranks = arguments
+    with pytest.raises(PlacementError, match=message):
+        Placement(np.array(slots) if slots else np.array([], dtype=int), n_experts, ranks)
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "message"),
+    [
+        ([[0, -1], [1, 2]], [1, 2, 1], "take both from one layer"),
+        ([[0, -1], [1, 2]], [1, 3], "replica_count: 3"),
+        ([[0, -1], [1, 2]], [2, 1], "logical_to_physical: -1"),
+        ([[0, -1], [1, 4]], [1, 2], "logical_to_physical: 4"),
+        ([[0, -1], [0, 2]], [1, 2], "slot 0 is named twice"),
+        ([[0, -1], [1, 2]], [1, 0], "expert 1 is in no slot"),
+    ],
+)
+def test_maps_that_disagree_are_refused(table, count, message):
+    with pytest.raises(PlacementError, match=message):
+        Placement.from_maps(np.array(table), np.array(count), 2, 2)
+
+
+def test_what_lies_behind_the_replicas_does_not_count():
+    table = np.array([[3, 7, 7], [2, 0, 9]])
+    placement = Placement.from_maps(table, np.array([1, 2]), 2, 2)
+    assert placement.physical_to_logical.tolist() == [1, -1, 1, 0]
+
+
+def test_digests_tell_placements_apart():
+    one, other = Placement([0, 1, 1, 0], 2, 2), Placement([0, 1, 0, 1], 2, 2)
+    assert one.digest() != other.digest()
+    assert Placement([0, 1, 1, 0], 2, 1).digest() != one.digest()
+
+
+def test_a_step_of_another_shape_is_refused():
+    _, placement = random_case(0)
+    with pytest.raises(ValueError, match="one per expert"):
+        exact(np.ones(3, dtype=bool), placement)
+    with pytest.raises(ValueError, match="expected bool"):
+        greedy(np.ones(placement.n_experts, dtype=int), placement)
+    with pytest.raises(ValueError, match="steps"):
+        exact_loads(np.ones(placement.n_experts, dtype=bool), placement)
