@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,6 +88,18 @@ class Operator:
         self._process.kill()
         self._process.wait()
 
+    def pause(self) -> None:
+        """Stop its process until :meth:`resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let its process go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
     def requests(self, start: int = 0) -> list[dict[str, Any]]:
         """Return the operator's requests from the audit log, from a byte on."""
         with self.cluster.control_plane.audit_log.open() as file:
@@ -112,11 +125,31 @@ def installed(api_server: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def operator(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def operators() -> list[Operator]:
+    """The operator of this control plane, once a test has needed it."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def operator(
+    installed: Cluster, operators: list[Operator], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
     running = Operator(installed, tmp_path_factory.mktemp("operator"))
+    operators.append(running)
     running.start()
     yield running
+    operators.remove(running)
     running.stop()
+
+
+@pytest.fixture
+def unattended(operators: list[Operator]) -> Iterator[None]:
+    """Pause an operator that other tests have started: it acts in all namespaces, and the test writes what it would write."""
+    for running in operators:
+        running.pause()
+    yield
+    for running in operators:
+        running.resume()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
 from tests.operator.world import simulated
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("unattended")]
 
 NAME = "one"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,3 +112,11 @@ async def test_own_writes_within_a_pass_are_no_conflict(kube, recorder, cache, k
     cache.put(kind, kube.merge(kind, NAME, {"metadata": {"annotations": {"by": "us"}}}))
     await write(recorder, kind, made)
     assert has_it(cache.get(kind, kube.namespace, NAME)["status"], kind)
+
+
+@pytest.mark.parametrize("kind", [contract.KIND_FIT])
+async def test_a_write_of_somebody_else_within_a_pass_is_a_conflict(kube, recorder, kind, made):
+    kube.merge(kind, NAME, {"metadata": {"annotations": {"by": "somebody"}}})
+    with pytest.raises(ConflictError):
+        await write(recorder, kind, made)
+    assert not has_it(kube.get(kind, NAME).get("status", {}), kind)

@@ -13,7 +13,7 @@ from tests.operator.world import FIT, KIND, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("unattended")]
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

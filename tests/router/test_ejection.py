@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from eldr.contract import PATH_HEALTH
+from eldr_router.net.fetch import fetch
 from tests.fakes.engines import (
     CLIENT_ERROR,
     Exchange,
@@ -18,7 +20,7 @@ from tests.fakes.engines import (
     slow,
     token_event,
 )
-from tests.router.conftest import until
+from tests.router.conftest import DEADLINE, until
 
 DEAF = 1.5
 """Seconds, in these tests."""
@@ -232,11 +234,18 @@ async def test_an_engine_that_listens_no_more_and_is_silent_is_given_up(start, r
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("soon_deaf")
-async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_once_it_is_silent(start):
+@pytest.mark.parametrize("answers", [False, True], ids=["answers nothing", "answers on old connections"])
+async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_once_it_is_silent(
+    start, answers
+):
     async with start("p0", "d0") as router:
         router["d0"].script.append(slow(asyncio.Event()))
         asking = asyncio.ensure_future(router.post(stream=True))
         await until(router.decoding, "a stream")
+        if answers:  # a connection that rests in the pool, on which probes could find the engine well for ever
+            (endpoint,) = router.app.services.registry.endpoints("decode")
+            pool = router.app.services.pool
+            assert (await fetch(pool, endpoint.address, PATH_HEALTH, patience=DEADLINE)).status == 200
         router["d0"].stop_listening()
         text = (await asking).text
         assert "accepts no connections" in text

@@ -67,6 +67,7 @@ async def fetch(
     body: bytes = b"",
     patience: float,
     limit: int = 1 << 20,
+    fresh: bool = False,
 ) -> Answer:
     """Send a request and return the whole answer.
 
@@ -84,6 +85,8 @@ async def fetch(
         Longest silence, seconds.
     limit : int
         Bytes of the answer.
+    fresh : bool
+        Open a connection for this request alone: the answer then proves that the other side accepts connections.
 
     Raises
     ------
@@ -93,8 +96,10 @@ async def fetch(
         If the connection breaks, stays silent, talks nonsense or too much.
     """
     gatherer = Gatherer(limit, pool.loop.create_future())
-    connection = pool.idle(address) or await pool.dial(address)
+    connection = (None if fresh else pool.idle(address)) or await pool.dial(address)
     all_headers = list(headers or ())
+    if fresh:
+        all_headers.append((b"connection", b"close"))
     if body or method == "POST":
         all_headers.append((b"content-length", b"%d" % len(body)))
     head = write_request(method, target, authority(*address), all_headers)

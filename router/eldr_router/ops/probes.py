@@ -72,12 +72,11 @@ class Probes:
     async def _ask(self, endpoint: Endpoint) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
-                answer = await fetch(self._pool, endpoint.address, PATH_HEALTH, patience=_PATIENCE)
+                # An engine that is shutting down may still answer on connections that it has accepted before.
+                answer = await fetch(
+                    self._pool, endpoint.address, PATH_HEALTH, patience=_PATIENCE, fresh=True
+                )
         except (ConnectError, BrokenError, TimeoutError) as error:
-            cause = getattr(error, "cause", "")
-            if cause == "stale":
-                self._due[endpoint] = self._clock()  # it proves nothing: ask anew
-                return
             self._take(endpoint, str(error) or f"no answer in {_PATIENCE:g} s")
             return
         # whoever answers lives, unless it says itself that it is not well
