@@ -75,6 +75,7 @@ def command(
 def _measure(
     store: Store, todo: list[tuple[int, Setting]], progress: Progress, *, dtype: str, prompts: int, seed: int
 ) -> None:
+    commit = revision()  # now: the checkout may change while hours of measurements run what is loaded
     with first_engine(dtype, "policies.log") as engine:
         about = engine.about()
         expected = {"device": "cpu", "dtype": dtype, "width": WIDTH, "eager": True, "threads": 1}
@@ -92,7 +93,7 @@ def _measure(
         for trace, setting in todo:
             name = f"trace {trace}, {setting.engines} engines, {'in flight held' if setting.holds else 'Poisson arrivals'}"
             task = progress.add_task(name, total=1.0)
-            began, asked, commit = time.monotonic(), len(pace.factors), revision()
+            began, asked = time.monotonic(), len(pace.factors)
             told = partial(_tell, progress, task)
             found = Trace(traffic, setting, started, trace).run(engine, POLICIES, pace, told)
             factors = pace.factors[asked:]
