@@ -57,7 +57,7 @@ def page(results: Json) -> str:
         "",
         "In brackets: change against JSQ, mean over traces ± half of the 95 % interval (Student's t over traces, each paired with JSQ's same trace).",
         "A trace is a draw of arrivals and of the fit of centroids. Prompts, model and machine are the same in all.",
-        f"P99 rests on {_span([n for pool in results['pools'] for n in pool['requests']])} requests of each trace, and so on its two or three slowest. Active experts: mean over the layers, as a generated token sees them.",
+        f"P99 rests on {_span([n for pool in results['pools'] for n in pool['requests']])} requests of each trace, and so on the slowest one or two. Active experts: mean over the layers, as a generated token sees them.",
         "",
         *_table(verdict_rows(results)),
         "",
