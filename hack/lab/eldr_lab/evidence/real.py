@@ -9,8 +9,9 @@ from typing import Any
 
 from eldr_lab.evidence.markdown import section, table
 from eldr_lab.steps.law_bench import FIGURES as LAWS
-from eldr_lab.steps.policies_page import FIGURES as POLICIES
-from eldr_lab.steps.policies_page import NAMES, PICTURE, table_rows, title
+from eldr_lab.steps.policies_figures import FIGURES as POLICIES
+from eldr_lab.steps.policies_figures import Measured, load, measured, title
+from eldr_lab.steps.policies_page import PICTURE, table_rows, verdict_rows
 
 TITLE = "On real engines"
 
@@ -27,17 +28,28 @@ def read(policies: Path = POLICIES, laws: Path = LAWS) -> str:
         parts.append(_laws(json.loads(laws.read_text())))
     else:
         parts.append("`make -C hack/lab bench-steps` has not been run.")
-    if not policies.exists():
-        return section(TITLE, *parts, "`make -C hack/lab bench-policies` has not been run.")
-    found = json.loads(policies.read_text())
+    found = load(policies)
+    if found is None:
+        return section(
+            TITLE,
+            *parts,
+            "`make -C hack/lab bench-policies` has not been run since it measures trace by trace.",
+        )
     for pool in found["pools"]:
         head, *rows = table_rows(pool)
         parts += [
-            f"**{title(pool)}**, {pool['requests']} requests measured under each policy:",
+            f"**{title(pool)}**, {len(pool['traces'])} traces, {sum(pool['requests'])} requests measured under each policy:",
             table(head, rows),
         ]
-    parts += ["![Changes against JSQ](images/policies.png)", _verdicts(found["pools"])]
+    head, *rows = verdict_rows(found)
+    parts += ["![Changes against JSQ](images/policies.png)", table(head, rows)]
     return section(TITLE, *parts)
+
+
+def changes(policies: Path = POLICIES) -> list[Measured]:
+    """Return how each policy differs from JSQ in each pool, over traces; nothing where that was not measured."""
+    found = load(policies)
+    return [] if found is None else measured(found)
 
 
 def copy_pictures(folder: Path) -> None:
@@ -54,20 +66,3 @@ def _laws(laws: dict[str, Any]) -> str:
             f"{dtype}: T = {fixed:.1f} + {expert:.3f} A + {request:.3f} B ms, R² {law['r2']:.3f} (of batch alone {law['r2_batch']:.3f})"
         )
     return "Steps follow their active experts. " + "; ".join(told) + "."
-
-
-def _verdicts(pools: list[dict[str, Any]]) -> str:
-    """Say of every policy and pool whether its intervals exclude zero."""
-    rows = []
-    for pool in pools:
-        for name, changes in pool["changes"].items():
-            cells = [_verdict(*changes[measure]) for measure in ("TPOT mean", "TPOT P50", "TPOT P99")]
-            rows.append((title(pool), NAMES.get(name, name), *cells))
-    return table(("pool", "policy", "TPOT mean", "P50", "P99"), rows)
-
-
-def _verdict(change: float, low: float, high: float) -> str:
-    del change
-    return (
-        "shorter in these traces" if high < 0 else "longer in these traces" if low > 0 else "not told apart"
-    )

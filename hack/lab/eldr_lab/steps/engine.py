@@ -8,7 +8,7 @@ from typing import Any
 from eldr_lab.steps.machine import BLOCK, MAX_NUM_SEQS
 from eldr_lab.steps.step import Step
 
-_REFERENCE = range(100, 124)
+_REFERENCE = range(100, 112)
 """A prompt shorter than a block: no cache ever keeps it."""
 
 
@@ -49,6 +49,22 @@ class Engine:
         for runner in sorted(runners, key=lambda runner: runner.layer_id):
             runner.router.set_capture_fn(self._chosen.append)
         self._references = 0
+
+    def about(self) -> dict[str, Any]:
+        """Return what computes here, as vLLM itself tells."""
+        import torch
+        import vllm
+        from vllm.platforms import current_platform
+
+        config = self._engine.vllm_config
+        return {
+            "vllm": vllm.__version__,
+            "device": current_platform.device_type,
+            "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            "width": config.model_config.hf_text_config.moe_intermediate_size,
+            "eager": config.model_config.enforce_eager,
+            "threads": torch.get_num_threads(),
+        }
 
     @property
     def busy(self) -> bool:

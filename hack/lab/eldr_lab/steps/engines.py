@@ -58,6 +58,11 @@ class Engine:
         """Return when it answers."""
         self._ask("ready")
 
+    def about(self) -> dict[str, Any]:
+        """Return what computes there."""
+        about: dict[str, Any] = self._ask("about")
+        return about
+
     def encode(self, text: str) -> list[int]:
         """Return a text's tokens."""
         tokens: list[int] = self._ask("encode", text)

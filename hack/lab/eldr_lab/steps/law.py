@@ -88,6 +88,15 @@ class Law:
     left_out: int
 
 
+class Plain(NamedTuple):
+    """``seconds = constants @ (1, active, batch)``, without intervals; otherwise as :class:`Law`."""
+
+    constants: tuple[float, float, float]
+    r2: float
+    r2_batch: float
+    steps: int
+
+
 def read(rows: Sequence[Row]) -> Steps:
     """Return steps as arrays, at the machine's median speed.
 
@@ -108,8 +117,9 @@ def read(rows: Sequence[Row]) -> Steps:
 
 def fit(steps: Steps, seed: int = 0) -> Law:
     """Fit the law by least squares, without the steps in which the machine did something else."""
-    good = _usual(steps)
-    table, seconds, plan = _table(steps)[good], steps.seconds[good], steps.plan[good]
+    table = _table(steps.active, steps.batch)
+    good = _usual(table, steps.seconds)
+    table, seconds, plan = table[good], steps.seconds[good], steps.plan[good]
     constants = _solve(table, seconds)
     rng = np.random.default_rng(seed)
     of_plan = [np.flatnonzero(plan == which) for which in np.unique(plan)]
@@ -128,6 +138,16 @@ def fit(steps: Steps, seed: int = 0) -> Law:
         steps=int(good.sum()),
         left_out=int((~good).sum()),
     )
+
+
+def fit_plain(seconds: Floats, active: Floats, batch: Floats) -> Plain:
+    """Fit the law by least squares, without the steps in which the machine did something else."""
+    table = _table(active, batch)
+    good = _usual(table, seconds)
+    table, seconds = table[good], seconds[good]
+    fixed, expert, request = _solve(table, seconds).tolist()
+    constants = (fixed, expert, request)
+    return Plain(constants, _explained(table, seconds), _explained(table[:, [0, 2]], seconds), len(seconds))
 
 
 def as_routers_learn_it(
@@ -171,12 +191,12 @@ def medians(steps: Steps) -> dict[tuple[int, str], tuple[float, float]]:
     return found
 
 
-def _table(steps: Steps) -> Floats:
-    return np.column_stack([np.ones_like(steps.active), steps.active, steps.batch])
+def _table(active: Floats, batch: Floats) -> Floats:
+    return np.column_stack([np.ones_like(active), active, batch])
 
 
-def _usual(steps: Steps) -> npt.NDArray[np.bool_]:
-    left = steps.seconds - _table(steps) @ _solve(_table(steps), steps.seconds)
+def _usual(table: Floats, seconds: Floats) -> npt.NDArray[np.bool_]:
+    left = seconds - table @ _solve(table, seconds)
     off = np.abs(left - np.median(left))
     usual: npt.NDArray[np.bool_] = off <= _OUTLIER * 1.4826 * np.median(off)
     return usual

@@ -12,28 +12,30 @@ _LATEST = 3
 
 
 class Pace:
-    """Turns seconds on a machine whose speed changes into seconds at the speed that it had at first.
+    """Turns seconds on a machine whose speed changes into seconds at one speed.
 
     Parameters
     ----------
     reference : callable
         Does work that is always the same, and returns the seconds that it took.
+    usual : float, optional
+        Seconds that it takes at the speed at which times are told; None: what it takes at first.
     """
 
-    def __init__(self, reference: Callable[[], float]) -> None:
+    def __init__(self, reference: Callable[[], float], usual: float | None = None) -> None:
         self._reference = reference
         for _ in range(3):  # the first ones fill caches
             reference()
-        self._usual = statistics.median(reference() for _ in range(_FIRST))
-        self._latest = deque([self._usual] * _LATEST, maxlen=_LATEST)
+        self.usual = usual or statistics.median(reference() for _ in range(_FIRST))
+        self._latest = deque([self.usual] * _LATEST, maxlen=_LATEST)
         self._asked = 0
         self.factors: list[float] = []
-        """Times as slow as at first, over the run."""
+        """Times as slow as usual, over the run."""
 
     def __call__(self, seconds: float) -> float:
-        """Return what they would have been at first."""
+        """Return what they would have been at the usual speed."""
         if self._asked % _EVERY == 0:
             self._latest.append(self._reference())
-            self.factors.append(statistics.median(self._latest) / self._usual)
+            self.factors.append(statistics.median(self._latest) / self.usual)
         self._asked += 1
         return seconds / self.factors[-1]

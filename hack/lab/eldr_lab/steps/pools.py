@@ -1,32 +1,34 @@
-"""One comparison: the same requests through a pool of real engines under several policies, and through the simulator."""
+"""One trace: the same requests through a pool of real engines under several policies, and through the simulator."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.simulate.centroids import fitted, similarities
 from eldr.simulate.engine import Limits
-from eldr.simulate.measures import Measures
+from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload, make_workload
-from eldr_lab.pool.contenders import parse_contender
+from eldr_lab.pool.contenders import Contender, parse_contender
 from eldr_lab.steps.engines import Engine
-from eldr_lab.steps.law import Law, Steps, fit
+from eldr_lab.steps.law import Plain, fit_plain
 from eldr_lab.steps.machine import MAX_NUM_SEQS, N_EXPERTS
-from eldr_lab.steps.outcome import Block, blocks
+from eldr_lab.steps.outcome import measures
+from eldr_lab.steps.start import Start
 from eldr_lab.steps.traffic import Traffic
+from eldr_lab.steps.witness import Witness, prove
 from eldr_lab.steps.world import Ran, Request, World, run_side_by_side
 
-_PILOT_STEPS = 24
-_PLANS = 8
-"""Parts of a run whose steps are much alike."""
+Json = dict[str, Any]
+
+_WARMUP, _COOLDOWN = 1.0, 2.0
+"""In stays of a request. A pool begins with as many in flight as it is to have, and ends with the last measured answer."""
 
 
 class Setting(NamedTuple):
@@ -38,7 +40,7 @@ class Setting(NamedTuple):
     batch : int
         Requests per engine: about so many where they arrive at their times, exactly so many in the mean where they are held.
     requests : int
-        Measured ones of each trace.
+        Measured ones of each trace, about.
     holds : bool
         Whether the number in flight is held, so that a faster pool serves more; else requests arrive as a Poisson process.
     """
@@ -48,196 +50,191 @@ class Setting(NamedTuple):
     requests: int
     holds: bool
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What one comparison found.
-
-    Attributes
-    ----------
-    setting : Setting
-    parts : dict of str to list of Block
-        By policy, of all traces.
-    traces : int
-    rate : float
-        Requests per second of the worlds' clocks; of no meaning where the number in flight is held.
-    law : Law
-        Fitted to all steps.
-    laws : dict of str to Law
-        Fitted to the steps under each policy.
-    learned : dict of str to (StepTime, float)
-        What the router's code learned from means over the same steps, and the standard error of ``per_expert``.
-    predicted : dict of str to list of Measures
-        By policy, an element a trace: the simulator, given the law that was learned under the first one, what each request alone did and the same arrivals; empty where the number in flight
-        is held.
-    """
-
-    setting: Setting
-    parts: dict[str, list[Block]]
-    traces: int
-    rate: float
-    law: Law
-    laws: dict[str, Law]
-    learned: dict[str, tuple[StepTime, float]]
-    predicted: dict[str, list[Measures]]
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight in the pool, see ``batch``."""
+        return self.batch * self.engines
 
 
-class _Trace(NamedTuple):
-    """A draw of arrivals."""
+class _Run(NamedTuple):
+    """One policy's part of a trace."""
 
-    seed: int
-    workload: Workload
+    contender: Contender
+    witness: Witness
+    world: World
 
 
-class Comparison:
-    """One setting, its requests and what routers know of them.
+class Trace:
+    """One draw of arrivals, and of the centroids' fit.
 
     Parameters
     ----------
     traffic : Traffic
     setting : Setting
-    policies : sequence of str
-        As ``eldr simulate --policies`` takes them; the others are compared with the first.
-    seeds : sequence of int
-        Of arrivals, one a trace.
+    start : Start
+    seed : int
+        Of both.
     """
 
-    def __init__(
-        self, traffic: Traffic, setting: Setting, policies: Sequence[str], seeds: Sequence[int]
-    ) -> None:
-        self._traffic, self._setting, self._policies, self._seeds = traffic, setting, policies, seeds
-        centroids = fitted(traffic.calibration, setting.engines, seeds[0])
-        self._scores = similarities(centroids, traffic.population.prefill)
+    def __init__(self, traffic: Traffic, setting: Setting, start: Start, seed: int) -> None:
+        self._traffic, self._setting, self._start, self._seed = traffic, setting, start, seed
+        self._scores = similarities(
+            fitted(traffic.calibration, setting.engines, seed), traffic.population.prefill
+        )
+        self._rate, self._window = load(traffic.population, setting, start.step)
+        drawn = make_workload(
+            traffic.population, rate=self._rate, window=self._window, seed=seed, output_tokens=None
+        )
+        self._workload = under_way(traffic.population, drawn, setting.in_flight, seed)
+        self._numbers = np.flatnonzero(self._workload.measured).tolist()
+        self._requests = [
+            Request(float(at), int(record), traffic.prompts[record], int(tokens))
+            for at, record, tokens in zip(
+                self._workload.ready, self._workload.record, self._workload.tokens, strict=True
+            )
+        ]
 
-    def run(self, engine: Engine, pace: Callable[[float], float], progress: Callable[[float], None]) -> Found:
-        """Run it on forks of an engine.
+    def run(
+        self,
+        engine: Engine,
+        policies: Sequence[str],
+        pace: Callable[[float], float],
+        progress: Callable[[float], None],
+    ) -> Json:
+        """Run it on forks of an engine, a pool a policy; all pools advance together.
 
         Parameters
         ----------
         engine : Engine
             Idle; holds the KV of the traffic's prompts.
+        policies : sequence of str
+            As ``eldr simulate --policies`` takes them.
         pace : callable
             See :class:`World`.
         progress : callable
             Told the part that is done, 0 to 1.
+
+        Returns
+        -------
+        dict
+            ``rate`` (requests per second of the worlds' clocks; of no meaning where the number in flight is held), ``requests``, ``law`` of all steps; by policy
+            ``policies`` (measures), ``proofs``, ``laws``, ``learned`` (constants that the router's code learned, and the standard error of the second) and
+            ``predicted`` (the simulator, given the law learned under the first policy, what each request alone did and the same arrivals; empty
+            where the number in flight is held).
+
+        Raises
+        ------
+        Unproven
+            If a pool did something else than its policy names.
         """
-        setting, names = self._setting, self._policies
-        rate, window = self._load(pilot(engine, self._traffic, setting.batch, pace))
-        end = window.end + window.cooldown
-        parts: dict[str, list[Block]] = {name: [] for name in names}
-        steps: dict[str, list[Sequence[Ran]]] = {name: [] for name in names}
-        worlds: dict[str, World] = {}
-        population = self._traffic.population
-        traces = [
-            _Trace(seed, make_workload(population, rate=rate, window=window, seed=seed, output_tokens=None))
-            for seed in self._seeds
-        ]
-        for at, trace in enumerate(traces):
-            first, share = at / len(traces), 1.0 / len(traces)
-            with engine.forks(setting.engines * len(names)) as made:
-                worlds = {
-                    name: self._world(name, made[which :: len(names)], trace, pace, worlds.get(name))
-                    for which, name in enumerate(names)
-                }
-                run_side_by_side(list(worlds.values()), _part(progress, first, share / end))
-            for name, world in worlds.items():
-                parts[name] += self._measured(world, trace.workload, window)
-                steps[name].append(world.steps)
-        learned: dict[str, tuple[StepTime, float]] = {}
-        for name, world in worlds.items():
-            law = world.learn()
-            if law is None:
-                raise ValueError(f"requests: {setting.requests} are too few to learn a law from their steps")
-            learned[name] = law
-        base = learned[names[0]][0]
-        return Found(
-            setting,
-            parts,
-            len(self._seeds),
-            rate,
-            fit(_steps([run for runs in steps.values() for run in runs])),
-            {name: fit(_steps(runs)) for name, runs in steps.items()},
-            learned,
-            {} if setting.holds else {name: self._predict(name, traces, window, base) for name in names},
-        )
+        setting = self._setting
+        last = self._window.end
+        with engine.forks(setting.engines * len(policies)) as made:
+            runs = {
+                name: self._begin(name, made[which :: len(policies)], pace)
+                for which, name in enumerate(policies)
+            }
+            run_side_by_side([run.world for run in runs.values()], lambda now: progress(min(1.0, now / last)))
+        population, in_flight = self._traffic.population, setting.in_flight if setting.holds else None
+        proofs = {
+            name: prove(
+                *run, self._requests, numbers=self._numbers, n_layers=population.n_layers, in_flight=in_flight
+            )
+            for name, run in runs.items()
+        }
+        learned = {name: run.world.learn() for name, run in runs.items()}
+        assert all(learned.values()), "every world knows a law"
+        base = next(law[0] for law in learned.values() if law)
+        steps = {name: run.world.steps for name, run in runs.items()}
+        return {
+            "rate": self._rate,
+            "requests": len(self._numbers),
+            "policies": {name: self._measured(run.world) for name, run in runs.items()},
+            "proofs": {name: proof._asdict() for name, proof in proofs.items()},
+            "law": _fit([ran for some in steps.values() for ran in some])._asdict(),
+            "laws": {name: _fit(some)._asdict() for name, some in steps.items()},
+            "learned": {
+                name: {"constants": (law.fixed, law.per_expert, law.per_request), "expert_error": error}
+                for name, (law, error) in ((name, told) for name, told in learned.items() if told)
+            },
+            "predicted": {} if setting.holds else {name: self._predict(run.contender, base) for name, run in runs.items()},
+        }  # fmt: skip
 
-    def _load(self, step: float) -> tuple[float, Window]:
-        """Return the rate at which steps of this length keep the wanted batch, and what is measured."""
-        lengths = self._traffic.population.output_tokens
-        assert lengths is not None
-        stay = step * float(lengths.mean())
-        rate = self._setting.batch * self._setting.engines / stay
-        begin = 2 * stay
-        return rate, Window(begin, begin + self._setting.requests / rate, cooldown=stay)
-
-    def _world(
-        self,
-        name: str,
-        engines: Sequence[Engine],
-        trace: _Trace,
-        pace: Callable[[float], float],
-        before: World | None,
-    ) -> World:
-        """Return a pool under one policy, whose router remembers how long steps took in an earlier trace."""
-        seed, workload = trace
-        requests = [
-            Request(float(at), int(record), self._traffic.prompts[record], int(tokens))
-            for at, record, tokens in zip(workload.ready, workload.record, workload.tokens, strict=True)
-        ]
+    def _begin(self, name: str, engines: Sequence[Engine], pace: Callable[[float], float]) -> _Run:
         laws = [QWEN3_30B_MI300X.for_experts(N_EXPERTS)] * len(engines)
         contender = parse_contender(name)
+        witness = Witness(contender.policy({}))
         scores = None if contender.centroids is None else self._scores
         knowledge = Knowledge(self._traffic.population, laws, scores, contender.unions)
-        router = Router(name, contender.policy({}), knowledge, seed)
-        in_flight = self._setting.batch * len(engines) if self._setting.holds else None
-        windows = None if before is None else before.windows
-        return World(engines, router, laws, requests, pace, in_flight=in_flight, windows=windows)
+        world = World(
+            engines,
+            Router(name, witness, knowledge, self._seed),
+            laws,
+            self._requests,
+            pace,
+            in_flight=self._setting.in_flight if self._setting.holds else None,
+            known=self._start.known,
+            counted=self._numbers,
+        )
+        return _Run(contender, witness, world)
 
-    def _measured(self, world: World, workload: Workload, window: Window) -> list[Block]:
-        numbers = np.flatnonzero(workload.measured).tolist()
-        begin, end = window.warmup, window.end
+    def _measured(self, world: World) -> dict[str, float]:
+        begin, end = self._window.warmup, self._window.end
         if self._setting.holds:
-            first, last = numbers[0], numbers[-1]
-            begin, end = world.served[first].at, world.served[last].at
-        return blocks(world.served, workload.tokens.tolist(), world.steps, numbers, (begin, end))
+            begin, end = (world.served[self._numbers[at]].at for at in (0, -1))
+        return measures(
+            world.served, self._workload.tokens.tolist(), world.steps, self._numbers, (begin, end)
+        )
 
-    def _predict(self, name: str, traces: Sequence[_Trace], window: Window, law: StepTime) -> list[Measures]:
+    def _predict(self, contender: Contender, law: StepTime) -> dict[str, float]:
         """Return what the simulator says of a policy under the same arrivals."""
-        contender = parse_contender(name)
-        return [
-            simulate(
-                Pool((law,) * self._setting.engines, Limits(MAX_NUM_SEQS), sampled=True),
-                self._traffic.population,
-                workload,
-                window,
-                contender.policy({}),
-                similarity=None if contender.centroids is None else self._scores,
-                unions=contender.unions,
-                seed=seed,
-            ).measures
-            for seed, workload in traces
-        ]
+        told = simulate(
+            Pool((law,) * self._setting.engines, Limits(MAX_NUM_SEQS), sampled=True),
+            self._traffic.population,
+            self._workload,
+            self._window,
+            contender.policy({}),
+            similarity=None if contender.centroids is None else self._scores,
+            unions=contender.unions,
+            seed=self._seed,
+        ).measures
+        return {
+            "TPOT mean": told.tpot_mean,
+            "TPOT P50": told.tpot_p50,
+            "TPOT P99": told.tpot_p99,
+            "active experts": told.active_per_token,
+        }
 
 
-def _part(progress: Callable[[float], None], first: float, scale: float) -> Callable[[float], None]:
-    return lambda now: progress(min(1.0, first + scale * now))
+def load(population: Population, setting: Setting, step: float) -> tuple[float, Window]:
+    """Return the rate at which steps of this length keep the wanted batch, and what is measured."""
+    lengths = population.output_tokens
+    assert lengths is not None
+    stay = step * float(lengths.mean())
+    rate, begin = setting.in_flight / stay, _WARMUP * stay
+    return rate, Window(begin, begin + setting.requests / rate, cooldown=_COOLDOWN * stay)
 
 
-def pilot(engine: Engine, traffic: Traffic, batch: int, pace: Callable[[float], float]) -> float:
-    """Return the seconds of a step with so many requests of all kinds."""
-    with engine.forks(1) as (fork,):
-        for at in range(batch):
-            fork.add(str(at), traffic.prompts[at], _PILOT_STEPS, at)
-        return statistics.median(pace(fork.step().seconds) for _ in range(_PILOT_STEPS))
+def under_way(population: Population, workload: Workload, in_flight: int, seed: int) -> Workload:
+    """Return a workload that begins with requests in flight, each at some place of its answer, as in a pool that has run for long."""
+    rng = np.random.default_rng([seed, 4])
+    lengths = population.output_tokens
+    assert lengths is not None
+    # whoever looks at a pool meets long answers more often, at any place alike
+    record = rng.choice(len(lengths), in_flight, p=lengths / lengths.sum())
+    left = np.ceil(rng.uniform(0.0, lengths[record])).astype(np.int64)
+    before = replace(
+        workload,
+        arrival=np.zeros(in_flight),
+        ready=np.zeros(in_flight),
+        record=record,
+        tokens=np.maximum(1, left),
+        measured=np.zeros(in_flight, dtype=np.bool_),
+    )
+    fields = ("arrival", "ready", "record", "tokens", "measured")
+    return Workload(*(np.concatenate([getattr(part, field) for part in (before, workload)]) for field in fields))  # fmt: skip
 
 
-def _steps(runs: Sequence[Sequence[Ran]]) -> Steps:
-    """Return all steps of several runs, those of one run and time together as one plan."""
-    rows = [
-        (ran.seconds, ran.batch, ran.active, at * _PLANS + part)
-        for at, steps in enumerate(runs)
-        for part, some in enumerate(np.array_split(np.arange(len(steps)), _PLANS))
-        for ran in (steps[i] for i in some.tolist())
-    ]
-    seconds, batch, active, plan = (np.array(column) for column in zip(*rows, strict=True))
-    return Steps(seconds, batch.astype(np.float64), active, plan, ["placed"] * (int(plan.max()) + 1))
+def _fit(steps: Sequence[Ran]) -> Plain:
+    told = np.array([(ran.seconds, ran.active, ran.batch) for ran in steps])
+    return fit_plain(*told.T)

@@ -39,6 +39,10 @@ class Calls:
     def ready(self) -> None:
         """Answer."""
 
+    def about(self) -> dict[str, Any]:
+        """Return what computes here."""
+        return self._engine.about()
+
     def encode(self, text: str) -> list[int]:
         """Return a text's tokens."""
         return list(self._encode(text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -62,16 +62,18 @@ class Ran(NamedTuple):
     seconds: float
     batch: int
     active: float
+    layers: int
 
 
 @dataclass(slots=True)
 class Served:
-    """When a request was placed, and when its first and last token came, by the world's clock; NaN before."""
+    """When a request was placed, when its first and last token came, by the world's clock (NaN before), and how many came."""
 
     engine: int
     at: float
     first: float = math.nan
     last: float = math.nan
+    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -102,8 +104,10 @@ class World:
         Turns the seconds that a step took into seconds of the world's clock.
     in_flight : int, optional
         Hold so many in flight: requests arrive when others end. None: they arrive at their times.
-    windows : sequence of sequence of Window, optional
-        What the router knows of each engine's steps from an earlier trace.
+    known : sequence of Window
+        What the router knows of such engines' steps beforehand.
+    counted : collection of int, optional
+        Numbers of the requests whose ends end the world; None: all.
     """
 
     def __init__(
@@ -115,12 +119,13 @@ class World:
         pace: Callable[[float], float],
         *,
         in_flight: int | None = None,
-        windows: Sequence[Sequence[Window]] | None = None,
+        known: Sequence[Window] = (),
+        counted: Collection[int] | None = None,
     ) -> None:
-        known = windows or [()] * len(engines)
-        self._slots = [_Slot(engine, windows=list(own)) for engine, own in zip(engines, known, strict=True)]
+        self._slots = [_Slot(engine) for engine in engines]
         self._router, self._laws, self._pace = router, laws, pace
-        self._default = laws[0]
+        self._default, self._known = laws[0], known
+        self._open = set(range(len(trace)) if counted is None else counted)
         self._learn_at = _LEARN_EVERY
         self._left = deque(enumerate(trace))
         self._holds = in_flight
@@ -128,18 +133,21 @@ class World:
         self._placements: dict[int, Placement] = {}
         self.steps: list[Ran] = []
         self.served: dict[int, Served] = {}
+        self.learn()
         for _ in range(in_flight or 0):
             self._place(0.0)
         self._begin(0.0)
 
     @property
-    def windows(self) -> list[list[Window]]:
-        """What the router knows of each engine's steps."""
-        return [slot.windows for slot in self._slots]
+    def learned(self) -> bool:
+        """Whether the router's laws are learned from steps, not what it believed at first."""
+        return self._default not in self._laws
 
     @property
     def next(self) -> float:
         """When something happens next, by the world's clock; infinity when all is over."""
+        if not self._open:
+            return math.inf
         return min(self._next_arrival, self._due[0][0] if self._due else math.inf)
 
     @property
@@ -180,7 +188,7 @@ class World:
                 raise ValueError(
                     f"a step of {len(result.names)} requests computed {result.rows} tokens: a prompt's KV was lost"
                 )
-            ran = Ran(which, now, self._pace(result.seconds), result.rows, result.active)
+            ran = Ran(which, now, self._pace(result.seconds), result.rows, result.active, len(result.experts))
             self.steps.append(ran)
             slot.told.append(ran)
             heapq.heappush(self._due, (now + ran.seconds, which))
@@ -193,6 +201,7 @@ class World:
             raise ValueError(f"engine {which} ran no step")
         for name in result.names:
             served = self.served[int(name)]
+            served.tokens += 1
             if math.isnan(served.first):
                 served.first = now
         if now >= self._learn_at:
@@ -201,6 +210,7 @@ class World:
         for name in result.ended:
             slot.running -= 1
             self.served[int(name)].last = now
+            self._open.discard(int(name))
             self._router.ended(self._placements.pop(int(name)))
         return len(result.ended)
 
@@ -217,7 +227,8 @@ class World:
                 told = zip(*((ran.seconds, ran.active, ran.batch) for ran in slot.told), strict=True)
                 slot.windows.append(mean_window(*told))
                 slot.told.clear()
-        learned = learn({str(at): slot.windows for at, slot in enumerate(self._slots)}, self._default)
+        told_by = {str(at): slot.windows for at, slot in enumerate(self._slots)}
+        learned = learn({"known": self._known, **told_by}, self._default)
         if learned.windows < _LEAST_WINDOWS:
             return None
         self._laws[:] = [learned.laws[str(at)] for at in range(len(self._slots))]

@@ -151,20 +151,33 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
     policies, laws = tmp_path / "policies.json", tmp_path / "steps.json"
     times = ("TPOT mean", "TPOT P50", "TPOT P99")
     values = dict.fromkeys((*times, "active experts", "batch", "tokens/s"), 0.02)
-    changes = dict.fromkeys(values, (-0.05, -0.08, -0.02)) | {
-        "TPOT P50": (-0.01, -0.02, 0.01),
-        "TPOT P99": (0.05, 0.02, 0.08),
+    changes = dict.fromkeys(values, (-5.0, 3.0)) | {"TPOT P50": (-1.0, 1.5), "TPOT P99": (5.0, 3.0)}
+    pool = {
+        "engines": 4,
+        "batch": 12,
+        "requests": [100] * 6,
+        "traces": list(range(6)),
+        "holds": True,
+        "rate": None,
     }
-    pool = {"engines": 4, "batch": 12, "requests": 600, "in_flight": "held", "rate": None}
     pool |= {"policies": {"JSQ": values, "ELDR": values}, "changes": {"ELDR": changes}}
-    policies.write_text(json.dumps({"pools": [pool]}))
+    policies.write_text(json.dumps({"traces": 6, "pools": [pool]}))
     laws.write_text(
         json.dumps({"float32": {"constants": [0.01, 0.001, 0.0004], "r2": 0.95, "r2_batch": 0.7}})
     )
     text = real.read(policies, laws)
     assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
     assert "4 engines, 48 requests kept in flight" in text
-    assert "| band | shorter in these traces | not told apart | longer in these traces |" in text
+    assert "| band | shorter over 6 traces | not distinguished over 6 traces | longer over 6 traces |" in text
+    (band,) = real.changes(policies)
+    assert (band.policy, band.traces, band.changes["TPOT P99"]) == ("band", 6, (5.0, 3.0))
+
+
+def test_figures_of_an_older_form_are_none(tmp_path):
+    policies = tmp_path / "policies.json"
+    policies.write_text(json.dumps({"pools": []}))
+    assert "has not been run" in real.read(policies, tmp_path / "none.json")
+    assert real.changes(policies) == []
 
 
 def test_gate_scores_stand_beside_the_papers_once_they_were_captured(tmp_path):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from eldr.core.balancers import JSQ
+from eldr.core.step_law import Window
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
-from eldr_lab.steps.outcome import BLOCKS, blocks, change
+from eldr_lab.steps.outcome import MEASURES, measures
 from eldr_lab.steps.pace import Pace
 from eldr_lab.steps.step import Step
 from eldr_lab.steps.world import Request, World, run_side_by_side
@@ -55,10 +56,10 @@ def population(n=4):
     )
 
 
-def make_world(trace, engines=2, pace=lambda seconds: seconds, in_flight=None):
+def make_world(trace, engines=2, pace=lambda seconds: seconds, **options):
     laws = [QWEN3_30B_MI300X.for_experts(64)] * engines
     router = Router("r", JSQ(), Knowledge(population(), laws, None, False), 0)
-    return World([FakeEngine() for _ in range(engines)], router, laws, trace, pace, in_flight=in_flight), laws
+    return World([FakeEngine() for _ in range(engines)], router, laws, trace, pace, **options), laws
 
 
 def trace(times):
@@ -133,21 +134,42 @@ def test_pace_takes_out_a_machine_that_slows_down():
     assert max(pace.factors) == pytest.approx(2.0)
 
 
-def test_changes_have_intervals():
-    rng = np.random.default_rng(1)
-    times = np.cumsum(rng.exponential(0.012, 800)).tolist()
-    base, _ = make_world(trace(times))
-    same, _ = make_world(trace(times))
-    slow, _ = make_world(trace(times), pace=lambda seconds: 1.1 * seconds)
-    run_side_by_side([base, same, slow])
-    window = (times[100], times[700])
-    parts = [
-        blocks(world.served, [TOKENS] * 800, world.steps, range(100, 700), window)
-        for world in (base, same, slow)
+def test_what_a_trace_measured():
+    times = np.cumsum(np.random.default_rng(1).exponential(0.012, 800)).tolist()
+    worlds = [
+        make_world(trace(times), pace=lambda seconds, slow=slow: slow * seconds)[0] for slow in (1.0, 1.1)
     ]
-    assert len(parts[0]) == BLOCKS
-    assert sum(len(block.tpot) for block in parts[0]) == 600
-    assert change(parts[0], parts[1], "TPOT P50") == (0.0, 0.0, 0.0)
-    found = change(parts[0], parts[2], "TPOT mean")
-    assert 0 < found.low < found.change < found.high
-    assert change(parts[0], parts[1], "active experts").change == 0.0
+    run_side_by_side(worlds)
+    window = (times[100], times[700])
+    base, slow = (
+        measures(world.served, [TOKENS] * 800, world.steps, range(100, 700), window) for world in worlds
+    )
+    assert tuple(base) == MEASURES
+    tpot = [(one.last - one.first) / (TOKENS - 1) for n, one in worlds[0].served.items() if 100 <= n < 700]
+    assert base["TPOT P50"] == pytest.approx(np.median(tpot))
+    assert base["TPOT P99"] == pytest.approx(np.percentile(tpot, 99))
+    assert slow["TPOT mean"] > 1.1 * base["TPOT mean"], "slower steps, and so fuller ones"
+    assert base["active experts"] >= 4 * base["batch"] * 0.99, "a token sees its step's experts"
+    assert base["tokens/s"] == pytest.approx(600 * TOKENS / (times[700] - times[100]), rel=0.05)
+
+
+def test_a_world_ends_with_the_last_request_that_counts():
+    world, _ = make_world(trace([0.0] * 4 + [100.0] * 4), counted=range(4))
+    run_side_by_side([world])
+    assert len(world.served) == 4
+    assert all(one.tokens == TOKENS for one in world.served.values())
+
+
+def test_a_router_knows_what_it_was_told_beforehand():
+    windows = [Window(LAW.seconds(b, a), a, b, 12) for b in (4, 8, 12) for a in (10.0, 20.0, 30.0)]
+    world, laws = make_world(trace([0.0]), known=windows)
+    assert world.learned
+    assert laws[0].per_expert == pytest.approx(LAW.per_expert, rel=0.1)
+    fresh, laws = make_world(trace([0.0]))
+    assert not fresh.learned
+    assert laws[0] == QWEN3_30B_MI300X.for_experts(64)
+
+
+def test_a_later_session_goes_on_at_the_first_ones_pace():
+    pace = Pace(lambda: 0.06, usual=0.03)
+    assert [pace(2.0) for _ in range(20)][-1] == pytest.approx(1.0)

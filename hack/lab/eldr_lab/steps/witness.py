@@ -1,0 +1,168 @@
+"""Whether a world under one policy did what its row in a table says."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.core.balancers import JSQ
+from eldr.core.band import BandJSQ
+from eldr.core.marginal import MarginalUnion
+from eldr.core.policy import Choice, Policy, Situation
+from eldr_bench.proof import Unproven, require
+from eldr_lab.pool.contenders import Contender
+from eldr_lab.steps.machine import N_EXPERTS, TOP_K
+from eldr_lab.steps.world import Request, World
+
+FEWEST, BAND, UNION, PRIOR = "fewest in flight", "band", "union", "union and prior"
+_JSQ = JSQ()
+_SAME = 1e-3
+"""Costs that differ by a smaller share differ by nothing."""
+
+
+class Witness:
+    """A policy that counts why it chose what it chose.
+
+    Parameters
+    ----------
+    policy : Policy
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name = policy.name
+        self.reasons: Counter[str] = Counter()
+        self.unlike = 0
+        """Decisions that JSQ would have made otherwise."""
+
+    def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
+        """Choose as the policy does."""
+        choice = self._policy.choose(situation, rng)
+        self.reasons[reason(self._policy, situation, choice.worker)] += 1
+        self.unlike += choice.worker != _JSQ.choose(situation, rng).worker
+        return choice
+
+
+def reason(policy: Policy, situation: Situation, chosen: int) -> str:
+    """Return what speaks for a choice by the policy's own rule, or what it lacks."""
+    match policy:
+        case JSQ():
+            fewest = situation.in_flight[chosen] == min(situation.in_flight)
+            return FEWEST if fewest else "not the fewest in flight"
+        case BandJSQ():
+            scores = situation.similarity
+            if scores is None or math.isnan(sum(scores)):
+                return "no similarity"
+            return BAND if scores[chosen] >= max(scores) - policy.tau else "outside of the band"
+        case MarginalUnion():
+            if situation.outlook is None:
+                return "no outlook"
+            costs = policy.costs(situation)
+            if not costs[chosen] <= min(costs) + _SAME * abs(min(costs)):
+                return "not the cheapest"
+            return PRIOR if policy.prior and situation.similarity is not None else UNION
+        case _:
+            return f"a policy without a rule here: {policy.name}"
+
+
+class Proof(NamedTuple):
+    """What was shown of a world.
+
+    Attributes
+    ----------
+    reason : str
+        Of every decision.
+    decisions, unlike : int
+        All, and those that JSQ would have made otherwise.
+    answered, tokens : int
+        Measured requests and their tokens.
+    """
+
+    reason: str
+    decisions: int
+    unlike: int
+    answered: int
+    tokens: int
+
+
+def prove(
+    contender: Contender,
+    witness: Witness,
+    world: World,
+    trace: Sequence[Request],
+    *,
+    numbers: Sequence[int],
+    n_layers: int,
+    in_flight: int | None,
+) -> Proof:
+    """Return what a world did.
+
+    Parameters
+    ----------
+    contender : Contender
+        The policy that its row names.
+    witness : Witness
+    world : World
+        At its end.
+    trace : sequence of Request
+    numbers : sequence of int
+        The requests that count.
+    n_layers : int
+    in_flight : int or None
+        How many it had to hold in flight.
+
+    Raises
+    ------
+    Unproven
+        If it did something else than its row names.
+    """
+    name, served = contender.text, world.served
+    wanted = (PRIOR if contender.centroids else UNION) if contender.unions else (BAND if contender.centroids else FEWEST)  # fmt: skip
+    require(
+        set(witness.reasons) == {wanted},
+        f"{name}: decisions rest on {dict(witness.reasons)}, not on {wanted}",
+    )
+    decisions = witness.reasons.total()
+    require(decisions == len(served), f"{name}: {decisions} decisions placed {len(served)} requests")
+    # unions alone may agree with load throughout; centroids that never matter are none
+    differs = {FEWEST: witness.unlike == 0, UNION: True}.get(wanted, witness.unlike > 0)
+    require(differs, f"{name}: JSQ would have made {witness.unlike} decisions otherwise")
+    require(world.learned, f"{name}: the step-time model of the router is none that it learned")
+    _answered(name, world, trace, numbers, held=in_flight is not None)
+    for step in world.steps:
+        least, most = TOP_K, min(N_EXPERTS, TOP_K * step.batch)
+        require(
+            step.layers == n_layers and least <= step.active <= most,
+            f"{name}: a step of {step.batch} told of {step.active:g} experts in {step.layers} layers",
+        )
+    if in_flight:
+        held = _in_flight(world, numbers)
+        require(held == {in_flight}, f"{name}: {held} in flight, not {in_flight}")
+    tokens = sum(served[number].tokens for number in numbers)
+    return Proof(wanted, decisions, witness.unlike, len(numbers), tokens)
+
+
+def _answered(
+    name: str, world: World, trace: Sequence[Request], numbers: Sequence[int], *, held: bool
+) -> None:
+    for number in numbers:
+        one, asked = world.served.get(number), trace[number]
+        if one is None or math.isnan(one.last):
+            raise Unproven(f"{name}: request {number} was not answered")
+        require(
+            one.tokens == asked.tokens,
+            f"{name}: request {number} got {one.tokens} tokens of {asked.tokens}",
+        )
+        require(held or one.at == asked.at, f"{name}: request {number} came at another time")
+
+
+def _in_flight(world: World, numbers: Sequence[int]) -> set[int]:
+    """Return how many were in flight whenever one of these requests came."""
+    ends = np.sort([one.last for one in world.served.values() if not math.isnan(one.last)])
+    starts = np.sort([one.at for one in world.served.values()])
+    times = np.array([world.served[number].at for number in numbers])
+    return set((np.searchsorted(starts, times, "right") - np.searchsorted(ends, times, "right")).tolist())
