@@ -241,7 +241,7 @@ POLICY_ELDR: Final = "ELDR"
 POLICY_MARGINAL: Final = "MarginalUnion"
 POLICY_DOMAIN: Final = "Domain"
 POLICY_DEFAULT: Final = POLICY_MARGINAL
-"""Chosen by docs/evidence.md: of the policies whose P99 is nowhere above the balancer's by more than noise, the fastest."""
+"""Chosen by docs/evidence/default.md: of the policies whose P99 is nowhere above the balancer's by more than noise, the fastest."""
 POLICIES: Final = (POLICY_ELDR, POLICY_MARGINAL, "JSQ", POLICY_DOMAIN, "RoundRobin", "PowerOfTwo", "Random")
 
 SHARD_KEY: Final = "shard"

@@ -11,27 +11,33 @@ from pathlib import Path
 import click
 
 from eldr_bench.machine import ROOT
-from eldr_lab.evidence import balance_results, balance_study, cells, figures, grid, real, routing
-from eldr_lab.evidence.document import document
+from eldr_lab.evidence import balance_results, balance_study, cells, figures, grid, real, routing, strengths
+from eldr_lab.evidence.document import FIRST, FOLDER, Beside, pages
 from eldr_lab.evidence.results import Results
 from eldr_lab.evidence.running import Plan, run
 
 DOCS = ROOT / "docs"
 RUNS = ROOT / "out" / "evidence.pickle"
-SEEDS, MORE = 4, 5
+SEEDS, MORE, CEILINGS = 4, 5, 3
 FRESH = 6
 """The first seed that no constant was chosen under."""
 
 
+def beside() -> Beside:
+    """Return what was measured elsewhere, as far as it was."""
+    return Beside(real.changes(), real.read(), routing.read(), balance_results.read(), strengths.read())
+
+
 def write(results: Results, out: Path) -> Path:
-    """Write the document and its pictures into a folder, and return the document's path."""
+    """Write the pages and their pictures into a folder, and return the first page's path."""
     images = out / "images" / "evidence"
     images.mkdir(parents=True, exist_ok=True)
     figures.draw(results, images)
-    page = out / "evidence.md"
     real.copy_pictures(out / "images")
-    page.write_text(document(results, real.read(), routing.read(), balance_results.read()))
-    return page
+    (out / FOLDER).mkdir(exist_ok=True)
+    for name, text in pages(results, beside()).items():
+        (out / name).write_text(text)
+    return out / FIRST
 
 
 @click.command(context_settings={"show_default": True})
@@ -65,7 +71,7 @@ def write(results: Results, out: Path) -> Path:
     help="Simulate nothing: write the document anew from the last runs (out/evidence.pickle) and what was measured on real engines since.",
 )
 def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: bool) -> None:
-    """Simulate the paper's experiments and write docs/evidence.md."""
+    """Simulate the paper's experiments and write docs/evidence.md and docs/evidence/."""
     if again:
         if not RUNS.exists():
             raise click.ClickException(
@@ -75,7 +81,11 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
         click.echo(f"written: {write(results, out)}")
         return
     chosen, size = (grid.smoke(), cells.SMOKE) if smoke else (grid.full(), cells.FULL)
-    plan = Plan(chosen, tuple(range(seeds)), size, tuple(range(max(FRESH, seeds), max(FRESH, seeds) + more)))
+    fresh = max(FRESH, seeds)
+    plan = Plan(
+        chosen, tuple(range(seeds)), size, tuple(range(fresh, fresh + more)),
+        ceilings=min(CEILINGS, more), factors=strengths.factors(),
+    )  # fmt: skip
     if jobs == 1:
         found = run(plan, progress=_told)
     else:

@@ -11,6 +11,7 @@ from eldr_lab.evidence.results import MEAN, P50, P99, Results
 
 WORST_TAIL = 1.0
 """Percent of P99 above JSQ's that a default may cost in some cell."""
+RULE = f"The rule: of the policies whose P99 is nowhere more than {WORST_TAIL:.0f} % above JSQ's, the one with the least mean time per token."
 
 
 class Standing(NamedTuple):
@@ -71,12 +72,10 @@ def sentence(results: Results) -> str:
     others = [one for one in found if one is not best]
     worst = max(others, key=lambda one: one.worst.mean)
     unsafe = (
-        "" if best.worst.mean <= WORST_TAIL else " (no policy keeps the bound; this one misses it by least)"
+        "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
-        f"**Default: {FIELDS[best.policy]}.** Over the {len(known)} simulated cells, stationary, drifting and uneven ones, {policy(best.policy)} "
-        f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} % against JSQ, and its worst P99 is "
-        f"{best.worst} % ({describe(best.where)}){unsafe}; the worst of {policy(worst.policy)} is {worst.worst} % "
-        f"({describe(worst.where)}). The rule: of the policies whose P99 is nowhere more than {WORST_TAIL:.0f} % above JSQ's, "
-        "the one with the least mean time per token."
+        f"**Default: {FIELDS[best.policy]}.** Over {len(known)} simulated cells, stationary, drifting and uneven ones, it "
+        f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} % against JSQ. {unsafe}Its worst P99 is "
+        f"{best.worst} % ({describe(best.where)}). The worst of {policy(worst.policy)} is {worst.worst} % ({describe(worst.where)})."
     )

@@ -56,7 +56,7 @@ def text(found: Found | None) -> str:
         "(`balance: Activations`). *Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order; steps pay no choice, only the lookup of places that vLLM makes with EPLB:",
         _layouts(found),
         f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_COLLECTIVE} bytes "
-        f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_GATHER.bandwidth / 1e9:.0f} GB/s; what a collective takes before its first "
+        f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s; what a collective takes before its first "
         "byte, some ten microseconds, is more than any of it:",
         _collectives(),
     )
@@ -248,7 +248,7 @@ def _collectives() -> str:
             # a rank receives a token once for all its experts: as likely as one of its experts is chosen
             chosen = 1 - (1 - 1 / ours.ranks) ** shape.top_k
             sizes = (state * chosen, float(state), float(_COLLECTIVE * shape.n_experts))
-            micros = " / ".join(f"{1e6 * size / published.METRO_GATHER.bandwidth:.3f}" for size in sizes)
+            micros = " / ".join(f"{1e6 * size / published.METRO_BANDWIDTH:.3f}" for size in sizes)
             lines.append(
                 (model(name), str(ours.ranks), str(batch), *(f"{size / 1024:.1f}" for size in sizes), micros)
             )

@@ -9,6 +9,10 @@ GEOMETRIES = ("qwen3-30b", "gpt-oss-120b", "gemma-4-26b")
 WORKLOADS = ("task", "language")
 RATES = (20.0, 40.0, 60.0, 80.0, 100.0)
 JSQ, BAND, MARGINAL, PRIOR = "JSQ", "ELDR", "MarginalUnion", "MarginalUnion:prior=0.23"
+BLIND = "MarginalUnion:blind"
+"""It knows how fast each engine is, and nothing of experts."""
+CEILING = "Clairvoyant"
+"""No policy: the best schedule that a search found which knows everything in advance, see :mod:`eldr_lab.evidence.ceiling`."""
 MIN2, BOUNDED, TOP1, VANILLA = "ELDR:min_candidates=2", "ELDR:max_load=1.25", "ELDR:tau=0", "ELDR-vanilla"
 ROLLING, ROLLING_VANILLA = "ELDR:min_candidates=2:refit=2.5", "ELDR-vanilla:min_candidates=2:refit=2.5"
 """The artifact's band: two candidates, and centroids re-fitted every 2.5 s on the last 5 s; with both kinds of clusters."""
@@ -17,7 +21,7 @@ BALANCERS = ("RoundRobin", JSQ, "PowerOfTwo", "Random")
 EVEN = ("RoundRobin", JSQ, "PowerOfTwo")
 """Balancers that keep batches alike: what the paper calls level."""
 LOCALITY = (BAND, MIN2, BOUNDED, MARGINAL, PRIOR)
-DUELLISTS = (JSQ, BAND, BOUNDED, MARGINAL, PRIOR)
+DUELLISTS = (*BALANCERS, BAND, BOUNDED, MARGINAL, PRIOR, BLIND)
 """Compared cell by cell, with more seeds than the others."""
 DUELS = ("main", "drift", "uneven")
 """Where that is done: what the default policy is chosen by."""
@@ -71,6 +75,8 @@ class Cell:
         That take requests in turn.
     lag : float
         Between their exchanges, seconds; infinity: they have lost each other.
+    layers : int or None
+        Simulated ones; None: as many as the plan's size says.
     """
 
     experiment: str
@@ -90,6 +96,7 @@ class Cell:
     spread: bool = False
     routers: int = 1
     lag: float = 0.25
+    layers: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

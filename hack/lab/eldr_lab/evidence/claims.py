@@ -118,12 +118,14 @@ def _hurts(results: Results) -> Iterator[Claim]:
 
 
 def _pools(results: Results) -> Iterator[Claim]:
-    for workload in dict.fromkeys(cell.workload for cell in results.cells("pool")):
-        sizes = sorted(results.cells("pool", workload), key=lambda cell: cell.engines)
-        small, large = sizes[0], sizes[-1]
+    rates = sorted({cell.rate for cell in results.cells("pool")})
+    for rate in rates:
+        small, *_, large = sorted(
+            (cell for cell in results.cells("pool") if cell.rate == rate), key=lambda cell: cell.engines
+        )
         more = _moved_by(results, BAND, small, large, P50)
         yield Claim(
-            f"{place(large.geometry, workload)}: the band gains more in P50 on {large.engines} engines than on {small.engines} (points)",
+            f"{place(large.geometry, large.workload)}, {rate:.0f} requests/s: the band gains more in P50 on {large.engines} engines than on {small.engines} (points)",
             str(more), at_most(more, 0.0),
         )  # fmt: skip
 

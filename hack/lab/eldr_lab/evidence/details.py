@@ -34,8 +34,8 @@ _HEAD = ("mean", "P50", "P99", "experts per step")
 def times(results: Results) -> str:
     """Return time per token of every policy and rate."""
     text = (
-        "Time per output token, milliseconds, P50 / P99; in brackets what the artifact measured. Its band adds a second candidate and "
-        f"re-fits its centroids all the time, so its numbers stand beside *{policy(ROLLING)}*."
+        "Time per output token, milliseconds, P50 / P99. In brackets: what the artifact measured. Its band adds a second candidate and "
+        f"refits its centroids all the time, so its numbers stand beside *{policy(ROLLING)}*."
     )
     parts = [text]
     parts += [
@@ -145,7 +145,7 @@ def _besides(cell: Cell, experiment: str) -> str:
 
 def signatures(results: Results) -> str:
     """Return rho and time per token by form of signature."""
-    kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
+    kinds = results.kinds("main")
     rows = []
     for name in FORMS:
         known = published.RHO.get(name)
@@ -213,10 +213,10 @@ def taus(results: Results) -> str:
             )
     return section(
         "Width of the band",
-        "60 requests/s; ours against JSQ, with fixed centroids and one candidate allowed, and *re-fitted* with two candidates; the artifact's, re-fitted "
+        "60 requests/s; ours against JSQ, with fixed centroids and one candidate allowed, and *refit* with two candidates. The artifact's band is refit "
         "with two candidates, against round robin, %:",
         "![P50 and P99 by tau](images/evidence/tau.png)",
-        table(("where", "tau", "P50", "re-fitted", "artifact", "P99", "re-fitted", "artifact"), rows),
+        table(("where", "tau", "P50", "refit", "artifact", "P99", "refit", "artifact"), rows),
     )
 
 
@@ -228,7 +228,7 @@ def laws(geometries: Sequence[str]) -> str:
     for geometry in geometries:
         fitted, used = step_laws.fit(geometry), LAWS[f"{geometry}-mi300x"]
         layers = step_laws.LAYERS[geometry]
-        for name, law in (("used", used), ("fitted anew", fitted.law)):
+        for name, law in (("used", used), ("least squares", fitted.law)):
             b = law.per_expert / layers
             t0 = law.fixed - layers * b * step_laws.OVERHEAD
             points = step_laws.at_points(law, step_laws.points(geometry))
@@ -237,14 +237,13 @@ def laws(geometries: Sequence[str]) -> str:
                 " / ".join(f"{ours:.1f}" for _, ours, _ in points), " / ".join(f"{there:.1f}" for _, _, there in points),
             ))  # fmt: skip
     return section(
-        "Step-time laws",
-        "`T = t0 + layers * b * (a0 + A) + c1 * B` by non-negative least squares from the artifact's five round-robin P50 of the task workload; "
-        f"`a0` = {step_laws.OVERHEAD:.2f} experts is not fitted. Script: `hack/evidence/eldr_lab.evidence/step_laws.py`, points: "
-        "`published.csv` beside it.",
-        table(("model", "law", "t0, ms", "b, us", "c1, us", "its times, ms", "published, ms"), rows),
-        "Qwen3-30B's and Gemma's published times are no straight line in the load (60 requests/s are slower than 100): five points with "
-        "such steps do not settle three constants. The law that is used for Qwen3-30B keeps a cost per request, from the size of its KV "
-        "cache, and overstates 20 and 100 requests/s; the section below shows what the other law would change.",
+        "Step-time models",
+        "`T = t0 + layers * b * (a0 + A) + c1 * B`, by non-negative least squares from the artifact's five round-robin P50 of the task workload. "
+        f"`a0` = {step_laws.OVERHEAD:.2f} experts is not fitted. Program: `hack/lab/eldr_lab/evidence/step_laws.py`, points: `published.csv` beside it.",
+        table(("model", "step time", "t0, ms", "b, us", "c1, us", "its times, ms", "published, ms"), rows),
+        "Qwen3-30B's and Gemma's published times do not rise steadily with the load: 60 requests/s are slower than 100. Five such points do not "
+        "settle three constants. The model that is used for Qwen3-30B keeps a cost per request, from the size of its KV cache, and overstates 20 and "
+        "100 requests/s. The section below shows what the other one changes.",
     )
 
 

@@ -91,7 +91,7 @@ def rates(results: Results, folder: Path, *, relative: bool) -> None:
         ]
         handles += [
             Line2D([], [], color=colour, linestyle=":", label=f"published: {name}")
-            for name, colour in (("round robin", "black"), ("band (min-2, re-fitted)", COLOURS[BAND]))
+            for name, colour in (("round robin", "black"), ("band (min-2, refit)", COLOURS[BAND]))
             if colour in there.values()
         ]
         figure.legend(
@@ -125,8 +125,8 @@ def headline(results: Results, folder: Path) -> None:
         axis.axhline(0, color="black", linewidth=0.8)
         axis.set_xticks(range(len(kinds)), [f"{model(g)}\n{w}" for g, w in kinds], fontsize=7)
         axis.set_ylabel(f"P{(50, 99)[quantile]}, % against the best balancer")
-    named = ((COLOURS[BAND], "band, simulated"), (COLOURS[ROLLING], "band, min-2, re-fitted, simulated"), ("tab:olive", "band, paper"),
-             ("tab:blue", "band, artifact (min-2, re-fitted)"))  # fmt: skip
+    named = ((COLOURS[BAND], "band, simulated"), (COLOURS[ROLLING], "band, min-2, refit, simulated"), ("tab:olive", "band, paper"),
+             ("tab:blue", "band, artifact (min-2, refit)"))  # fmt: skip
     figure.legend(
         handles=[Patch(color=colour, label=label) for colour, label in named],
         loc="outside upper center",
@@ -159,7 +159,7 @@ def bars(
 
 def experts(results: Results, folder: Path) -> None:
     """Draw active experts of a step by rate."""
-    kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
+    kinds = results.kinds("main")
     figure, grid = _panels(1, len(kinds), (3.6, 3.0))
     for axis, (geometry, workload) in zip(grid[0], kinds, strict=True):
         cells = results.cells("main", workload, geometry)
@@ -194,14 +194,14 @@ def taus(results: Results, folder: Path) -> None:
         axis.set(xlabel="tau", ylabel="% against a balancer")
     handles = [Line2D([], [], color="tab:orange", label="P50"), Line2D([], [], color="tab:purple", label="P99"),
                Line2D([], [], color="black", marker="o", label="simulated"),
-               Line2D([], [], color="black", linestyle="--", marker="^", label="simulated, min-2, re-fitted"), Line2D([], [], color="black", linestyle=":", marker="s", label="published (min-2, re-fitted)")]  # fmt: skip
+               Line2D([], [], color="black", linestyle="--", marker="^", label="simulated, min-2, refit"), Line2D([], [], color="black", linestyle=":", marker="s", label="published (min-2, refit)")]  # fmt: skip
     figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
     _save(figure, folder / "tau.png")
 
 
 def forms(results: Results, folder: Path) -> None:
     """Draw rho of every form of signature."""
-    kinds = [kind for kind in results.kinds("main") if kind[0] != "gemma-4-26b"]
+    kinds = results.kinds("main")
     figure, grid = _panels(1, 1, (7.0, 3.0))
     axis = grid[0][0]
     shades = ("tab:orange", "tab:grey", "tab:green", "tab:purple")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from eldr_lab.evidence.cells import (
     BAND,
+    BLIND,
     DRIFT_AT,
     FORMS,
     GEOMETRIES,
@@ -34,6 +35,8 @@ PARALLEL = "qwen3-235b"
 """The model whose engines are several ranks."""
 _BRIEF = (JSQ, BAND, MARGINAL, PRIOR)
 _GUARDED = (JSQ, *LOCALITY)
+_POOLED = "language"
+"""The workload of the paper's pools of several sizes (Table 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,11 @@ class Grid:
     beyond : tuple of float
         Higher ones, so that throughput within an objective has an end.
     pools : tuple of int
-        Pool sizes; the load of each engine stays the same.
+        Pool sizes beside 16, which the main cells have.
     lows : tuple of float
-        Rates of the pools that drift or are uneven.
+        Rates of the pools that drift or are uneven, and of those with all layers.
+    deep : int
+        All layers of the first model; elsewhere a few stand for them.
     parallel : tuple of float
         Rates of the engines of several ranks.
     unspread : float
@@ -65,6 +70,7 @@ class Grid:
     beyond: tuple[float, ...]
     pools: tuple[int, ...]
     lows: tuple[float, ...]
+    deep: int
     parallel: tuple[float, ...]
     unspread: float
     drift_at: float
@@ -73,7 +79,7 @@ class Grid:
 def full() -> tuple[Cell, ...]:
     """Return every experiment."""
     return make(
-        Grid(geometries=GEOMETRIES, rates=RATES, beyond=(120.0,), pools=(8, 16, 24), lows=(20.0, 60.0),
+        Grid(geometries=GEOMETRIES, rates=RATES, beyond=(120.0,), pools=(8, 24), lows=(20.0, 60.0), deep=48,
              parallel=(5.0, 10.0, 20.0), unspread=10.0, drift_at=DRIFT_AT)
     )  # fmt: skip
 
@@ -81,7 +87,7 @@ def full() -> tuple[Cell, ...]:
 def smoke() -> tuple[Cell, ...]:
     """Return a few small ones that touch every part."""
     return make(
-        Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 16), lows=(60.0,), parallel=(10.0,),
+        Grid(geometries=GEOMETRIES[:1], rates=RATES[2:3], beyond=(), pools=(4, 6), lows=(60.0,), deep=3, parallel=(10.0,),
              unspread=10.0, drift_at=SMOKE_DRIFT_AT)
     )  # fmt: skip
 
@@ -131,16 +137,21 @@ def _of_all(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
 
 def _of_first(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
     """Yield what one model has."""
-    for n in grid.pools:
+    if workload == _POOLED:
+        for n, rate in itertools.product(grid.pools, grid.rates):
+            yield Cell(
+                experiment="pool", workload=workload, geometry=geometry, rate=rate, engines=n, prefilled=True,
+                policies=("RoundRobin", *_BRIEF),
+            )  # fmt: skip
+    for rate in grid.lows:
         yield Cell(
-            experiment="pool",
+            experiment="deep",
             workload=workload,
             geometry=geometry,
-            rate=60.0 * n / 16,
-            engines=n,
+            rate=rate,
+            layers=grid.deep,
             policies=_BRIEF,
         )
-    for rate in grid.lows:
         yield Cell(
             experiment="drift", workload=workload, geometry=geometry, rate=rate, drift_at=grid.drift_at,
             policies=(*_GUARDED, ROLLING, ROLLING_PRIOR),
@@ -151,7 +162,7 @@ def _of_first(geometry: str, workload: str, grid: Grid) -> Iterator[Cell]:
             geometry=geometry,
             rate=rate,
             speeds=(1.0, SLOWER),
-            policies=_GUARDED,
+            policies=(*_GUARDED, BLIND),
         )
     for form in FORMS:
         yield Cell(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from eldr_lab.evidence.cells import (
     BAND,
+    BLIND,
     BOUNDED,
+    CEILING,
     JSQ,
     MARGINAL,
     MIN2,
@@ -26,8 +28,9 @@ MODELS = {
 POLICIES = {
     "RoundRobin": "round robin", JSQ: "JSQ", "PowerOfTwo": "power of two", "Random": "random", "Domain": "Domain",
     BAND: "band", MIN2: "band, min-2", BOUNDED: "band, bounded 1.25", TOP1: "band, tau = 0", VANILLA: "band, plain K-means",
-    MARGINAL: "MarginalUnion", PRIOR: "MarginalUnion + prior", ROLLING: "band, min-2, re-fitted",
-    ROLLING_VANILLA: "band, min-2, re-fitted, plain K-means", ROLLING_PRIOR: "MarginalUnion + prior, re-fitted",
+    MARGINAL: "MarginalUnion", PRIOR: "MarginalUnion + prior", ROLLING: "band, min-2, refit",
+    ROLLING_VANILLA: "band, min-2, refit, plain K-means", ROLLING_PRIOR: "MarginalUnion + prior, refit",
+    BLIND: "MarginalUnion, blind", CEILING: "ceiling",
 }  # fmt: skip
 FIELDS = {
     BAND: "`policy: ELDR`",
@@ -38,7 +41,7 @@ FIELDS = {
 }
 COLOURS = {
     JSQ: "tab:grey", "RoundRobin": "black", "Domain": "tab:blue", BAND: "tab:orange", MIN2: "tab:brown", BOUNDED: "tab:red",
-    MARGINAL: "tab:olive", PRIOR: "tab:green", TOP1: "tab:pink", VANILLA: "tab:purple", ROLLING: "tab:cyan", ROLLING_PRIOR: "darkgreen",
+    MARGINAL: "tab:olive", PRIOR: "tab:green", TOP1: "tab:pink", VANILLA: "tab:purple", ROLLING: "tab:cyan", ROLLING_PRIOR: "darkgreen", BLIND: "slategrey",
 }  # fmt: skip
 
 

@@ -80,8 +80,14 @@ HEADLINE = {
 """The paper's P50 and P99 of its band against the best balancer, mean over rates, percent."""
 ACTIVE = Range(-22.0, -22.0, "paper")
 """Active experts of the band against round robin: Qwen3-30B, task."""
-POOLS = {8: -8.0, 16: -9.8, 24: -10.2}
-"""P50 of the band by number of decode engines, percent."""
+POOLS = {8: (-8.0, -2.5), 16: (-9.8, -0.8), 24: (-10.2, -1.1)}
+"""P50 and P99 of the band against round robin by number of decode engines: Qwen3-30B, language, mean over 20 to 100 requests/s, percent (Table 2)."""
+DOMAIN = Range(-9.7, -6.8, "paper")
+"""P50 of Domain against balancers, percent."""
+BEYOND_DOMAIN = (Range(-6.9, -1.4, "paper"), Range(-4.5, -1.6, "paper"))
+"""P50 and P99 of the band against Domain, percent."""
+CORRELATION = Range(0.70, 0.92, "paper, Fig 3")
+"""Correlation of an expert's use by prompts and by decode steps."""
 UNIONS = {"task": Range(-21.0, -17.0, "paper"), "language": Range(-10.0, -3.0, "paper")}
 """Experts of a batch of one kind against a mixed one, percent."""
 RHO = {"counts_idf": 0.76, "probability": 0.67, "binary": 0.47}
@@ -125,8 +131,8 @@ PREFIX = (-13.0, -5.0)
 """The paper's P50 and P99 of its band, with prefix caches as well as without, percent, rounded (Fig 17)."""
 RANKS = (Range(-4.3, -2.7, "paper"), Range(-2.0, -0.6, "paper"))
 """The paper's P50 and P99 of its band for Qwen3-235B on 8 engines of 4 expert-parallel ranks, percent (Fig 18)."""
-FIRST, FIRST_MODEL, FIRST_RATE = 69.0, "qwen3-30b", 60.0
-"""Time to first token that the paper sets its overhead of 0.86 ms (1.2 %) beside, milliseconds."""
+FIRST, FIRST_WHERE, FIRST_RATE = 69.0, ("qwen3-30b", "task"), 60.0
+"""Time to first token that the paper sets its overhead of 0.86 ms (1.2 %) beside (Table 1), milliseconds."""
 
 METRO_GREEDY = 10.9
 """How far METRO's greedy choice is from the optimum at most, percent of the fullest rank's experts."""
@@ -140,18 +146,5 @@ METRO_THROUGHPUT = (98.0, 311.0)
 """Decode throughput within a fixed time per token against EPLB, 1.98 to 4.11 times: percent more."""
 EPLB_EXPERTS, EPLB_TIME = 30.0, 14.0
 """What EPLB's replicas add at 1.5 physical experts per expert to experts and to time per token: Qwen3-30B on 8 A100, percent."""
-
-
-class Gather(NamedTuple):
-    """An all-gather and an all-to-all of the same tokens, and how long the paper says that they take on the wire."""
-
-    tokens: int
-    ranks: int
-    hidden: int
-    bandwidth: float
-    exchange: float
-    gather: float
-
-
-METRO_GATHER = Gather(32, 8, 4096, 600e9, 0.4, 3.0)
-"""Tokens of each rank, 16-bit values, bytes a second; microseconds."""
+METRO_BANDWIDTH = 600e9
+"""Of its links, bytes a second."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from eldr.simulate.measures import Measures
-from eldr_lab.evidence.cells import BALANCERS, TUNED, Cell
+from eldr_lab.evidence.cells import BALANCERS, JSQ, TUNED, Cell
 from eldr_lab.evidence.intervals import Interval, interval
 from eldr_lab.evidence.running import Found, Plan
 
@@ -96,6 +96,24 @@ class Results:
             rows.append([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
         return interval([sum(column) / len(column) for column in zip(*rows, strict=True)])
 
+    def share(self, cells: Sequence[Cell], policy: str, ceiling: str, measure: str) -> Interval:
+        """Return a policy's part of what a ceiling gains against JSQ, mean over the cells, percent.
+
+        The interval is over the seeds that both were run under.
+        """
+        shares = []
+        for seed in self.seeds(cells, (policy, ceiling, JSQ)):
+            gains = [
+                sum(
+                    self.values(cell, name, measure, [seed])[0] / self.values(cell, JSQ, measure, [seed])[0]
+                    - 1
+                    for cell in cells
+                )
+                for name in (policy, ceiling)
+            ]
+            shares.append(100 * gains[0] / gains[1])
+        return interval(shares)
+
     def _judging(self, seeds: list[int], policies: set[str]) -> list[int]:
         """Leave out the seeds that a policy's constants were chosen under, where there are others."""
         fresh = [seed for seed in seeds if seed in self.plan.more]
@@ -118,7 +136,9 @@ class Results:
                     [
                         one
                         for one in self.found
-                        if one.group.seed == seed and (one.group.geometry, one.group.workload) in kinds
+                        if one.facts
+                        and one.group.seed == seed
+                        and (one.group.geometry, one.group.workload) in kinds
                     ]
                 ]
             ]
@@ -130,7 +150,6 @@ class Results:
             [
                 one.facts[name]
                 for one in self.found
-                if (one.group.geometry, one.group.workload) == (geometry, workload)
-                and one.group.seed in self.plan.seeds
+                if one.facts and (one.group.geometry, one.group.workload) == (geometry, workload)
             ]
         )

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
-from eldr.simulate.synthetic import WORKLOADS, Synthetic
+from eldr.simulate.run import Pool
+from eldr.simulate.synthetic import Synthetic
 from eldr_lab.evidence import forms, step_laws
-from eldr_lab.evidence.cells import DUELLISTS, DUELS, FITTED, Cell, Size
+from eldr_lab.evidence.ceiling import best_schedule
+from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, PRIOR, Cell, Size
 from eldr_lab.evidence.prefilling import prefill
+from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
 from eldr_lab.pool.laws import LAWS
 from eldr_lab.pool.models import GEOMETRIES, LATER
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import Prepared, meet, prepare, run_one
+from eldr_lab.pool.study import Load, Prepared, meet, prepare, run_one, run_whole
 from eldr_lab.pool.workload import Drift
 
 MOST = 512
@@ -30,11 +33,12 @@ _TYPICAL_ACTIVE = 100.0
 
 
 class Group(NamedTuple):
-    """Cells that share requests and centroids."""
+    """Cells that share requests and centroids; ``layers`` is 0 for as many as the plan's size says."""
 
     workload: str
     geometry: str
     seed: int
+    layers: int = 0
 
 
 class Found(NamedTuple):
@@ -64,29 +68,47 @@ class Plan:
     size : Size
     more : tuple of int
         Other seeds, under which no constant was chosen, of those cells and policies that are compared one by one.
+    ceilings : int
+        How many of those have a ceiling, too.
+    factors : mapping
+        How strong preferences for kinds are, by model, see :mod:`eldr_lab.evidence.strengths`; 1 for those that are not named.
     """
 
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     size: Size
     more: tuple[int, ...] = ()
+    ceilings: int = 0
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def groups(self) -> list[Group]:
         """Groups, those with most to do first."""
-        kinds = dict.fromkeys((cell.workload, cell.geometry) for cell in self.cells)
-        found = [Group(*kind, seed) for kind in kinds for seed in (*self.seeds, *self.more)]
+        kinds = dict.fromkeys((cell.workload, cell.geometry, cell.layers or 0) for cell in self.cells)
+        found = [
+            Group(workload, geometry, seed, layers)
+            for workload, geometry, layers in kinds
+            for seed in (*self.seeds, *self.more)
+        ]
         sizes = {group: sum(len(names) for _, names in self.of(group)) for group in found}
         return sorted((group for group in found if sizes[group]), key=lambda group: (-sizes[group], group))
 
     def of(self, group: Group) -> list[tuple[Cell, tuple[str, ...]]]:
         """Return a group's cells, and the policies that are run there."""
         cells = [
-            cell for cell in self.cells if (cell.workload, cell.geometry) == (group.workload, group.geometry)
+            cell
+            for cell in self.cells
+            if Group(cell.workload, cell.geometry, group.seed, cell.layers or 0) == group
         ]
         if group.seed in self.seeds:
             return [(cell, cell.policies) for cell in cells]
-        return [(cell, DUELLISTS) for cell in cells if cell.experiment in DUELS]
+        return [(cell, self._again(cell, group.seed)) for cell in cells if cell.experiment in DUELS]
+
+    def _again(self, cell: Cell, seed: int) -> tuple[str, ...]:
+        """Return what a cell is run with under one of the further seeds."""
+        names = tuple(name for name in DUELLISTS if name in cell.policies)
+        capped = cell.experiment == "main" and seed in self.more[: self.ceilings]
+        return (*names, CEILING) if capped else names
 
 
 def run(
@@ -124,14 +146,15 @@ def run_group(plan: Plan, group: Group) -> Found:
     size, todo = plan.size, plan.of(group)
     cells = [cell for cell, _ in todo]
     source = Synthetic(
-        WORKLOADS[group.workload],
+        strengths(group.workload, plan.factors.get(group.geometry, 1.0)),
         GEOMETRIES[group.geometry],
-        n_layers=size.layers,
+        n_layers=group.layers or size.layers,
         calibration=size.calibration,
         requests=size.requests,
         sampled=any(cell.sampled for cell in cells),
     )
-    contenders = [parse_contender(name) for name in sorted({name for _, names in todo for name in names})]
+    named = {name for _, names in todo for name in names} - {CEILING}
+    contenders = [parse_contender(name) for name in sorted(named)]
     engines = sorted({cell.engines for cell in cells})
     profiled = any(cell.spread for cell in cells)
     prepared = prepare(source, group.seed, engines, contenders, profiled=profiled)
@@ -146,9 +169,18 @@ def run_group(plan: Plan, group: Group) -> Found:
         setting = setting_of(cell, size)
         load = meet(fitted, setting)
         for name in policies:
-            runs[cell, name] = run_one(fitted, setting, parse_contender(name), load)
+            if name == CEILING:
+                runs[cell, name] = _ceiling(fitted, setting, load)
+            else:
+                runs[cell, name] = run_one(fitted, setting, parse_contender(name), load)
     known = group.seed in plan.seeds and any(cell.experiment == "main" for cell in cells)
     return Found(group, runs, forms.facts(traffic, size.pairs, group.seed) if known else {})
+
+
+def _ceiling(prepared: Prepared, setting: Setting, load: Load) -> Measures:
+    start = run_whole(prepared, setting, parse_contender(PRIOR), load)
+    pool = Pool(setting.laws, setting.limits, setting.sampled)
+    return best_schedule(pool, prepared.population, load, start, seed=prepared.seed)
 
 
 def setting_of(cell: Cell, size: Size) -> Setting:

@@ -128,8 +128,8 @@ def clusters(results: Results) -> str:
             rows.append((place(geometry, workload), policy(name), ours[0], theirs[0], ours[1], theirs[1]))
     return section(
         "Balanced and plain clusters",
-        "60 requests/s, % against round robin. The artifact's band has two candidates at least and re-fits its centroids every 2.5 s on the prompts of the "
-        "last 5 s, with either K-means; then a crowded cluster lasts for seconds, and its numbers stand beside ours that do the same. Kept for a whole run, "
+        "60 requests/s, % against round robin. The artifact's band has two candidates at least. It refits its centroids every 2.5 s on the prompts of the "
+        "last 5 s, with either K-means, so that a crowded cluster lasts for seconds. Its numbers stand beside ours that do the same. Kept for a whole run, "
         "plain clusters crowd engines to its end.",
         table(("where", "policy", "P50", "artifact", "P99", "artifact"), rows),
     )
@@ -174,8 +174,8 @@ def throughput(results: Results) -> str:
             rows.append((place(geometry, workload), policy(name), ours[0], theirs[0], ours[1], theirs[1]))
     return section(
         "Throughput within a time per token",
-        f"Requests per second within the time that JSQ keeps at {OBJECTIVE_RATE:.0f} requests/s, its P50 and its P99, % more than JSQ; straight lines between "
-        "simulated rates (20 to 120; the re-fitted band to 100), *at least* where the highest one still keeps it. The artifact's times by the same rule; where JSQ "
+        f"Requests per second within the time that JSQ keeps at {OBJECTIVE_RATE:.0f} requests/s, its P50 and its P99, % more than JSQ. Straight lines between "
+        "simulated rates (20 to 120; the refit band to 100), *at least* where the highest one still keeps it. The artifact's times by the same rule. Where JSQ "
         "itself is quicker at 80 or 100 requests/s than at 60, as for Qwen3-30B and Gemma-4-26B, they say nothing on throughput. The paper has no such number.",
         table(("where", "policy", "by P50", "artifact", "by P99", "artifact"), rows),
     )

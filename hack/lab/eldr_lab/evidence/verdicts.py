@@ -14,8 +14,8 @@ class Verdict(StrEnum):
     """How our number stands to a published one."""
 
     REPRODUCED = "reproduced"
-    WEAKER = "weaker"
-    STRONGER = "stronger"
+    UNDERSTATED = "understated"
+    OVERSTATED = "overstated"
     NOT = "not reproduced"
 
 
@@ -24,7 +24,7 @@ class Holds(StrEnum):
 
     YES = "yes"
     NO = "**no**"
-    OPEN = "not told apart"
+    OPEN = "undecided"
 
 
 def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> Verdict:
@@ -41,9 +41,9 @@ def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> V
     Returns
     -------
     Verdict
-        ``reproduced`` if our interval reaches the range widened by a quarter of its nearer end; otherwise, of the same sign, ``stronger``
-        or ``weaker``; ``not reproduced`` if of the other sign or not told apart from no effect. A wide interval reaches no
-        further than that quarter: little certainty of ours is no agreement.
+        ``reproduced`` if our interval reaches the range widened by a quarter of its nearer end; otherwise, of the same sign,
+        ``overstated`` or ``understated``: the published number was measured, ours simulated. ``not reproduced`` if of the other sign, or if
+        our interval holds no effect. A wide interval reaches no further than that quarter: little certainty of ours is no agreement.
     """
     nearest = low if ours.mean < low else high
     slack = max(least, SHARE * abs(nearest))
@@ -52,7 +52,7 @@ def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> V
         return Verdict.REPRODUCED
     if ours.mean * nearest < 0 or ours.low <= 0 <= ours.high:
         return Verdict.NOT
-    return Verdict.STRONGER if abs(ours.mean) > abs(nearest) else Verdict.WEAKER
+    return Verdict.OVERSTATED if abs(ours.mean) > abs(nearest) else Verdict.UNDERSTATED
 
 
 def at_most(ours: Interval, bound: float) -> Holds:

@@ -16,7 +16,7 @@ from eldr.simulate.engine import Engine
 from eldr.simulate.measures import Measures
 from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.routing import Knowledge
-from eldr.simulate.run import Exchange, serve
+from eldr.simulate.run import Exchange, Run, serve
 from eldr.simulate.study import Fitted, fitted
 from eldr_lab.pool.active import expert_shares, on_ranks
 from eldr_lab.pool.clusters import vanilla
@@ -146,6 +146,11 @@ def _held(prepared: Prepared, setting: Setting, replicas: Replicas, batch: float
 
 
 def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Measures:
+    """Return what one policy measures under one seed, see :func:`run_whole`."""
+    return run_whole(prepared, setting, contender, load).measures
+
+
+def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Run:
     """Run one policy under one seed.
 
     Parameters
@@ -174,7 +179,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
         for law, order, held in zip(setting.laws, load.orders, load.held, strict=True)
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
-    return serve(engines, routers, population, load.workload, load.window, setting.limits, talk).measures
+    return serve(engines, routers, population, load.workload, load.window, setting.limits, talk)
 
 
 def alike(population: Population) -> Population:

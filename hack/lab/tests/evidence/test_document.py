@@ -1,5 +1,6 @@
 """A few tiny cells through everything: what is tested is the machinery, not what is true."""
 
+import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -8,65 +9,90 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eldr_lab.evidence import advice, balance_results, real, routing
-from eldr_lab.evidence.__main__ import main, write
-from eldr_lab.evidence.cells import BAND, FULL, JSQ, MAIN, PRIOR, SMOKE
-from eldr_lab.evidence.document import document
+from eldr_bench.machine import ROOT
+from eldr_lab.evidence import advice, balance_results, balance_rows, real, routing
+from eldr_lab.evidence.__main__ import beside, main, write
+from eldr_lab.evidence.cells import BAND, BLIND, CEILING, FULL, JSQ, MAIN, PRIOR, RATES, SMOKE
+from eldr_lab.evidence.document import pages
 from eldr_lab.evidence.grid import full, smoke
 from eldr_lab.evidence.intervals import Interval
-from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, P50, Results
+from eldr_lab.evidence.opening import score
+from eldr_lab.evidence.reproduction import rows
+from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, MEAN, P50, Results
 from eldr_lab.evidence.running import Plan, run
+
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    plan = Plan(smoke(), (0, 1), SMOKE, more=(2,))
+    plan = Plan(smoke(), (0, 1), SMOKE, more=(2,), ceilings=1, factors={"qwen3-30b": 0.9})
     return Results(plan, run(plan))
 
 
 def test_two_runs_agree_whoever_ends_first(results):
     with ThreadPoolExecutor(2) as executor:
-        again = run(Plan(results.plan.cells, (1,), SMOKE), executor)
+        again = run(Plan(results.plan.cells, (1,), SMOKE, factors=results.plan.factors), executor)
     here = {(one.group, key): value for one in results.found for key, value in one.runs.items()}
     for one in again:
         assert all(here[one.group, key] == value for key, value in one.runs.items())
 
 
-def test_document_has_every_section_and_every_picture_exists(results, tmp_path):
-    text = write(results, tmp_path).read_text()
-    assert text == document(results, real.read(), routing.read(), balance_results.read())
-    pictures = re.findall(r"\]\((images/evidence/[^)]+)\)", text)
-    assert pictures
-    assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
-    assert len(set(pictures)) == len(list((tmp_path / "images" / "evidence").iterdir()))
-    for title in (
-        "What to take from it",
-        "Reproduction",
-        "Drift",
-        "Signatures",
-        "Signatures of real routing",
-        "Time to first token",
-        "Balanced and plain clusters",
-        "Prefix cache",
-        "Engines of several ranks",
-        "Engines of several ranks with replicas",
-        "Single steps",
-        "Several routers",
-        "Throughput within a time per token",
-        "Step-time laws",
-        "What was tuned",
-        "Where nothing was tuned",
-        "Missing",
-    ):
-        assert f"## {title}" in text
-    assert "nan" not in text
-    assert "**Default: `policy:" in text
+@pytest.fixture(scope="module")
+def written(results, tmp_path_factory) -> Path:
+    return write(results, tmp_path_factory.mktemp("docs")).parent
 
 
-def test_committed_document_and_pictures_belong_together():
-    docs = Path(__file__).parents[4] / "docs"
-    named = set(re.findall(r"\]\((images/evidence/[^)]+)\)", (docs / "evidence.md").read_text()))
-    assert named == {f"images/evidence/{path.name}" for path in (docs / "images" / "evidence").iterdir()}
+def test_pages_hold_every_picture_and_every_link_leads_to_a_file(results, written):
+    made = pages(results, beside())
+    assert {name: (written / name).read_text() for name in made} == made
+    pictures = set()
+    for name, text in made.items():
+        assert "nan" not in text.replace("finance", "")
+        for target in re.findall(r"\]\(([^)#]+)[)#]", text):
+            path = (written / name).parent / target
+            if "images/evidence/" in target:
+                pictures.add(path.resolve())
+                assert path.stat().st_size > 1000
+            elif "evidence" in target:
+                assert path.exists(), (name, target)
+            elif not target.startswith("http"):
+                assert (DOCS / name).parent.joinpath(target).exists(), (name, target)
+    assert pictures == {path.resolve() for path in (written / "images" / "evidence").iterdir()}
+
+
+def test_first_page_fits_two_screens_and_opens_with_the_table(written):
+    lines = (written / "evidence.md").read_text().splitlines()
+    assert len(lines) <= 80
+    head = next(line for line in lines if line.startswith("|"))
+    assert head == "| P50 / P99, % against the balancer | paper: band | band | default | ceiling |"
+    assert lines.index(head) < 6
+    assert any(line.startswith("| Qwen3-30B, task | -13.9 / -6.0 |") for line in lines)
+
+
+def test_committed_pages_and_pictures_belong_together():
+    texts = [
+        (DOCS / "evidence.md").read_text(),
+        *(path.read_text() for path in (DOCS / "evidence").iterdir()),
+    ]
+    named = {name for text in texts for name in re.findall(r"\]\((?:\.\./)?images/evidence/([^)]+)\)", text)}
+    assert named == {path.name for path in (DOCS / "images" / "evidence").iterdir()}
+
+
+def test_each_published_number_has_one_row_and_tuned_ones_do_not_count(results):
+    found = [*rows(results), *routing.rows(routing.read()), *balance_rows.rows(balance_results.read())]
+    assert len({row.what for row in found}) == len(found)
+    tuned = [row.what for row in found if row.tuned]
+    assert len(tuned) == 5, tuned  # Domain twice, unions twice, rho
+    assert score(found).total() == len(found) - len(tuned)
+    assert not any("band" in what for what in tuned), "no figure of the policy was tuned to"
+
+
+def test_ceiling_is_never_worse_than_the_policy_it_starts_from(results):
+    for cell in results.cells("main"):
+        ceiling, policy = (results.values(cell, name, MEAN, [2])[0] for name in (CEILING, PRIOR))
+        assert ceiling <= policy
+    assert results.share(results.cells("main"), PRIOR, CEILING, MEAN).mean <= 100.0 + 1e-9
 
 
 def test_best_balancer_is_the_baseline_asked_for(results):
@@ -81,7 +107,10 @@ def test_full_grid_holds_the_papers_cells():
     main_cells = [cell for cell in cells if cell.experiment == "main"]
     assert len(main_cells) == 3 * 2 * 5
     assert all(set(MAIN) == set(cell.policies) for cell in main_cells)
-    assert {cell.engines for cell in cells if cell.experiment == "pool"} == {8, 16, 24}
+    pools = {(cell.engines, cell.workload, cell.rate) for cell in cells if cell.experiment == "pool"}
+    assert pools == set(itertools.product((8, 24), ("language",), RATES))
+    assert {cell.layers for cell in cells if cell.experiment == "deep"} == {48}
+    assert all(BLIND in cell.policies for cell in cells if cell.experiment == "uneven")
     assert len(set(cells)) == len(cells)
     assert FULL.output_tokens == 512
 
@@ -196,9 +225,7 @@ def test_gate_scores_stand_beside_the_papers_once_they_were_captured(tmp_path):
         "requests": 8, "experts": 64, "touched": 0.5, "pools": pools,
         "forms": {name: {"all": low, "chosen": high, "layers": [0]} for name, (low, high) in ranks.items()},
     }  # fmt: skip
-    rows = {row.what: row for row in routing.rows(found)}
-    verdicts = [row.verdict.value for row in rows.values()]
-    assert verdicts == ["reproduced", "reproduced", "weaker", "reproduced", "reproduced"]
+    assert [row.verdict.value for row in routing.rows(found)] == ["reproduced", "reproduced"]
     text = routing.forms(found)
     assert "| counts x idf | 0.700 | 0.750 | 0.76 | -14.5 ±6.4 |" in text
     assert "changes P50 by -5.0 ±7.1 %" in text

@@ -13,18 +13,18 @@ from eldr_lab.evidence.verdicts import Holds, Verdict, at_most, judge, within
     [
         (Interval(-12.0, 0.5), -13.0, -13.0, Verdict.REPRODUCED),
         (Interval(-9.0, 0.2), -12.0, -12.0, Verdict.REPRODUCED),  # the end of a quarter less
-        (Interval(-8.7, 0.2), -12.0, -12.0, Verdict.WEAKER),
+        (Interval(-8.7, 0.2), -12.0, -12.0, Verdict.UNDERSTATED),
         (Interval(-8.7, 0.4), -12.0, -12.0, Verdict.REPRODUCED),  # a wider interval reaches it
         (Interval(-3.0, 9.0), -12.0, -12.0, Verdict.NOT),  # but not any width
-        (Interval(-25.0, 9.0), -12.0, -12.0, Verdict.STRONGER),
-        (Interval(-16.0, 0.5), -12.0, -12.0, Verdict.STRONGER),
+        (Interval(-25.0, 9.0), -12.0, -12.0, Verdict.OVERSTATED),
+        (Interval(-16.0, 0.5), -12.0, -12.0, Verdict.OVERSTATED),
         (Interval(-18.0, 0.5), -21.0, -17.0, Verdict.REPRODUCED),
-        (Interval(-30.0, 0.5), -21.0, -17.0, Verdict.STRONGER),
-        (Interval(-5.0, 0.5), -21.0, -17.0, Verdict.WEAKER),
+        (Interval(-30.0, 0.5), -21.0, -17.0, Verdict.OVERSTATED),
+        (Interval(-5.0, 0.5), -21.0, -17.0, Verdict.UNDERSTATED),
         (Interval(1.0, 2.0), -12.0, -12.0, Verdict.NOT),  # not told apart from nothing
         (Interval(3.0, 0.5), -12.0, -12.0, Verdict.NOT),
         (Interval(-5.0, 0.5), 1.5, 1.5, Verdict.NOT),
-        (Interval(40.0, 2.0), 17.4, 17.4, Verdict.STRONGER),
+        (Interval(40.0, 2.0), 17.4, 17.4, Verdict.OVERSTATED),
         (Interval(-12.0, math.nan), -12.5, -12.5, Verdict.REPRODUCED),  # one seed: the mean alone
     ],
 )
@@ -34,7 +34,7 @@ def test_judge(ours, low, high, verdict):
 
 def test_small_units_have_their_own_tolerance():
     assert judge(Interval(0.35, 0.01), 0.47, 0.47) is Verdict.REPRODUCED
-    assert judge(Interval(0.35, 0.002), 0.47, 0.47, least=0.05) is Verdict.WEAKER
+    assert judge(Interval(0.35, 0.002), 0.47, 0.47, least=0.05) is Verdict.UNDERSTATED
 
 
 def test_claims_are_judged_by_the_whole_interval():

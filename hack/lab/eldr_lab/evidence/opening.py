@@ -1,0 +1,211 @@
+"""The first page: one table, what it says, what was tuned, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from eldr_lab.evidence import advice
+from eldr_lab.evidence.cells import BAND, BLIND, CEILING, JSQ, PRIOR, RATES, Cell
+from eldr_lab.evidence.markdown import listed, section, table
+from eldr_lab.evidence.names import model, place, policy
+from eldr_lab.evidence.published import HEADLINE
+from eldr_lab.evidence.results import BEST, MEAN, P50, P99, Results
+from eldr_lab.evidence.rows import Row
+from eldr_lab.evidence.strengths import Tuned
+from eldr_lab.evidence.verdicts import Verdict
+from eldr_lab.steps.policies_figures import Measured
+
+_NONE = ""
+
+
+def opening(
+    results: Results,
+    found: Sequence[Row],
+    measured: Sequence[Measured],
+    tuned: Mapping[str, Tuned],
+    appendix: Mapping[str, tuple[str, str]],
+) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    results : Results
+    found : sequence of Row
+        Every published number beside ours.
+    measured : sequence of Measured
+        What was measured on real engines.
+    tuned : mapping
+        What the strength of preference of each model was tuned to.
+    appendix : mapping
+        Title and summary of each further page, by its file.
+    """
+    pages = [(f"[{title}](evidence/{name})", text) for name, (title, text) in appendix.items()]
+    return "\n\n".join((
+        "# Evidence",
+        ("Does placement by experts make decoding faster? Simulated pools with the router's own policies, real vLLM engines on CPUs, and "
+        "the best schedule that a clairvoyant search finds. Nothing here was measured on a GPU by us."),
+        _table(results, measured),
+        _legend(results),
+        "![the band against the best balancer, simulated and published](images/evidence/headline.png)",
+        section("What it says", _points(results, found, measured)),
+        section("What was tuned", _tuned(tuned)),
+        section("Details", table(("page", "what it holds"), pages)),
+    )) + "\n"  # fmt: skip
+
+
+def _table(results: Results, measured: Sequence[Measured]) -> str:
+    rows = []
+    for geometry, workload in results.kinds("main"):
+        cells = results.cells("main", workload, geometry)
+        paper = " / ".join(f"{number:+.1f}" for number in HEADLINE[geometry, workload])
+        rows.append((place(geometry, workload), paper, *(_pair(results, cells, name) for name in (BAND, PRIOR)), _ceiling(results, cells)))  # fmt: skip
+    names = {policy(name): name for name in (BAND, PRIOR)}
+    pools = dict.fromkeys(one.pool for one in measured)
+    for pool in pools:
+        known = {names[one.policy]: one for one in measured if one.pool == pool and one.policy in names}
+        changes = [_real(known[name]) if name in known else _NONE for name in (BAND, PRIOR)]
+        rows.append((f"real engines: {pool}", _NONE, *changes, _NONE))
+    return table(("P50 / P99, % against the balancer", "paper: band", "band", "default", "ceiling"), rows)
+
+
+def _pair(results: Results, cells: Sequence[Cell], name: str) -> str:
+    return " / ".join(str(results.change(cells, name, BEST, measure)) for measure in (P50, P99))
+
+
+def _ceiling(results: Results, cells: Sequence[Cell]) -> str:
+    return _pair(results, cells, CEILING) if results.plan.ceilings else _NONE
+
+
+def _real(one: Measured) -> str:
+    changes = (one.changes[measure] for measure in ("TPOT P50", "TPOT P99"))
+    return " / ".join(f"{mean:+.1f} ±{half:.1f}" for mean, half in changes)
+
+
+def _legend(results: Results) -> str:
+    plan = results.plan
+    fresh = listed([str(seed) for seed in plan.more]) if plan.more else "none"
+    return (
+        "*band*: the paper's policy, `ELDR`. *default*: `MarginalUnion` with centroids as its prior. *ceiling*: a search that knows all arrivals, activations and "
+        "lengths in advance. It lowers the mean, so that its P99 is no bound.\n\n"
+        f"Simulated: 16 MI300X engines, mean over {RATES[0]:.0f} to {RATES[-1]:.0f} requests/s, against the best of four balancers. Real engines: against JSQ. "
+        "± is half of a 95 % interval (Student's t), over seeds or over traces. The default and the ceiling are judged under seeds that nothing was "
+        f"chosen under ({fresh})."
+    )
+
+
+def _points(results: Results, found: Sequence[Row], measured: Sequence[Measured]) -> str:
+    points = [
+        advice.sentence(results),
+        *_near(results),
+        _score(found),
+        *_less(measured),
+        _tails(results),
+        *_uneven(results),
+        *_deep(results),
+    ]
+    return "\n".join(f"* {point}" for point in points)
+
+
+def _near(results: Results) -> list[str]:
+    if not results.plan.ceilings:
+        return []
+    main = results.cells("main")
+    least, most = (
+        results.share([cell for cell in main if cell.rate == rate], PRIOR, CEILING, MEAN)
+        for rate in (min(cell.rate for cell in main), max(cell.rate for cell in main))
+    )
+    return [
+        (
+            f"**Little is left for a cleverer policy.** The default reaches {results.share(main, PRIOR, CEILING, MEAN).text('.0f', '.0f')} % of the ceiling's "
+            f"mean gain: {least.text('.0f', '.0f')} % at the lowest rate, {most.text('.0f', '.0f')} % at the highest."
+        )
+    ]
+
+
+def score(found: Sequence[Row]) -> Counter[Verdict]:
+    """Count the published numbers that nothing was tuned to, by verdict."""
+    return Counter(row.verdict for row in found if not row.tuned)
+
+
+def _score(found: Sequence[Row]) -> str:
+    counts = score(found)
+    tuned = [row for row in found if row.tuned]
+    held = sum(row.verdict is Verdict.REPRODUCED for row in tuned)
+    return (
+        f"**Of {counts.total()} published numbers that nothing was tuned to, {counts[Verdict.REPRODUCED]} are reproduced.** {counts[Verdict.OVERSTATED]} are overstated, "
+        f"{counts[Verdict.UNDERSTATED]} understated, {counts[Verdict.NOT]} not reproduced. {len(tuned)} more are in sample ({held} reproduced) and do not count."
+    )
+
+
+def _less(measured: Sequence[Measured]) -> list[str]:
+    known = [one for one in measured if one.policy == policy(PRIOR)]
+    if not known:
+        return []
+    means = [one.changes["TPOT mean"] for one in known]
+    texts = [f"{mean:+.1f} ±{half:.1f}" for mean, half in means]
+    return [
+        (
+            f"**On real engines** the default changes the mean by {', '.join(texts)} %: 2 and 4 CPU engines of a small model "
+            f"with 64 experts ({min(one.traces for one in known)} traces)."
+        )
+    ]
+
+
+def _tails(results: Results) -> str:
+    main = results.cells("main")
+    tails = [results.change([cell], BAND, BEST, P99) for cell in main]
+    longer = sum(tail.low > 0 for tail in tails)
+    drift = results.cells("drift")
+    band, ours = (
+        max(results.change([cell], name, JSQ, P99).mean for cell in drift) for name in (BAND, PRIOR)
+    )
+    return (
+        f"**The paper's band can lengthen the tail.** Its P99 is longer than the best balancer's in {longer} of {len(tails)} cells, and up to {band:+.1f} % above JSQ "
+        f"after a drift with stale centroids. The default has {ours:+.1f} % at worst there."
+    )
+
+
+def _uneven(results: Results) -> list[str]:
+    cells = [cell for cell in results.cells("uneven") if BLIND in cell.policies]
+    if not cells:
+        return []
+    blind, rest = (
+        [results.change(cells, name, other, measure) for measure in (MEAN, P99)]
+        for name, other in ((BLIND, JSQ), (PRIOR, BLIND))
+    )
+    return [
+        (
+            f"**In pools of slow and fast engines, part of the gain is speed, not experts.** Knowing speeds alone changes the mean by {blind[0]} % and P99 by {blind[1]} % "
+            f"against JSQ. Knowing experts as well changes them by {rest[0]} % and {rest[1]} % more."
+        )
+    ]
+
+
+def _deep(results: Results) -> list[str]:
+    cells = results.cells("deep")
+    if not cells:
+        return []
+    ours, band = (results.change(cells, PRIOR, other, MEAN) for other in (JSQ, BAND))
+    return [
+        (
+            f"**With all {cells[0].layers} layers simulated instead of 8**, the default changes the mean by {ours} % against JSQ and by {band} % against "
+            "the band."
+        )
+    ]
+
+
+def _tuned(tuned: Mapping[str, Tuned]) -> str:
+    factors = listed(
+        [
+            f"{model(name)} {one['factor']:g} ({one['found']:+.1f} % for {one['published']:+.1f})"
+            for name, one in tuned.items()
+        ]
+    )
+    return (
+        f"* *Strength of preference*, one factor a model, by what Domain changes in P50 on the task workload, as published: {factors}.\n"
+        "* *Shape of the preferences*: once, by hand, to the paper's unions and its rho of counts x idf. Those rows are in sample.\n"
+        "* *Step-time models*: to published times of round robin, task workload.\n"
+        "* *The default's constants*: in cells of Qwen3-30B and Gemma-4-26B under seeds 0 to 5 ([what was tried](development/marginal-union.md)).\n"
+        "* Nothing else: no time of ELDR, no P99, no time of the language workload."
+    )
