@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from eldr_bench.machine import ROOT
+from eldr_bench.machine import ROOT, revision
 from eldr_lab.evidence import balance_results, balance_study, cells, figures, grid, real, routing, strengths
 from eldr_lab.evidence.document import FIRST, FOLDER, Beside, pages
 from eldr_lab.evidence.results import Results
@@ -86,13 +86,14 @@ def main(*, smoke: bool, seeds: int, more: int, jobs: int, out: Path, again: boo
         chosen, tuple(range(seeds)), size, tuple(range(fresh, fresh + more)),
         ceilings=min(CEILINGS, more), factors=strengths.factors(),
     )  # fmt: skip
+    code = revision()
     if jobs == 1:
         found = run(plan, progress=_told)
     else:
         # a fresh interpreter: threads of the mathematics do not survive a fork
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as executor:
             found = run(plan, executor, _told)
-    results = Results(plan, found)
+    results = Results(plan, found, code)
     if not smoke:
         RUNS.parent.mkdir(exist_ok=True)
         RUNS.write_bytes(pickle.dumps(results))

@@ -20,10 +20,11 @@ BEST = None
 
 @dataclass(frozen=True)
 class Results:
-    """Runs by cell, policy and seed."""
+    """Runs by cell, policy and seed, and the code that ran."""
 
     plan: Plan
     found: Sequence[Found]
+    revision: str = ""
 
     @cached_property
     def _runs(self) -> dict[tuple[Cell, str], dict[int, Measures]]:
