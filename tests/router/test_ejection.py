@@ -242,7 +242,8 @@ async def test_a_stream_of_an_engine_that_listens_no_more_ends_with_an_error_onc
         router["d0"].script.append(slow(asyncio.Event()))
         asking = asyncio.ensure_future(router.post(stream=True))
         await until(router.decoding, "a stream")
-        if answers:  # a connection that rests in the pool, on which probes could find the engine well for ever
+        if answers:
+            # a connection that rests in the pool, on which probes could find the engine well for ever
             (endpoint,) = router.app.services.registry.endpoints("decode")
             pool = router.app.services.pool
             assert (await fetch(pool, endpoint.address, PATH_HEALTH, patience=DEADLINE)).status == 200
