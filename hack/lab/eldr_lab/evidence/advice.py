@@ -75,7 +75,7 @@ def sentence(results: Results) -> str:
         "" if best.worst.mean <= WORST_TAIL else "No policy keeps the bound; this one misses it by least. "
     )
     return (
-        f"**Default: {FIELDS[best.policy]}.** Over {len(known)} simulated cells, stationary, drifting and uneven ones, it "
-        f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} % against JSQ. {unsafe}Its worst P99 is "
+        f"**Default: {FIELDS[best.policy]}**. Against JSQ, over {len(known)} cells, uneven and drifting ones included, it "
+        f"changes P50 by {best.median} %, the mean by {best.mean} % and P99 by {best.tail} %. {unsafe}Its worst P99 is "
         f"{best.worst} % ({describe(best.where)}). The worst of {policy(worst.policy)} is {worst.worst} % ({describe(worst.where)})."
     )

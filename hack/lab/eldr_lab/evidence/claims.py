@@ -241,5 +241,5 @@ def count(holds: Sequence[Holds]) -> str:
     if no:
         text += f", not in {no}"
     if len(holds) - yes - no:
-        text += f", not told apart in {len(holds) - yes - no}"
+        text += f", undecided in {len(holds) - yes - no}"
     return text

@@ -88,7 +88,7 @@ def pages(results: Results, beside: Beside) -> dict[str, str]:
         "times.md": [details.times(results), sections.first_tokens(results), details.experts(results), sections.throughput(results)],
         "pools.md": _pools(results),
         "signatures.md": [details.signatures(results), routing.forms(beside.routed), details.taus(results), sections.clusters(results)],
-        "ranks.md": [sections.ranks(results), balance.text(beside.balanced)],
+        "ranks.md": [*([] if beside.balanced is None else [balance.take(beside.balanced)]), sections.ranks(results), balance.text(beside.balanced)],
         "step-times.md": _models(results),
         "real-engines.md": [beside.engines],
     }  # fmt: skip

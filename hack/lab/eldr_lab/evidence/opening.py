@@ -203,7 +203,8 @@ def _tuned(tuned: Mapping[str, Tuned]) -> str:
         ]
     )
     return (
-        f"* *Strength of preference*, one factor a model, by what Domain changes in P50 on the task workload, as published: {factors}.\n"
+        f"* *Strength of preference*, one factor a model, by published times of Domain (P50, task).\n"
+        f"  Factor, and what Domain then changes, simulated for published: {factors}.\n"
         "* *Shape of the preferences*: once, by hand, to the paper's unions and its rho of counts x idf. Those rows are in sample.\n"
         "* *Step-time models*: to published times of round robin, task workload.\n"
         "* *The default's constants*: in cells of Qwen3-30B and Gemma-4-26B under seeds 0 to 5 ([what was tried](development/marginal-union.md)).\n"

@@ -115,7 +115,7 @@ def test_a_study_that_was_not_run_is_told(tmp_path):
 
 
 def test_the_page_holds_what_the_figures_give():
-    page = (DOCS / "evidence.md").read_text()
+    page = (DOCS / "evidence" / "ranks.md").read_text()
     figures = balance_results.read()
     assert balance.text(figures).strip() in page
     assert balance.take(figures) in page
