@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,7 +15,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from eldr_bench.machine import ROOT, cpu_model, revision, vllm_environment
 from eldr_bench.proof import require
 from eldr_lab.steps import policies_figures, policies_page
+from eldr_lab.steps.batches import measure
 from eldr_lab.steps.engines import first_engine
+from eldr_lab.steps.law import fit, read
+from eldr_lab.steps.law_bench import BATCHES, TOKENS
 from eldr_lab.steps.machine import WIDTH
 from eldr_lab.steps.measured_with import key
 from eldr_lab.steps.pace import Pace
@@ -69,6 +73,8 @@ def command(
         todo = [(trace, one) for trace, one in plan if (trace, one) not in done]
         if todo:
             _measure(store, todo, progress, dtype=dtype, prompts=prompts, seed=seed)
+        if not any("batches" in row for row in store.rows):
+            _measure_batches(store, progress, dtype, seed)
     _publish(store, plan, dtype, prompts)
 
 
@@ -104,8 +110,18 @@ def _measure(
             progress.console.print(f"{name}: stored after {time.monotonic() - began:.0f} s", markup=False)
 
 
+def _measure_batches(store: Store, progress: Progress, dtype: str, seed: int) -> None:
+    """Fit the step-time model to batches as ``bench-steps`` has them, at the pace of the traces."""
+    usual = float(_first(store, "start")["start"]["usual"])
+    task = progress.add_task("batches of bench-steps")
+    with first_engine(dtype, "policies.log") as engine:
+        rows = measure(engine, list(BATCHES), TOKENS, seed, partial(_tell_of, progress, task))
+        paced = [row._replace(seconds=row.seconds * usual / row.reference, reference=usual) for row in rows]
+    store.add({"batches": asdict(fit(read(paced), seed))})
+
+
 def _publish(store: Store, plan: list[tuple[int, Setting]], dtype: str, prompts: int) -> None:
-    start = next(row for row in store.rows if "start" in row)
+    start = _first(store, "start")
     rows = [row for row in store.rows if "found" in row and _which(row) in plan]
     about = {
         "machine": cpu_model(),
@@ -114,6 +130,7 @@ def _publish(store: Store, plan: list[tuple[int, Setting]], dtype: str, prompts:
         "kinds": start["kinds"],
         "prompts": prompts,
         "reference": start["start"]["usual"],
+        "batches": _first(store, "batches")["batches"],
     }
     results = policies_figures.as_json(about, rows)
     policies_figures.FIGURES.write_text(json.dumps(results, indent=1) + "\n")
@@ -122,9 +139,17 @@ def _publish(store: Store, plan: list[tuple[int, Setting]], dtype: str, prompts:
     click.echo(f"wrote {policies_page.PAGE.relative_to(ROOT)}")
 
 
+def _first(store: Store, kind: str) -> Json:
+    return next(row for row in store.rows if kind in row)
+
+
 def _which(row: Json) -> tuple[int, Setting]:
     return int(row["trace"]), Setting(**row["setting"])
 
 
 def _tell(progress: Progress, task: TaskID, part: float) -> None:
     progress.update(task, completed=part)
+
+
+def _tell_of(progress: Progress, task: TaskID, done: int, of: int) -> None:
+    progress.update(task, completed=done, total=of)

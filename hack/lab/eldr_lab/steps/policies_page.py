@@ -70,14 +70,14 @@ def page(results: Json) -> str:
             "",
             f"## {title(pool)}",
             "",
-            f"{len(pool['traces'])} traces.",
+            f"Traces: {len(pool['traces'])}.",
             "",
             *_table(table_rows(pool)),
         ]
         lines += ["", *_proofs(pool)]
         if pool["predicted"]:
             lines += ["", *_predictions(pool)]
-    lines += ["", "## The step-time model", "", *_laws(results["pools"])]
+    lines += ["", "## The step-time model", "", *_laws(results["pools"], results["batches"])]
     return "\n".join([*lines, ""])
 
 
@@ -133,19 +133,18 @@ def _predictions(pool: Json) -> list[str]:
     ]  # fmt: skip
 
 
-def _laws(pools: Sequence[Json]) -> list[str]:
-    whole = [["pool", "fixed, ms", "per active expert, ms", "per request, ms", "R²", "of batch alone"]]
+def _laws(pools: Sequence[Json], batches: Json) -> list[str]:
+    batch_expert = batches["constants"][1]
+    half_widths = [(high - low) / 2 for low, high in batches["intervals"]]
+    whole = [["", "fixed, ms", "per active expert, ms", "", "per request, ms", "R²", "of batch alone"]]
+    whole.append(
+        _law("batches of bench-steps", list(zip(batches["constants"], half_widths, strict=True)), "", batches)
+    )
     own = [["pool", "policy", "fit, ms", "learned, ms", "difference, ms", ""]]
     for pool in pools:
         law = pool["law"]
-        whole.append(
-            [
-                title(pool),
-                *(_ms(*constant) for constant in law["constants"]),
-                f"{law['r2']:.3f}",
-                f"{law['r2_batch']:.3f}",
-            ]
-        )
+        off = 100 * (law["constants"][1][0] / batch_expert - 1)
+        whole.append(_law(title(pool), law["constants"], f"{off:+.1f} %", law))
         for name, learned in pool["learned"].items():
             above, half = learned["above_fit"]
             agree = "one trace" if half is None else "agree" if abs(above) <= half else "**apart**"
@@ -160,15 +159,24 @@ def _laws(pools: Sequence[Json]) -> list[str]:
                 ]
             )
     return [
-        "T = fixed + per expert x A + per request x B, fitted trace by trace to all steps but those beyond six median deviations. Mean over traces ± half of the 95 % interval:",
+        "T = fixed + per expert x A + per request x B, fitted trace by trace to all steps but those beyond six median deviations.",
+        "Mean over traces ± half of the 95 % interval; of the batches that [steps](steps.md) describes, by bootstrap over batches.",
         "",
         *_table(whole),
+        "",
+        "All rows are told at one pace and come from one machine. The pools' cost of an expert lies so many percent from that of the batches.",
+        "On pages of different sessions it differs by more, as the speed of the machine does.",
         "",
         "What an expert costs by a fit of every step under one policy, and as the router's code learned it from means over some seconds of the same steps.",
         "Where batch and experts vary together, neither separates them well:",
         "",
         *_table(own),
     ]  # fmt: skip
+
+
+def _law(name: str, constants: Sequence[Sequence[float]], off: str, law: Json) -> list[str]:
+    fixed, expert, request = (_ms(*constant) for constant in constants)
+    return [name, fixed, expert, off, request, f"{law['r2']:.3f}", f"{law['r2_batch']:.3f}"]
 
 
 def draw(results: Json) -> None:

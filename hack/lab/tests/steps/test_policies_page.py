@@ -49,6 +49,12 @@ def results(traces, **options):
         "kinds": ["french"],
         "prompts": 180,
         "reference": 0.023,
+        "batches": {
+            "constants": [8e-3, 8e-4, 3e-4],
+            "intervals": [[7e-3, 9e-3], [7.5e-4, 8.5e-4], [2e-4, 4e-4]],
+            "r2": 0.97,
+            "r2_batch": 0.6,
+        },
     }
     rows = [row(trace, holds=holds, **options) for trace in range(traces) for holds in (False, True)]
     return json.loads(json.dumps(policies_figures.as_json(about, rows), allow_nan=False))
@@ -92,6 +98,11 @@ def test_the_page_says_what_was_found():
     assert "| MarginalUnion + prior | union and prior | 900 | 120 | 660 | 42000 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| 4 engines, 17.5 requests/s |")]
     assert [line.split("|")[-2].strip() for line in rows[-2:]] == ["agree", "**apart**"]
+    assert (
+        "| batches of bench-steps | 8.000 ±1.000 | 0.800 ±0.050 |  | 0.300 ±0.100 | 0.970 | 0.600 |" in text
+    )
+    (pool,) = [line for line in text.splitlines() if line.startswith("| 4 engines, 17.5 requests/s | 9.000")]
+    assert float(pool.split("|")[4].split()[0]) == pytest.approx(12.5, abs=2), "against the batches"
     assert text.count("`eldr simulate`'s code") == 1, (
         "there is no prediction where the number in flight is held"
     )

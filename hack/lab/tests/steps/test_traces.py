@@ -14,6 +14,7 @@ from eldr.core.policy import Choice
 from eldr_bench.proof import Unproven
 from eldr_lab.evidence import real
 from eldr_lab.steps import measured_with, policies_bench, policies_figures, policies_page, pools
+from eldr_lab.steps.law import Row
 from eldr_lab.steps.pace import Pace
 from eldr_lab.steps.pools import Setting, Trace
 from eldr_lab.steps.start import begin
@@ -24,7 +25,7 @@ SMALL = ("--requests", "60", "--engines", "2", "--batch", "3")
 
 
 @pytest.fixture
-def bench(requests, engines, tmp_path, monkeypatch):
+def bench(requests, engines, law, reference, tmp_path, monkeypatch):
     """The command with known engines, its files in a folder of the test, and the traces that it ran."""
     ran = []
     here = SimpleNamespace(ran=ran, results=tmp_path / "out" / "policies.jsonl", steps_left=10**9, key={"code": "a", "machine": "b"})  # fmt: skip
@@ -45,6 +46,15 @@ def bench(requests, engines, tmp_path, monkeypatch):
         return CliRunner().invoke(policies_bench.command, [*SMALL, *options])
 
     monkeypatch.setattr(policies_bench, "first_engine", first_engine)
+
+    def batches(engine, sizes, tokens, seed, progress):
+        rng = np.random.default_rng(0)
+        for plan in range(40):
+            batch, active = int(rng.choice(sizes)), float(rng.uniform(4, 50))
+            # a machine that was twice as slow as the traces' pace
+            yield Row(plan, "one kind", batch, 2 * law.seconds(batch, active), active, 2 * reference)
+
+    monkeypatch.setattr(policies_bench, "measure", batches)
     monkeypatch.setattr(policies_bench, "vllm_environment", lambda: tmp_path)
     monkeypatch.setattr(policies_bench, "make_traffic", traffic)
     monkeypatch.setattr(policies_bench, "Trace", Noted)
@@ -65,6 +75,7 @@ def test_a_killed_measurement_loses_the_trace_under_way_alone(bench):
     stored = bench.results.read_text()
     before = list(bench.ran)
     assert 1 + 1 < stored.count("\n") == len(before), "the start, and all but the trace that was under way"
+    assert '"batches"' not in stored
     assert before == [(trace, holds) for trace in range(3) for holds in (False, True)][: len(before)]
     assert not bench.page.exists()
     bench.steps_left = 10**9
@@ -88,12 +99,13 @@ def test_what_is_done_is_not_done_again_and_more_traces_are_added(bench):
 
 def test_a_line_that_was_cut_off_is_measured_again(bench):
     assert bench.call("--traces", "1").exit_code == 0
-    whole = bench.results.read_bytes()
-    bench.results.write_bytes(whole[:-50])
+    lines = bench.results.read_bytes().splitlines(keepends=True)
+    cut = b"".join(lines[:3])[:-50]
+    bench.results.write_bytes(cut)
     done = bench.call("--traces", "1")
     assert "1 stored result left out: not whole" in done.output
     assert bench.ran == [(0, False), (0, True), (0, True)]
-    assert bench.results.read_bytes().startswith(whole[:-50] + b"\n")
+    assert bench.results.read_bytes().startswith(cut + b"\n")
 
 
 @pytest.mark.parametrize("part", ["code", "machine"])
@@ -102,7 +114,7 @@ def test_results_of_another_kind_are_not_mixed_in(bench, part):
     first = bench.results.read_text()
     before, bench.key = bench.key[part], bench.key | {part: "other"}
     done = bench.call("--traces", "1")
-    assert f"3 stored results left out: another {part}: {before}" in done.output
+    assert f"4 stored results left out: another {part}: {before}" in done.output
     assert len(bench.ran) == 4
     assert bench.results.read_text().startswith(first), "they are left out, not lost"
 
@@ -110,7 +122,7 @@ def test_results_of_another_kind_are_not_mixed_in(bench, part):
 def test_another_setting_is_another_measurement(bench):
     assert bench.call("--traces", "1").exit_code == 0
     done = bench.call("--traces", "1", "--batch", "4")
-    assert "3 stored results left out: another setting: float32, batch 3" in done.output
+    assert "4 stored results left out: another setting: float32, batch 3" in done.output
     assert len(bench.ran) == 4
 
 
@@ -127,6 +139,14 @@ def test_an_engine_of_another_kind_ends_the_measurement(bench, monkeypatch, engi
     done = bench.call("--traces", "1")
     assert done.exit_code == 1
     assert not bench.results.exists()
+
+
+def test_batches_are_told_at_the_pace_of_the_traces(bench, law):
+    assert bench.call("--traces", "1").exit_code == 0
+    told = json.loads(bench.figures.read_text())["batches"]["constants"]
+    assert told == pytest.approx((law.fixed, law.per_expert, law.per_request), rel=1e-6)
+    assert bench.call("--traces", "2").exit_code == 0
+    assert bench.results.read_text().count('{"batches"') == 1
 
 
 def test_six_traces_give_verdicts_and_evidence_reads_them(bench):
