@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import platform
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from eldr_bench.machine import ROOT, cpu_model
-from eldr_lab.steps.machine import LAB, TINY
+from eldr_lab.steps.machine import TINY
 
-_CODE = (
-    *(ROOT / "eldr" / part for part in ("core", "fit", "simulate")),
-    *(LAB / "eldr_lab" / part for part in ("pool", "steps")),
-    TINY / "eldr_tiny_moe",
-)
-_READERS = ("__main__.py", "law_bench.py", "policies_bench.py", "policies_figures.py", "policies_page.py", "store.py")  # fmt: skip
-"""Of this package: they tell what was measured, and change nothing of it."""
+_RUN = tuple(f"eldr_lab.steps.{name}" for name in ("batches", "pace", "pools", "server", "start", "traffic", "widen"))  # fmt: skip
+_OURS = ("eldr", "eldr_bench", "eldr_demo", "eldr_lab", "eldr_tiny_moe")
 
 
 def key(environment: Path, setting: str) -> dict[str, str]:
@@ -36,13 +34,62 @@ def key(environment: Path, setting: str) -> dict[str, str]:
     }
 
 
-def code(folders: tuple[Path, ...] = _CODE) -> str:
-    """Return a digest of the code and the model that a measurement runs."""
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    steps = Path(__file__).parent
-    read = [path for path in files if not (path.parent == steps and path.name in _READERS)]
-    parts = [*sorted(read), TINY / "model" / "model.safetensors"]
-    return _short(b"\0".join(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() for path in parts))  # fmt: skip
+def code() -> str:
+    """Return a digest of the code that a measurement runs, and of its model; comments and docstrings may change."""
+    told = [f"{name} {ast.dump(tree)}".encode() for name, tree in sorted(modules(_RUN).items())]
+    return _short(b"\0".join([*told, (TINY / "model" / "model.safetensors").read_bytes()]))
+
+
+def modules(names: Sequence[str]) -> dict[str, ast.Module]:
+    """Return this project's modules that those named import, whoever imports them, and they themselves."""
+    found: dict[str, ast.Module] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name in found or (path := _source(name)) is None:
+            continue
+        found[name] = tree = without_texts(path.read_text())
+        todo += _imported(tree)
+    return found
+
+
+def without_texts(source: str) -> ast.Module:
+    """Return code without its comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            body[:] = [part for part in body if not _is_text(part)]
+    return tree
+
+
+def _is_text(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _source(name: str) -> Path | None:
+    """Return the file of a module of this project; None where the name is another thing."""
+    if name.split(".", maxsplit=1)[0] not in _OURS:
+        return None
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # a class or a function of a module
+        return None
+    path = Path(spec.origin) if spec and spec.origin else None
+    return path if path and path.is_relative_to(ROOT) else None
 
 
 def _short(what: bytes) -> str:

@@ -1,5 +1,6 @@
 """Traces through pools of known engines: what is stored, what another call goes on with, what is proven."""
 
+import ast
 import json
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -256,10 +257,23 @@ def test_steps_that_tell_of_one_layer_alone_are_unproven(requests, engines, monk
         one.run(engine, ["JSQ"], pace, lambda part: None)
 
 
-def test_one_digest_holds_all_code_that_measures_and_none_that_tells(tmp_path):
-    here = measured_with.code()
-    assert here == measured_with.code()
-    assert here != measured_with.code(measured_with._CODE[:-1])
+def test_one_digest_holds_the_code_that_measures_and_none_that_tells(tmp_path):
+    held = measured_with.modules(measured_with._RUN)
+    assert {f"eldr_lab.steps.{name}" for name in ("engine", "witness", "world", "widen")} <= set(held)
+    assert {"eldr.core.marginal", "eldr.core.step_law", "eldr.simulate.run", "eldr_tiny_moe.corpus"} <= set(
+        held
+    )
+    assert not [name for name in held if "policies_" in name or name.endswith("store")]
     key = measured_with.key(tmp_path / "abc", "float32")
     assert set(key) == {"code", "vLLM", "machine", "setting"}
     assert key["vLLM"] == "abc"
+
+
+def test_texts_of_code_may_change_and_nothing_else():
+    def told(source):
+        return ast.dump(measured_with.without_texts(source))
+
+    first = told('"""One."""\nA = 1\n"""Of A."""\ndef f():\n    """Two."""\n    return A\n')
+    assert first == told("A = 1  # one\n\ndef f():\n    return A")
+    assert first != told("A = 2\ndef f():\n    return A")
+    assert first != told("A = 1\ndef f():\n    return 'A'")
