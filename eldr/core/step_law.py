@@ -40,7 +40,6 @@ class Window(NamedTuple):
         Distinct experts, mean over the layers.
     batch : float
         Requests.
-    steps : int
     """
 
     seconds: float

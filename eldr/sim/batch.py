@@ -16,7 +16,6 @@ class Sequence:
 
     Attributes
     ----------
-    request_id : str
     record : int
         Trace record that it replays.
     kv : str

@@ -79,7 +79,6 @@ class Engine:
 
     Parameters
     ----------
-    settings : EngineSettings
     traces : Traces
         Activations to replay.
     """

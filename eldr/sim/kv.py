@@ -13,7 +13,6 @@ class BlockPool:
 
     Parameters
     ----------
-    n_blocks : int
     block_size : int
         Tokens per block.
     """
@@ -59,7 +58,6 @@ class PrefillResults:
 
     Parameters
     ----------
-    pool : BlockPool
     lease : float
         Seconds that a result is kept.
     """

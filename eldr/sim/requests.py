@@ -49,9 +49,6 @@ class Parsed(msgspec.Struct, kw_only=True, frozen=True):
     ----------
     prompts : tuple of str
         One text per sequence, ``n`` of each.
-    max_tokens : int
-    chat, stream, include_usage : bool
-    kv_transfer_params : dict or None
     """
 
     prompts: tuple[str, ...]
@@ -131,8 +128,6 @@ class Answer:
     ----------
     request_id : str
         With vLLM's prefix.
-    model : str
-    chat : bool
     created : int
         Unix time, seconds.
     """

@@ -23,8 +23,6 @@ class Generation:
 
     Parameters
     ----------
-    engine : Engine
-    request : Parsed
     upstream_id : str
         The router's request id.
     """

@@ -27,7 +27,6 @@ class Transfer:
 
     Parameters
     ----------
-    metrics : EngineMetrics
     heeds_deadlines : bool
         False: ``eldr_pull_before`` means nothing to it, as to an engine without the plug-in.
     """

@@ -53,7 +53,6 @@ class ExpectedUnion:
     ----------
     logs : ndarray of float32, shape (n_records, n_layers * n_experts)
         See :class:`eldr.simulate.population.Population`.
-    n_layers : int
     """
 
     steady = True

@@ -38,7 +38,6 @@ class Found:
 
     Attributes
     ----------
-    namespace : str
     resource : dict
         The EldrDeployment.
     states : tuple of dict

@@ -69,7 +69,6 @@ class Engine:
     ----------
     law : StepTime
         Of its fullest rank's experts.
-    limits : Limits
     experts : ActiveExperts
         An empty batch.
     """

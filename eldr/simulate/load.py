@@ -40,7 +40,6 @@ def at_batch(laws: Sequence[StepTime], used: Used, tokens: float, batch: float) 
     used : callable
     tokens : float
         Mean steps of a request.
-    batch : float
     """
     active = used(batch)
     steps = [law.seconds(batch, active) for law in laws]

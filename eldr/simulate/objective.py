@@ -95,7 +95,6 @@ def served(
         Ascending.
     times : sequence of sequence of float
         Of each seed, one per rate, in the objective's unit.
-    objective : float
     keeps_up : sequence of sequence of bool, optional
         As in :func:`capacity`, of each seed.
     """
@@ -144,8 +143,6 @@ def as_json(study: Study, outcomes: Sequence[Outcome], objective: Objective) -> 
     ----------
     study : Study
         Of several rates.
-    outcomes : sequence of Outcome
-    objective : Objective
 
     Notes
     -----

@@ -55,7 +55,6 @@ class Run:
 
     Attributes
     ----------
-    measures : Measures
     worker : ndarray of int, shape (n,)
         Engine of each request of the workload.
     joined, first, end : ndarray of float, shape (n,)
@@ -87,11 +86,6 @@ def simulate(
 
     Parameters
     ----------
-    pool : Pool
-    population : Population
-    workload : Workload
-    window : Window
-    policy : Policy
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         For policies that look at centroids.
     unions : bool

@@ -26,21 +26,16 @@ class Setting:
 
     Attributes
     ----------
-    engines : int
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
-    law : StepTime
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
-    limits : Limits
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
         Arrivals that are measured come in this time, after the warm-up.
     output_tokens : int or None
         None: as long as each request's answer was.
-    sampled : bool
-    arrivals : ArrivalTimes
     """
 
     engines: int

@@ -33,12 +33,10 @@ class Reading:
 
     Attributes
     ----------
-    model : str or None
     limit : int
         Records kept.
     last : float
         How far back from the newest record, seconds.
-    law : str or None
     speeds : tuple of float or None
         Times as long as the law; None: not told.
     arrivals : {"poisson", "logged"}
@@ -58,13 +56,10 @@ class Asked:
 
     Attributes
     ----------
-    source : Source
-    law : StepTime
     words : str
         What the requests are.
     output_tokens : int or None
         None: each request has its own length.
-    sampled : bool
     distinct : int
         Requests that there are to draw from.
     notes : tuple of str
@@ -146,7 +141,6 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     ----------
     paths : list of Path
         Directories or segments.
-    reading : Reading
     share : float
         Of the requests that were logged, above 0.
 

@@ -30,8 +30,6 @@ class Prepared:
 
     Attributes
     ----------
-    seed : int
-    population : Population
     similarity : dict
         The requests' cosines to centroids, by number of engines and kind of centroids.
     """
@@ -109,9 +107,6 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
 
     Parameters
     ----------
-    prepared : Prepared
-    setting : Setting
-    contender : Contender
     load : Load
         What :func:`meet` returns for this seed and setting.
     """
@@ -157,10 +152,8 @@ def run_study(
 
     Parameters
     ----------
-    study : Study
     executor : Executor, optional
         Runs beside each other; the outcomes are the same.
-    progress : callable
 
     Returns
     -------

@@ -73,10 +73,8 @@ def make_workload(
 
     Parameters
     ----------
-    population : Population
     rate : float
         Requests per second.
-    window : Window
     seed : int
         The same for every policy that is compared.
     output_tokens : int, optional

@@ -49,7 +49,6 @@ def tell(
         The EldrDeployment; whatever is missing or foreign in it counts as not known.
     fits : iterable of dict or None
         EldrFits of the namespace; those of other deployments are left out. None: they could not be read.
-    now : datetime
     notes : iterable of str
         What could not be read.
     """

@@ -33,11 +33,8 @@ class Controller:
 
     Parameters
     ----------
-    api : Api
     cache : Cache
         Filled here.
-    reconciler : Reconciler
-    metrics : Metrics
     namespaces : collection of str
         Empty for all.
     resync_seconds : float

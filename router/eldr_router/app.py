@@ -45,12 +45,7 @@ _OWN_FILES = 64
 
 
 class App:
-    """One router.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """One router."""
 
     def __init__(self, settings: Settings) -> None:
         loop = asyncio.get_running_loop()

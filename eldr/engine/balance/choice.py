@@ -44,7 +44,6 @@ class Group:
 
     Attributes
     ----------
-    ranks : int
     experts_per_rank : int
         Physical ones.
     add : callable
@@ -87,10 +86,6 @@ class LayerBalance:
 
     Parameters
     ----------
-    name : str
-    maps : Maps
-    group : Group
-    rules : Rules
     figures : Tensor of int32, shape (N_FIGURES,)
         Where the figures of the latest step go; zeros for a step that vLLM's choice was kept for.
     trouble : Tensor of bool, shape ()
@@ -210,8 +205,6 @@ class Balance:
     ----------
     layers : sequence of (str, Maps)
         By layer number.
-    group : Group
-    rules : Rules
 
     Attributes
     ----------

@@ -26,7 +26,6 @@ def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
     ----------
     tokens : array_like of float, shape (E,)
         Tokens that each expert got over all steps: all that EPLB's policies are given.
-    steps : int
 
     Returns
     -------
@@ -55,7 +54,6 @@ def pack(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
         Tokens, as EPLB has it, or :func:`activation_weights`.
     n_physical : int
         P: at least E, a multiple of the ranks.
-    ranks : int
 
     Returns
     -------

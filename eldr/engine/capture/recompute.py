@@ -48,7 +48,6 @@ def chosen(logits: torch.Tensor, top_k: int, *, highest_first: bool = False) -> 
     Parameters
     ----------
     logits : Tensor, shape (T, E)
-    top_k : int
     highest_first : bool
         Which of equal ones: those with the highest number, else those with the lowest.
 

@@ -23,7 +23,6 @@ def page(
 
     Parameters
     ----------
-    ring : RingReader or MergedRings
     after : int
         Cursor.
     limit : int

@@ -49,7 +49,6 @@ class DecodeScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     records : int
         Finished requests that wait for a reader.
 

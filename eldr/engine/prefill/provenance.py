@@ -33,7 +33,6 @@ class CountedBlocks:
 
         Parameters
         ----------
-        request : str
         blocks : callable
             All its blocks, in order.
         """

@@ -27,7 +27,6 @@ class PrefillScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     """
 
     def __init__(self, config: Any, group: CacheGroup) -> None:

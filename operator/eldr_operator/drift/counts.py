@@ -67,10 +67,8 @@ class Traffic:
     ----------
     router : str
         New with every start.
-    epoch : int
     digest : str
         Of the set.
-    counts : Counts
     """
 
     router: str
@@ -107,7 +105,6 @@ class Baseline:
 
     Parameters
     ----------
-    counts : Counts
     saving, low, high : float or None
         Predicted share of active experts saved, and its interval of 90 %.
     batch : float, optional

@@ -70,9 +70,6 @@ class Verdict:
     ----------
     status : {"True", "False", "Unknown"}
         Of the condition DriftDetected.
-    reason, message : str
-    fit : FitOrder or None
-    roll_back : RollBack or None
     protective : bool
         JSQ is to be in effect.
     harm : tuple of str or None
@@ -100,7 +97,6 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
         As persisted last.
     spec : DriftSpec
         Validated.
-    seen : Observation
     now : datetime
         Aware.
 

@@ -18,8 +18,6 @@ class DriftFit:
     ----------
     number : int
         ``N`` of ``NAME-drift-N``.
-    created : datetime
-    finished : datetime or None
     """
 
     number: int
@@ -33,10 +31,8 @@ class SetReport:
 
     Parameters
     ----------
-    fit : str
     harms : bool
         Whether the set does worse than JSQ on recent records, beyond doubt.
-    finished : datetime
     """
 
     fit: str

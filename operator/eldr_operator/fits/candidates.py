@@ -19,7 +19,6 @@ def candidates(
 
     Parameters
     ----------
-    cr : EldrDeployment
     fits : sequence of EldrFit
         All of the deployment.
     table : Table

@@ -30,12 +30,8 @@ class Runs:
 
     Parameters
     ----------
-    api : Api
-    applier : Applier
     recorder : Recorder
         Writes status and Events.
-    metrics : Metrics
-    image : str
     """
 
     def __init__(self, api: Api, applier: Applier, recorder: Recorder, metrics: Metrics, image: str) -> None:

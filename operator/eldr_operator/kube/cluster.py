@@ -76,8 +76,6 @@ class Cluster:
 
     Parameters
     ----------
-    api : Api
-    cache : Cache
     monotonic : callable
         Returns seconds.
     """

@@ -54,14 +54,12 @@ def decide(
 
     Parameters
     ----------
-    cr : EldrDeployment
     fits : sequence of EldrFit
         All of the deployment.
     table : Table
         As the routing ConfigMap has it.
     routers : sequence of RouterView
         Ready routers that are not ending.
-    now : datetime
     barred : collection of str
         Digests of sets that were rolled back.
     unreached_since : datetime or None

@@ -49,7 +49,6 @@ class Outcome:
 
     Parameters
     ----------
-    routers : sequence of RouterView
     memory : Memory
         As it was written.
     decision : Decision
@@ -58,7 +57,6 @@ class Outcome:
         Of drift.
     verdict : Verdict
         On it.
-    signatures : Condition
     wake_at : datetime or None
         When the next fit is due.
     is_unfinished : bool

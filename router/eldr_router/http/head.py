@@ -39,7 +39,6 @@ class ResponseHead(NamedTuple):
 
     Attributes
     ----------
-    status : int
     headers : list of (bytes, bytes)
         Names in lower case.
     body : Tracker

@@ -17,7 +17,6 @@ class Pool:
 
     Parameters
     ----------
-    loop : asyncio.AbstractEventLoop
     connect_timeout : float
         Seconds.
     """

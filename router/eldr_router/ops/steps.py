@@ -25,8 +25,6 @@ class Steps:
 
     Parameters
     ----------
-    registry : Registry
-    pool : Pool
     locality : Locality
         Takes what they tell.
     """

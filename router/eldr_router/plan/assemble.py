@@ -36,7 +36,6 @@ class AssemblyError(Exception):
     ----------
     cause : {"error_event", "aborted", "empty", "protocol"}
         A bounded metric label.
-    message : str
     answer : (int, bytes), optional
         Status and body for the client, if the engine blames it.
     """

@@ -63,7 +63,6 @@ class Parsed:
 
     Attributes
     ----------
-    path : str
     fields : dict of str to msgspec.Raw
         Every field as the client sent it.
     known : dict of str to object
@@ -246,10 +245,8 @@ def decode_body(
 
     Parameters
     ----------
-    body : Parsed
     kv : dict or None
         What the prefill engine handed over.
-    form : Form
     pull_before : float, optional
         Unix time, seconds, until which the blocks may be pulled.
     """

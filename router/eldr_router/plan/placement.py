@@ -95,9 +95,6 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
 
     Parameters
     ----------
-    table : Table
-    signature : Signature
-    field : Field
     turn : int
         Rotates ties.
     rng : numpy.random.Generator

@@ -69,7 +69,6 @@ class Table:
         The settings in effect.
     epoch : int
         Epoch of the centroids in effect; older than the intent's while its set is refused or still loading.
-    policy : Policy
     active : SetRef or None
         The set in effect.
     centroids : CentroidSet or None

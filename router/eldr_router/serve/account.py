@@ -17,11 +17,6 @@ from eldr_router.state.placer import Placement
 class Account:
     """The books of one request.
 
-    Parameters
-    ----------
-    services : Services
-    request : Request
-
     Attributes
     ----------
     outcome : str

@@ -116,14 +116,7 @@ def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
 
 
 class FileSource:
-    """Watches the worker file and the centroid file by their stat.
-
-    Parameters
-    ----------
-    workers : Path
-    centroid_file : Path or None
-    control : Control
-    """
+    """Watches the worker file and the centroid file by their stat."""
 
     def __init__(self, workers: Path, centroid_file: Path | None, control: Control) -> None:
         self._workers = workers

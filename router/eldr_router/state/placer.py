@@ -23,7 +23,6 @@ class Placement(NamedTuple):
 
     Attributes
     ----------
-    endpoint : Endpoint
     lease : Lease
         Already acquired.
     policy, reason : str
@@ -76,7 +75,6 @@ class Placer:
 
     Parameters
     ----------
-    registry : Registry
     rng : numpy.random.Generator
         For the policies that draw.
 
