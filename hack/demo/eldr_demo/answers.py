@@ -19,7 +19,6 @@ class Answer:
 
     Attributes
     ----------
-    text : str
     tokens : int or None
         Completion tokens as the engine counts them; None if it does not say.
     """
@@ -34,7 +33,6 @@ class Prompt:
 
     Attributes
     ----------
-    text : str
     verify : callable
         Takes the answer and the tokens asked for, and returns why it is wrong, or None.
     fields : dict

@@ -29,12 +29,7 @@ def deployment(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 class View:
-    """The cluster as the demo sees it, through kubectl and helm only.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    """
+    """The cluster as the demo sees it, through kubectl and helm only."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -33,13 +33,10 @@ class AgentSettings:
 
     Attributes
     ----------
-    kubeconfig : Path
     state : Path
         Folder of its own; what an agent before left there is removed.
     certificate, key : Path
         For the log server.
-    n_nodes : int
-    images : ImageMap
     backoff : float
         Second restart delay of a failing container, seconds.
     isolate : bool
@@ -57,12 +54,7 @@ class AgentSettings:
 
 
 class Agent:
-    """A node agent.
-
-    Parameters
-    ----------
-    settings : AgentSettings
-    """
+    """A node agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings

@@ -99,17 +99,14 @@ class Launch:
 
     Attributes
     ----------
-    command : list of str
     env : mapping of str to str
         Complete environment.
-    workdir : str
     mounts : list of (Path, str, bool)
         Source, target, read-only.
     log : Path
         Where output goes.
     folder : Path
         The container's own, outside of it: root file system, termination message.
-    hostname : str
     message_path : str
         Where the container may leave its last words.
     keep : tuple of str
@@ -146,8 +143,6 @@ class Process:
         What the agent started.
     first : int
         The container's first process, as the host numbers it.
-    launch : Launch
-    isolation : Isolation
     """
 
     def __init__(

@@ -43,12 +43,8 @@ class Node:
 
     Attributes
     ----------
-    api : Api
-    images : ImageMap
     client : httpx.AsyncClient
         For probes.
-    isolation : Isolation
-    recorder : Recorder
     backoff : float
         Second restart delay of a container, seconds.
     """
@@ -66,7 +62,6 @@ class Pod:
 
     Parameters
     ----------
-    node : Node
     manifest : dict
     address : str
         Its own loopback address.

@@ -33,8 +33,6 @@ class Prober:
     ----------
     state : ContainerState
         Whose ``started`` and ``ready`` it keeps.
-    address : str
-    client : httpx.AsyncClient
     execute : callable
         Runs a command inside the container.
     changed : callable

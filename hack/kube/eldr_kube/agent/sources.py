@@ -33,7 +33,6 @@ class Sources:
 
     Parameters
     ----------
-    api : Api
     pod : dict
     address : str
         The pod's IP address.

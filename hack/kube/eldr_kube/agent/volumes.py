@@ -22,7 +22,6 @@ class Volumes:
     ----------
     folder : Path
         Where they live.
-    sources : Sources
     volumes : list of dict
         ``spec.volumes`` of the pod.
     """
