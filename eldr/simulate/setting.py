@@ -9,7 +9,6 @@ import numpy as np
 
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
 from eldr.simulate.workload import Window, lengths
@@ -53,7 +52,7 @@ class Setting:
     @property
     def laws(self) -> tuple[StepTime, ...]:
         """One per engine."""
-        return tuple(scaled(self.law, speed) for speed in self.engine_speeds)
+        return tuple(self.law.scaled(speed) for speed in self.engine_speeds)
 
     @property
     def engine_speeds(self) -> list[float]:
