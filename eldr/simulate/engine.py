@@ -20,13 +20,9 @@ class Limits:
     ----------
     max_num_seqs : int
         Largest batch.
-    kv_tokens : int or None
-        Tokens of KV cache. A request takes its prompt and its whole answer when it joins, so that none is ever
-        preempted; None is no limit.
     """
 
     max_num_seqs: int = 256
-    kv_tokens: int | None = None
 
 
 class Member(NamedTuple):
@@ -40,14 +36,11 @@ class Member(NamedTuple):
         Which one of the population.
     tokens : int
         Steps it needs.
-    kv_tokens : int
-        Tokens of KV cache it takes.
     """
 
     number: int
     record: int
     tokens: int
-    kv_tokens: int
 
 
 class Ran(NamedTuple):
@@ -79,7 +72,6 @@ class Engine:
         self._experts = experts
         self._waiting: deque[Member] = deque()
         self._ends: list[tuple[int, int, int, Member]] = []  # last step, then in order of joining
-        self._kv = 0
         self._step = 0
         self._begin = 0.0
         self._seconds = 0.0
@@ -94,9 +86,7 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether nobody would have to wait for longer than the next step."""
-        return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs and (
-            not self._waiting or self._fits(self._waiting[0])
-        )
+        return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs
 
     def add(self, member: Member, now: float) -> float | None:
         """Take a request in.
@@ -109,7 +99,7 @@ class Engine:
         self._waiting.append(member)
         if not self._ends:
             return now if len(self._waiting) == 1 else None  # at once, unless another one made it due already
-        if not self._fits(self._waiting[0]):
+        if self._is_full:
             return None
         steps = max(1, math.ceil((now - self._begin) / self._seconds))
         if steps >= self._planned:
@@ -135,13 +125,11 @@ class Engine:
             while self._ends and self._ends[0][0] <= self._step:
                 last, _, _, member = heapq.heappop(self._ends)
                 self._experts.leave(member.record, last - member.tokens)
-                self._kv -= member.kv_tokens
                 ended.append(member)
         joined: list[Member] = []
-        while self._waiting and self._fits(self._waiting[0]):
+        while self._waiting and not self._is_full:
             member = self._waiting.popleft()
             self._experts.join(member.record, self._step)
-            self._kv += member.kv_tokens
             heapq.heappush(self._ends, (self._step + member.tokens, self._step, member.number, member))
             joined.append(member)
         if self._ends:
@@ -161,7 +149,6 @@ class Engine:
         """When the step that began last ends, seconds."""
         return self._begin + self._seconds
 
-    def _fits(self, member: Member) -> bool:
-        if len(self._ends) >= self._limits.max_num_seqs:
-            return False
-        return self._limits.kv_tokens is None or self._kv + member.kv_tokens <= self._limits.kv_tokens
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ends) >= self._limits.max_num_seqs
