@@ -60,7 +60,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         self._group = full_attention_group(kv_cache_config)
         self._setting = setting.read(os.environ)
         with refusal.told():
-            compatibility.check(
+            problems = compatibility.problems(
                 vllm_config,
                 self._group.block_size,
                 vllm.__version__,
@@ -68,6 +68,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 group_sizes=block_sizes(kv_cache_config),
                 balance=self._setting,
             )
+            compatibility.refuse(problems)
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         if role == KVConnectorRole.SCHEDULER:
