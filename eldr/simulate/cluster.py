@@ -56,22 +56,7 @@ class Found:
 
 
 class Cluster:
-    """The API server behind a context of the kubeconfig; inside a cluster without a kubeconfig, the pod's own.
-
-    Parameters
-    ----------
-    context : str, optional
-        None: the current one.
-    namespace : str, optional
-        None: the context's own.
-    kubeconfig : str, optional
-        None: what ``KUBECONFIG`` says, or ``~/.kube/config``.
-
-    Raises
-    ------
-    FitError
-        If there is no such context.
-    """
+    """The API server that :class:`eldr.kubeconfig.ApiServer` finds with the same parameters; FitError where it finds none."""
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None

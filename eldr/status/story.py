@@ -168,16 +168,16 @@ class Fit:
     """
 
     name: str
-    trigger: str | None
-    created: datetime | None
-    started: datetime | None
-    finished: datetime | None
-    looks_back_to: datetime | None
-    verdict: str | None
-    message: str | None
-    samples: int | None
-    reduction_percent: float | None
-    served: tuple[Served, ...]
+    trigger: str | None = None
+    created: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    looks_back_to: datetime | None = None
+    verdict: str | None = None
+    message: str | None = None
+    samples: int | None = None
+    reduction_percent: float | None = None
+    served: tuple[Served, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
