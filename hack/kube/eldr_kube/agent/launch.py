@@ -222,13 +222,7 @@ def _signal_group(pid: int) -> None:
 
 
 async def start(launch: Launch, isolation: Isolation) -> Process:
-    """Start a container.
-
-    Raises
-    ------
-    LaunchError
-        If its root file system cannot be built or its program cannot be executed.
-    """
+    """Start a container; LaunchError if its root file system cannot be built or its program cannot be executed."""
     launch.root.mkdir(parents=True, exist_ok=True)
     launch.message.write_bytes(b"")
     launch.message.chmod(0o666)
