@@ -162,13 +162,7 @@ def _in_range(record: Record) -> bool:
 
 
 def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
-    """Turn records into arrays.
-
-    Raises
-    ------
-    FitError
-        If there is none, or if they disagree in geometry and no majority can be told.
-    """
+    """Turn records into arrays; FitError if there is none, or if they disagree in geometry and no majority can be told."""
     if not records:
         raise _nothing_left(skipped)
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)

@@ -29,13 +29,7 @@ class Counted:
 
 
 def from_directories(directories: list[Path]) -> Iterator[Record]:
-    """Yield the records of log directories.
-
-    Raises
-    ------
-    FitError
-        If a directory holds no log.
-    """
+    """Yield the records of log directories; FitError if a directory holds no log."""
     for directory in directories:
         if not segments(directory):
             raise FitError("NoLog", f"{directory}: holds no signature log (*.siglog)")

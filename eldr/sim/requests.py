@@ -67,13 +67,7 @@ _chat = msgspec.json.Decoder(ChatRequest).decode
 
 
 def parse(body: bytes, *, chat: bool, model: str) -> Parsed:
-    """Parse a request body.
-
-    Raises
-    ------
-    BadRequest
-        If the body is malformed (400) or names another model (404).
-    """
+    """Parse a request body; BadRequest if the body is malformed (400) or names another model (404)."""
     try:
         request: CompletionRequest | ChatRequest = _chat(body) if chat else _completion(body)
     except msgspec.MsgspecError as error:

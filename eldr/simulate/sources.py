@@ -196,13 +196,7 @@ def _on_arrivals(requests: Population, arrivals: ArrivalTimes) -> tuple[str, ...
 
 
 def from_captured(law: str | None) -> Asked:
-    """Return the captured activations that come with the package, step by step.
-
-    Raises
-    ------
-    ValueError
-        If the law is none.
-    """
+    """Return the captured activations that come with the package, step by step; ValueError if the law is none."""
     loaded = traces.load()
     return Asked(
         Captured(loaded, loaded.kinds),
@@ -215,13 +209,7 @@ def from_captured(law: str | None) -> Asked:
 
 
 def synthetic(workload: str, law: str | None) -> Asked:
-    """Return a synthetic workload on Qwen3-30B's layers.
-
-    Raises
-    ------
-    ValueError
-        If the law is none.
-    """
+    """Return a synthetic workload on Qwen3-30B's layers; ValueError if the law is none."""
     source = Synthetic(WORKLOADS[workload], QWEN3_30B)
     return Asked(
         source,

@@ -64,13 +64,7 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
 
 
 def fitted(traffic: Traffic, k: int, seed: int) -> CentroidSet:
-    """Fit centroids for so many engines.
-
-    Raises
-    ------
-    ValueError
-        If the requests for calibration cannot carry them.
-    """
+    """Fit centroids for so many engines; ValueError if the requests for calibration cannot carry them."""
     try:
         return centroids.fitted(traffic.calibration, k, seed)
     except FitError as error:  # does not travel between processes

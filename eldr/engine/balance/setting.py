@@ -59,13 +59,7 @@ VLLM_CHOOSES = BalanceSetting()
 
 
 def read(environ: Mapping[str, str]) -> BalanceSetting:
-    """Return the setting of an environment.
-
-    Raises
-    ------
-    ValueError
-        If a variable has a value that means nothing.
-    """
+    """Return the setting of an environment; ValueError if a variable has a value that means nothing."""
     balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
     if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
         raise ValueError(

@@ -155,13 +155,7 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
 
 
 def parse(fields: object) -> Intent:
-    """Read a whole routing document.
-
-    Raises
-    ------
-    RoutingError
-        Names the field and the value.
-    """
+    """Read a whole routing document; RoutingError names the field and the value."""
     if not isinstance(fields, dict):
         raise RoutingError(f"expected an object, got {type(fields).__name__}")
     version = fields.get("version")

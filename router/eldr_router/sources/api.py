@@ -82,13 +82,7 @@ class Api:
         return response
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """Return one object or list.
-
-        Raises
-        ------
-        ApiError
-            With the status, 0 if there was none.
-        """
+        """Return one object or list; ApiError with the status, 0 if there was none."""
         response = await self._request(path, query or {}, _REQUEST_SECONDS)
         try:
             fields: Object = orjson.loads(await response.read())

@@ -56,13 +56,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_workers(text: str) -> Workers:
-    """Read a worker file.
-
-    Raises
-    ------
-    RoutingError
-        Names the field, the value and what is expected.
-    """
+    """Read a worker file; RoutingError names the field, the value and what is expected."""
     try:
         fields = yaml.load(text, _Loader)  # noqa: S506 - a safe one
     except yaml.YAMLError as error:
