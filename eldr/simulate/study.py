@@ -175,7 +175,7 @@ def _alone(study: Study) -> Iterator[Outcome]:
 
 
 def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
-    waiting = [(seed, executor.submit(prepare_seed, study, seed)) for seed in study.seeds]
+    waiting = [(seed, executor.submit(study.prepare, seed)) for seed in study.seeds]
     running: dict[Future[Measures], tuple[int, int, int, float]] = {}
     for seed, future in waiting:
         prepared = future.result()
@@ -185,8 +185,3 @@ def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
             running[job] = at, which, seed, loads[at].rate
     for ended in as_completed(running):
         yield Outcome(*running[ended], ended.result())
-
-
-def prepare_seed(study: Study, seed: int) -> Prepared:
-    """Do :meth:`Study.prepare` in another process."""
-    return study.prepare(seed)
