@@ -34,8 +34,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Unix time of the request's arrival, seconds.
     model : str
         Served name.
-    n_layers, n_experts, top_k : int
-        Geometry of the counts.
     prompt_tokens : int
         Tokens that ``prefill`` counts.
     exact : bool
@@ -44,8 +42,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Little-endian uint16 or uint32 counts, shape (n_layers, n_experts).
     worker : str
         Decode engine that served the request; ``slot`` is its index.
-    policy : str
-        Policy that placed it.
     similarity : float or None
         Cosine to the chosen worker's centroid.
     in_flight : int

@@ -45,8 +45,6 @@ def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterato
     ----------
     urls : list of str
         Base URLs of admin ports.
-    token : str
-        Bearer token.
     report : dict of str to str
         Filled with the reason for each URL left out, or read only in part.
 

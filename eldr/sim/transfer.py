@@ -50,11 +50,6 @@ class Transfer:
     async def pull(self, params: dict[str, Any]) -> str | None:
         """Read a prompt's KV from its prefill engine.
 
-        Parameters
-        ----------
-        params : dict
-            The request's ``kv_transfer_params``.
-
         Returns
         -------
         str or None

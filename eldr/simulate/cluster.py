@@ -38,8 +38,6 @@ class Found:
 
     Attributes
     ----------
-    resource : dict
-        The EldrDeployment.
     states : tuple of dict
         What each router that answered says of itself; see :data:`eldr.contract.STATE_VERSION`.
     logs : tuple of Path

@@ -14,13 +14,7 @@ from eldr.simulate.active import Active, ActiveExperts
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one engine can hold; requests beyond it wait.
-
-    Attributes
-    ----------
-    max_num_seqs : int
-        Largest batch.
-    """
+    """What one engine can hold; requests beyond it wait."""
 
     max_num_seqs: int = 256
 
@@ -114,8 +108,6 @@ class Engine:
         -------
         ended, joined : list of Member
             Joined ones see their first token at :attr:`first_end`.
-        ran : Ran or None
-            The steps that ended.
         """
         ran = None
         ended: list[Member] = []

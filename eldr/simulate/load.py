@@ -17,8 +17,6 @@ class OperatingPoint(NamedTuple):
 
     Attributes
     ----------
-    rate : float
-        Requests per second.
     batch : float
         Mean batch of an engine.
     step : float

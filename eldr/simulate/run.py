@@ -31,8 +31,6 @@ class Pool:
     ----------
     laws : tuple of StepTime
         One per engine.
-    limits : Limits
-        Of each engine.
     sampled : bool
         Whether the active experts are those of single steps, or expected ones.
     """

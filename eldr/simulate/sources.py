@@ -64,8 +64,6 @@ class Asked:
         Requests that there are to draw from.
     notes : tuple of str
         What to know before believing the figures.
-    engines : int
-        Decode engines.
     speeds : tuple of float
         Of the engines, times as long as the law.
     policies : str

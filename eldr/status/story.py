@@ -55,12 +55,8 @@ class Centroids:
 
     Attributes
     ----------
-    fit : str or None
-        Whose set serves.
-    since : datetime or None
-        When it became active.
     acks : str or None
-        Routers that have it, of all.
+        Routers that have the active set, of all.
     previous : str or None
         Fit whose set served before.
     staged : str or None
@@ -114,8 +110,6 @@ class Drift:
 
     Attributes
     ----------
-    condition : Condition or None
-        DriftDetected.
     score : float or None
         1 and above raises.
     requests : int or None

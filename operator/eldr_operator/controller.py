@@ -39,8 +39,6 @@ class Controller:
         Empty for all.
     resync_seconds : float
         Between two passes over everything.
-    monotonic : callable
-        Returns seconds.
     """
 
     def __init__(

@@ -47,8 +47,6 @@ class ApiError(OperatorError):
 
     Parameters
     ----------
-    status : int
-        HTTP status.
     reason, message : str
         Of the Status object in the answer.
     """

@@ -46,8 +46,6 @@ class Reconciler:
         For the routers' admin ports.
     image : str
         Image of our own programs where a resource names none.
-    clock : callable
-        Returns the time.
     """
 
     def __init__(

@@ -67,8 +67,6 @@ class Rules:
     Attributes
     ----------
     choose : callable
-    top_k : int
-        Experts per token.
     identity : str
         Versions and setting, which all ranks must share.
     checked : bool

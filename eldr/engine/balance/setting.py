@@ -106,8 +106,6 @@ def bound_by_compute(tokens: int, top_k: int, experts: int) -> bool:
     tokens : int
         Tokens of the step over the whole expert-parallel group. All ranks know it, so that all decide alike, and it is fixed for
         each captured graph.
-    top_k : int
-        Experts per token.
     experts : int
         Logical experts. When not all of them are active, those that are have more tokens: the rule errs towards balancing.
     """

@@ -18,8 +18,6 @@ class CacheGroup:
         Its number among the groups, and so in a request's block ids.
     layer_name : str
         One of its layers, under which a forward pass keeps the group's slot mapping.
-    block_size : int
-        Tokens per block.
     """
 
     index: int

@@ -17,8 +17,6 @@ class DecodeOrders(KVConnectorMetadata):
     ----------
     pulls : dict
         Request id to the deadline of its pull, of the pulls in flight that have one.
-    requests : int
-        Requests of the step.
     """
 
     plan: Plan = field(default_factory=Plan)

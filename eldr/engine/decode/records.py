@@ -23,8 +23,6 @@ def page(
 
     Parameters
     ----------
-    after : int
-        Cursor.
     limit : int
         Records to return at most.
     prefix : str

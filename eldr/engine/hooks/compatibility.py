@@ -69,8 +69,6 @@ def problems(
     config : vllm.config.VllmConfig
     block_size : int
         Tokens per KV block of the full-attention group.
-    version : str
-        vLLM's version.
     prefill : bool
         Whether the engine produces KV.
     group_sizes : collection of int

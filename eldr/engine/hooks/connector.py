@@ -35,8 +35,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Parameters
     ----------
     vllm_config : vllm.config.VllmConfig
-    role : KVConnectorRole
-        Scheduler or worker.
     kv_cache_config : vllm.v1.kv_cache_interface.KVCacheConfig
 
     Raises

@@ -67,8 +67,6 @@ class Traffic:
     ----------
     router : str
         New with every start.
-    digest : str
-        Of the set.
     """
 
     router: str

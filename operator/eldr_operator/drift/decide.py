@@ -49,8 +49,6 @@ class RollBack:
 
     Parameters
     ----------
-    digest : str
-        The set.
     to : str or None
         Digest of the set that serves instead; None for no set.
     returned : bool
@@ -95,8 +93,6 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     ----------
     state : State
         As persisted last.
-    spec : DriftSpec
-        Validated.
     now : datetime
         Aware.
 

@@ -37,10 +37,6 @@ def is_replaced_from_the_start(
 
     Parameters
     ----------
-    policy : str
-        ``spec.router.policy``.
-    digest : str
-        Of the set.
     chosen : bool
         Whether ``spec.centroids.pin`` names it.
     """

@@ -34,8 +34,6 @@ class Window:
 
     Parameters
     ----------
-    digest : str
-        Of the set.
     spans : tuple of Span
         The windows before, as far as they are remembered, and this one, the newest, last.
     """

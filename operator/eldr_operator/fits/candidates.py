@@ -21,8 +21,6 @@ def candidates(
     ----------
     fits : sequence of EldrFit
         All of the deployment.
-    table : Table
-        Which sets routers use.
     barred : collection of str
         Digests of sets that were rolled back.
     """

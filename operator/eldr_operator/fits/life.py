@@ -23,8 +23,6 @@ class Progress:
 
     Parameters
     ----------
-    status : dict
-        The status to write.
     start : bool
         Whether its Job is to be created now.
     """
@@ -51,8 +49,6 @@ def advance(
 
     Parameters
     ----------
-    job : mapping or None
-        Its Job.
     report : mapping or None
         The ConfigMap that the Job wrote last.
     busy : str or None

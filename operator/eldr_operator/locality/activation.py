@@ -21,8 +21,6 @@ class Decision:
 
     Parameters
     ----------
-    table : Table
-        The next routing table.
     condition : Condition
         CentroidsActive.
     is_waiting : bool

@@ -31,8 +31,6 @@ class Look:
         Of drift.
     drift : State
         What is known of it now.
-    verdict : Verdict
-        What follows.
     """
 
     routers: Sequence[RouterView]
@@ -55,8 +53,6 @@ class Outcome:
         The activation's last step.
     seen : Observation
         Of drift.
-    verdict : Verdict
-        On it.
     wake_at : datetime or None
         When the next fit is due.
     is_unfinished : bool

@@ -29,8 +29,6 @@ async def reconcile(
 
     Parameters
     ----------
-    children : Children
-        Writes them.
     broken : collection of str
         Roles whose workload stays as it is, because a field that it is made from cannot be used.
     shards : collection of str

@@ -38,8 +38,6 @@ class Ranked(NamedTuple):
 
     Attributes
     ----------
-    situation : eldr.core.policy.Situation
-        What was decided on.
     policy, reason : str
         The policy that decided, and why it (one of :data:`REASONS`).
     choice : eldr.core.policy.Choice

@@ -65,14 +65,8 @@ class Table:
 
     Attributes
     ----------
-    intent : Intent
-        The settings in effect.
     epoch : int
         Epoch of the centroids in effect; older than the intent's while its set is refused or still loading.
-    active : SetRef or None
-        The set in effect.
-    centroids : CentroidSet or None
-        Its contents.
     """
 
     intent: Intent

@@ -23,8 +23,6 @@ class Account:
         Label of the request metric; what it is if nothing else happens: the client left.
     status : int
         What the client got; 0 for nothing.
-    message : str
-        The last error.
     signature : Signature
     placement : Placement or None
         The last ones.
