@@ -274,13 +274,7 @@ def _wrong(header: dict[str, Any], name: str, expected: str) -> CentroidsError:
 
 
 def check_fits(centroids: CentroidSet, *, model: str, k: int) -> None:
-    """Refuse a set that was made for another model or declares another K than its pointer.
-
-    Raises
-    ------
-    CentroidsError
-        Names what differs.
-    """
+    """Refuse a set that was made for another model or declares another K than its pointer; CentroidsError names what differs."""
     if centroids.model != model:
         raise CentroidsError(f"fitted for model {shown(centroids.model)}, this deployment serves {model!r}")
     if centroids.k != k:
@@ -293,13 +287,7 @@ def split(data: bytes, size: int = SHARD_BYTES) -> list[bytes]:
 
 
 def join(shards: Sequence[bytes], sha256: Sequence[str]) -> bytes:
-    """Join shards after checking the SHA-256 (hex) of each.
-
-    Raises
-    ------
-    CentroidsError
-        Names the shard that is missing or damaged.
-    """
+    """Join shards after checking the SHA-256 (hex) of each; CentroidsError names the shard that is missing or damaged."""
     if len(shards) != len(sha256):
         raise CentroidsError(f"{len(shards)} shards, the routing table names {len(sha256)}")
     for index, (shard, want) in enumerate(zip(shards, sha256, strict=True)):

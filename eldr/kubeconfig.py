@@ -39,7 +39,6 @@ class ApiServer:
 
     Attributes
     ----------
-    namespace : str
     is_inside : bool
         Whether this is a pod of that cluster.
 
@@ -136,7 +135,6 @@ class ApiServer:
 
         Parameters
         ----------
-        status : int
         what : str
             That was asked for.
         body : bytes

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 _FRAME = struct.Struct("<II")
 _MAX_FRAME = 1 << 24
+_CHUNK = 1 << 18
 _SUFFIX = ".siglog"
 
 
@@ -33,8 +34,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Unix time of the request's arrival, seconds.
     model : str
         Served name.
-    n_layers, n_experts, top_k : int
-        Geometry of the counts.
     prompt_tokens : int
         Tokens that ``prefill`` counts.
     exact : bool
@@ -43,8 +42,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Little-endian uint16 or uint32 counts, shape (n_layers, n_experts).
     worker : str
         Decode engine that served the request; ``slot`` is its index.
-    policy : str
-        Policy that placed it.
     similarity : float or None
         Cosine to the chosen worker's centroid.
     in_flight : int
@@ -241,7 +238,7 @@ def _cut(path: Path) -> int:
     records = 0
     with path.open("r+b") as file:
         modified = path.stat().st_mtime
-        while data := file.read(1 << 18):
+        while data := file.read(_CHUNK):
             records += sum(1 for _ in reader.feed(data))
         if file.seek(0, os.SEEK_END) != reader.valid_bytes:
             file.truncate(reader.valid_bytes)
@@ -249,15 +246,10 @@ def _cut(path: Path) -> int:
     return records
 
 
-def read_segment(path: Path, chunk: int = 1 << 18) -> Iterator[Record]:
-    """Yield a segment's records up to its end or first damaged frame."""
-    reader = FrameReader()
-    with path.open("rb") as file:
-        while data := file.read(chunk):
-            yield from reader.feed(data)
-
-
 def read(directory: Path) -> Iterator[Record]:
-    """Yield all records of a log directory, oldest first."""
+    """Yield all records of a log directory, oldest first; of each segment up to its end or first damaged frame."""
     for path in segments(directory):
-        yield from read_segment(path)
+        reader = FrameReader()
+        with path.open("rb") as file:
+            while data := file.read(_CHUNK):
+                yield from reader.feed(data)

@@ -36,10 +36,6 @@ class ExpertCounts:
     ----------
     counts : ndarray of uint16 or uint32, shape (n_layers, n_experts)
         Read-only hits per mixture-of-experts layer and expert.
-    top_k : int
-        Experts per token.
-    tokens : int
-        Tokens counted.
     exact : bool
         Whether the engine vouches that every layer sums to ``tokens * top_k``.
     """
@@ -133,11 +129,6 @@ def encode_counts(value: ExpertCounts) -> dict[str, Any]:
 
 def pull_deadline(params: Mapping[str, Any]) -> float | None:
     """Return until when KV blocks may be pulled, see :data:`eldr.contract.PULL_BEFORE_KEY`.
-
-    Parameters
-    ----------
-    params : mapping
-        A request's ``kv_transfer_params``.
 
     Returns
     -------

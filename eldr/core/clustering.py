@@ -52,11 +52,8 @@ def balanced_kmeans(
     ----------
     points : ndarray of float32, shape (n_points, n_features)
         Unit rows; at least ``n_clusters`` of them.
-    n_clusters : int
-    rng : numpy.random.Generator
     restarts : int
         Seedings to try; the least inertia wins.
-    max_iter : int
 
     Returns
     -------
@@ -88,7 +85,6 @@ def refine_balanced(points: Floats, centers: Floats, *, max_iter: int = 50) -> C
         Unit rows; at least as many as centres.
     centers : ndarray of float32, shape (n_clusters, n_features)
         Unit rows.
-    max_iter : int
 
     Raises
     ------

@@ -97,16 +97,9 @@ def activation_distances(activations: Counts, pairs: Pairs, rows: Rows | None = 
     return distances(dots, squares[pairs[0]], squares[pairs[1]])
 
 
-def distances(dots: Doubles, first: Doubles, second: Doubles, out: Doubles | None = None) -> Doubles:
-    """Return cosine distances of pairs from their dot products and squared norms; 1 where a norm is 0.
-
-    Parameters
-    ----------
-    dots, first, second : ndarray of float64, shape (n_pairs,)
-    out : ndarray of float64, shape (n_pairs,), optional
-        Takes the result; may be one of the others.
-    """
-    norm = np.multiply(first, second, out=out)
+def distances(dots: Doubles, first: Doubles, second: Doubles) -> Doubles:
+    """Return cosine distances of pairs, shape (n_pairs,), from dot products and squared norms; 1 where a norm is 0."""
+    norm = first * second
     np.sqrt(norm, out=norm)
     norm[norm <= TINY] = np.inf
     cosines = np.divide(dots, norm, out=norm)

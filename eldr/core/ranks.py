@@ -133,8 +133,3 @@ class RankCorrelation:
         within = max(0.0, 1.0 - squares / self._untied_squares)
         error = _SIGMAS * math.sqrt(within / len(values)) + _SLOPE * within
         return Estimate(float(ranks @ targets) / scale if scale > 0 else 0.0, error)
-
-
-def rank_correlation(x: Doubles, y: Doubles) -> float:
-    """Return Spearman's rho of two series; 0 where either is constant."""
-    return RankCorrelation(y)(x)

@@ -43,7 +43,6 @@ class Saving(NamedTuple):
         Against random batches of the same sizes; negative if placement makes batches that use more.
     error : float
         Standard error.
-    steps : int
     batch : float
         Mean batch size.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,6 @@ class Window(NamedTuple):
         Distinct experts, mean over the layers.
     batch : float
         Requests.
-    steps : int
     """
 
     seconds: float
@@ -121,7 +120,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     if not (np.isfinite(law).all() and math.isfinite(error)):
         return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
     pool = StepTime(float(law[0]), float(law[1]), float(law[2]), default.n_experts)
-    laws = {name: _times(pool, float(speed)) for name, speed in zip(names, speeds, strict=True)}
+    laws = {name: pool.scaled(float(speed)) for name, speed in zip(names, speeds, strict=True)}
     return Learned(laws, pool, error, noise, len(rows))
 
 
@@ -168,12 +167,3 @@ def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple
         free &= ~negative
         law[negative] = 0.0
     return law * spread, float(error * spread[1])
-
-
-def _times(law: StepTime, factor: float) -> StepTime:
-    return replace(
-        law,
-        fixed=law.fixed * factor,
-        per_expert=law.per_expert * factor,
-        per_request=law.per_request * factor,
-    )

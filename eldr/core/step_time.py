@@ -43,6 +43,12 @@ class StepTime:
         """Return the law of a model with another number of experts in which the same *share* costs the same time."""
         return replace(self, per_expert=self.per_expert * self.n_experts / n_experts, n_experts=n_experts)
 
+    def scaled(self, factor: float) -> StepTime:
+        """Return the law of an engine that takes so many times as long."""
+        return StepTime(
+            self.fixed * factor, self.per_expert * factor, self.per_request * factor, self.n_experts
+        )
+
 
 QWEN3_30B_MI300X = StepTime(
     fixed=5.5e-3 + 48 * 3.45e-6 * 14.27, per_expert=48 * 3.45e-6, per_request=12e-6, n_experts=128

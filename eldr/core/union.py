@@ -107,10 +107,6 @@ class Unions:
     What is in flight and not known by its experts counts as so many requests of the pool's mean: requests without a
     signature, those that another router placed and has not told of, those from before this object was made.
 
-    Parameters
-    ----------
-    shape : Shape
-
     Attributes
     ----------
     version : int
@@ -203,7 +199,6 @@ class Unions:
         ----------
         request : Request or None
             None: one of the pool's mean.
-        workers : sequence of str
         totals : sequence of int
             Sequences in flight on each.
         """
@@ -267,7 +262,6 @@ class Unions:
 
         Parameters
         ----------
-        router : str
         table : mapping of str to (int, ndarray of float32)
             Sequences and the sum of their log survivals by worker, as :meth:`table` returns them.
         changed : collection of str, optional

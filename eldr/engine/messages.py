@@ -16,8 +16,6 @@ class BalanceReport:
 
     Attributes
     ----------
-    figures : Tensor of int32, shape (L, N_FIGURES)
-        See :mod:`eldr.engine.figures`.
     trouble : Tensor of bool, shape ()
         Whether ranks were seen to disagree.
     decision_seconds : float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -11,3 +12,13 @@ def scheduled(output: Any) -> list[tuple[str, int, int]]:
     cached = output.scheduled_cached_reqs
     computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
     return [(request, computed[request], tokens) for request, tokens in output.num_scheduled_tokens.items()]
+
+
+def blocks_in(output: Any, group: int) -> Callable[[str], list[int]]:
+    """Return what tells all blocks that a request has in a KV cache group after the step was scheduled, in order."""
+
+    def blocks_of(request: str) -> list[int]:
+        blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[group]
+        return blocks
+
+    return blocks_of

@@ -26,7 +26,6 @@ class Older:
 
     Parameters
     ----------
-    records : iterable of Record
     until : float or None
         Unix time; None puts nothing aside.
     near : float
@@ -58,12 +57,7 @@ class Older:
             yield record
 
     def baseline(self, centroids: CentroidSet) -> Baseline | None:
-        """Count how these records look to a set; None where none is usable.
-
-        Parameters
-        ----------
-        centroids : CentroidSet
-        """
+        """Count how these records look to a set; None where none is usable."""
         try:
             samples = make_samples([record for _, _, record in self._kept], Counter())
         except FitError:

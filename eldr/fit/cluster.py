@@ -23,7 +23,6 @@ class Cluster:
 
     Parameters
     ----------
-    namespace : str
     labels : dict of str to str
         Of every object written.
     owner : dict

@@ -139,15 +139,10 @@ def evaluate(
 
     Parameters
     ----------
-    samples : Samples
     rows : ndarray of int, shape (n_rows,)
         The held-out records, ascending.
-    centroids : CentroidSet
-    active : CentroidSet, optional
     k : int
         Workers.
-    seed : int
-    tau : float
     min_candidates : int
         The band.
 
@@ -226,7 +221,6 @@ def measure_band(similarity: Floats, tau: float, min_candidates: int) -> Band:
     ----------
     similarity : ndarray of float32, shape (n_requests, k)
         At least two columns.
-    tau : float
     min_candidates : int
         With 2 or more, no decision has one candidate.
     """

@@ -57,10 +57,8 @@ def choose_form(samples: Samples, rows: Rows, rng: np.random.Generator) -> Signa
 
     Parameters
     ----------
-    samples : Samples
     rows : ndarray of int, shape (n_rows,)
         The records to look at.
-    rng : numpy.random.Generator
     """
     df = sum(document_frequency(samples.prefill[part]) for part in batches(rows))
     assert isinstance(df, np.ndarray)  # noqa: S101 - there is a record

@@ -29,11 +29,8 @@ class FitSettings:
     ----------
     k : int
         Centroids, one per decode worker.
-    model : str
-    seed : int
     restarts : int
         K-means seedings.
-    tau : float
     min_candidates : int
         The band that the prediction assumes.
     """
@@ -58,10 +55,8 @@ class FitResult:
         Layer selection per weighting; empty where decode-time activations were too few.
     basis : {"correlation", "uninformative", "no_decode"}
         What the kept layers rest on, see :data:`eldr.fit.form.Basis`.
-    clustering : Clustering
     samples, fitted : int
         Records used altogether, and for the centroids.
-    skipped : dict of str to int
     evaluation : Evaluation or None
         None where held-out records were too few.
     replaces : bool
@@ -99,8 +94,6 @@ def fit(
 
     Parameters
     ----------
-    samples : Samples
-    settings : FitSettings
     now : float
         Unix time, stored in the set.
     active : CentroidSet, optional

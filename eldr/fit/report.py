@@ -33,8 +33,6 @@ def as_json(
 
     Parameters
     ----------
-    result : FitResult
-    verdict : Verdict
     seconds : float
         That it took.
     before : Baseline, optional

@@ -54,7 +54,6 @@ class Samples:
         Tokens that ``decode`` counts; 0 where unknown.
     in_flight : ndarray of int, shape (n,)
         Load of the chosen worker at each placement.
-    top_k : int
     skipped : dict of str to int
         Why records were left out, and how many.
     times : ndarray of float64, shape (n,), optional
@@ -103,9 +102,6 @@ def reservoir(
 
     Parameters
     ----------
-    records : iterable of Record
-    limit : int
-    rng : numpy.random.Generator
     model : str
         Records of other models are left out.
     since : float
@@ -166,13 +162,7 @@ def _in_range(record: Record) -> bool:
 
 
 def make_samples(records: list[Record], skipped: Counter[str]) -> Samples:
-    """Turn records into arrays.
-
-    Raises
-    ------
-    FitError
-        If there is none, or if they disagree in geometry and no majority can be told.
-    """
+    """Turn records into arrays; FitError if there is none, or if they disagree in geometry and no majority can be told."""
     if not records:
         raise _nothing_left(skipped)
     shapes = Counter((record.n_layers, record.n_experts, record.top_k) for record in records)

@@ -29,13 +29,7 @@ class Counted:
 
 
 def from_directories(directories: list[Path]) -> Iterator[Record]:
-    """Yield the records of log directories.
-
-    Raises
-    ------
-    FitError
-        If a directory holds no log.
-    """
+    """Yield the records of log directories; FitError if a directory holds no log."""
     for directory in directories:
         if not segments(directory):
             raise FitError("NoLog", f"{directory}: holds no signature log (*.siglog)")
@@ -51,8 +45,6 @@ def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterato
     ----------
     urls : list of str
         Base URLs of admin ports.
-    token : str
-        Bearer token.
     report : dict of str to str
         Filled with the reason for each URL left out, or read only in part.
 

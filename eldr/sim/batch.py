@@ -16,17 +16,12 @@ class Sequence:
 
     Attributes
     ----------
-    request_id : str
     record : int
         Trace record that it replays.
     kv : str
         Contents of its KV cache (see :mod:`eldr.sim.text`).
-    max_tokens : int
-        Tokens to generate.
     on_token : callable
         Called with the index of each generated token.
-    generated : int
-        Tokens generated so far.
     """
 
     request_id: str

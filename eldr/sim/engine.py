@@ -75,14 +75,7 @@ class Seat:
 
 
 class Engine:
-    """A simulated prefill or decode engine.
-
-    Parameters
-    ----------
-    settings : EngineSettings
-    traces : Traces
-        Activations to replay.
-    """
+    """A simulated prefill or decode engine."""
 
     def __init__(self, settings: EngineSettings, traces: Traces) -> None:
         if settings.max_model_len > settings.kv_blocks * settings.block_size:

@@ -9,14 +9,7 @@ from eldr.sim.text import stale
 
 
 class BlockPool:
-    """Counts free KV blocks.
-
-    Parameters
-    ----------
-    n_blocks : int
-    block_size : int
-        Tokens per block.
-    """
+    """Counts free KV blocks."""
 
     def __init__(self, n_blocks: int, block_size: int) -> None:
         self.n_blocks = n_blocks
@@ -59,7 +52,6 @@ class PrefillResults:
 
     Parameters
     ----------
-    pool : BlockPool
     lease : float
         Seconds that a result is kept.
     """

@@ -15,8 +15,6 @@ class DrainingServer(uvicorn.Server):
 
     Parameters
     ----------
-    config : uvicorn.Config
-    engine : EngineApp
     timeout : float
         Seconds; zero ends at once.
     """

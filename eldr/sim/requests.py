@@ -49,9 +49,6 @@ class Parsed(msgspec.Struct, kw_only=True, frozen=True):
     ----------
     prompts : tuple of str
         One text per sequence, ``n`` of each.
-    max_tokens : int
-    chat, stream, include_usage : bool
-    kv_transfer_params : dict or None
     """
 
     prompts: tuple[str, ...]
@@ -70,13 +67,7 @@ _chat = msgspec.json.Decoder(ChatRequest).decode
 
 
 def parse(body: bytes, *, chat: bool, model: str) -> Parsed:
-    """Parse a request body.
-
-    Raises
-    ------
-    BadRequest
-        If the body is malformed (400) or names another model (404).
-    """
+    """Parse a request body; BadRequest if the body is malformed (400) or names another model (404)."""
     try:
         request: CompletionRequest | ChatRequest = _chat(body) if chat else _completion(body)
     except msgspec.MsgspecError as error:
@@ -131,8 +122,6 @@ class Answer:
     ----------
     request_id : str
         With vLLM's prefix.
-    model : str
-    chat : bool
     created : int
         Unix time, seconds.
     """

@@ -33,13 +33,7 @@ def _error(message: str, kind: str, status: int) -> Response:
 
 
 class EngineApp:
-    """Routes of one engine.
-
-    Parameters
-    ----------
-    settings : EngineSettings
-    traces : Traces
-    """
+    """Routes of one engine."""
 
     def __init__(self, settings: EngineSettings, traces: Traces) -> None:
         self._engine = Engine(settings, traces)

@@ -19,15 +19,7 @@ from eldr.sim.transfer import TransferError
 
 
 class Generation:
-    """One request being served.
-
-    Parameters
-    ----------
-    engine : Engine
-    request : Parsed
-    upstream_id : str
-        The router's request id.
-    """
+    """One request being served."""
 
     def __init__(self, engine: Engine, request: Parsed, upstream_id: str) -> None:
         self._engine = engine

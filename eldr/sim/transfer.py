@@ -27,7 +27,6 @@ class Transfer:
 
     Parameters
     ----------
-    metrics : EngineMetrics
     heeds_deadlines : bool
         False: ``eldr_pull_before`` means nothing to it, as to an engine without the plug-in.
     """
@@ -50,11 +49,6 @@ class Transfer:
 
     async def pull(self, params: dict[str, Any]) -> str | None:
         """Read a prompt's KV from its prefill engine.
-
-        Parameters
-        ----------
-        params : dict
-            The request's ``kv_transfer_params``.
 
         Returns
         -------

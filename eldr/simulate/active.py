@@ -53,7 +53,6 @@ class ExpectedUnion:
     ----------
     logs : ndarray of float32, shape (n_records, n_layers * n_experts)
         See :class:`eldr.simulate.population.Population`.
-    n_layers : int
     """
 
     steady = True
@@ -138,13 +137,7 @@ class SampledUnion:
 
 
 def active_experts(population: Population, *, sampled: bool) -> ActiveExperts:
-    """Return an empty batch of a population.
-
-    Raises
-    ------
-    ValueError
-        If single steps are asked for and not known.
-    """
+    """Return an empty batch of a population; ValueError if single steps are asked for and not known."""
     if not sampled:
         return ExpectedUnion(population.logs, population.n_layers)
     if population.steps is None:

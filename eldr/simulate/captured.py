@@ -20,7 +20,6 @@ class Captured:
 
     Attributes
     ----------
-    traces : Traces
     kinds : tuple of str
         In equal shares.
     """

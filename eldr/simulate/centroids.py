@@ -16,13 +16,7 @@ MODEL = "simulated"
 
 
 def fitted(samples: Samples, k: int, seed: int) -> CentroidSet:
-    """Fit balanced centroids, one per engine.
-
-    Raises
-    ------
-    eldr.fit.samples.FitError
-        If the samples cannot carry them.
-    """
+    """Fit balanced centroids, one per engine; FitError if the samples cannot carry them."""
     return fit(samples, FitSettings(k=k, model=MODEL, seed=seed), now=0.0).centroids
 
 

@@ -38,9 +38,6 @@ class Found:
 
     Attributes
     ----------
-    namespace : str
-    resource : dict
-        The EldrDeployment.
     states : tuple of dict
         What each router that answered says of itself; see :data:`eldr.contract.STATE_VERSION`.
     logs : tuple of Path
@@ -57,22 +54,7 @@ class Found:
 
 
 class Cluster:
-    """The API server behind a context of the kubeconfig; inside a cluster without a kubeconfig, the pod's own.
-
-    Parameters
-    ----------
-    context : str, optional
-        None: the current one.
-    namespace : str, optional
-        None: the context's own.
-    kubeconfig : str, optional
-        None: what ``KUBECONFIG`` says, or ``~/.kube/config``.
-
-    Raises
-    ------
-    FitError
-        If there is no such context.
-    """
+    """The API server that :class:`eldr.kubeconfig.ApiServer` finds with the same parameters; FitError where it finds none."""
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, kubeconfig: str | None = None

@@ -38,7 +38,6 @@ class Contender:
     ----------
     text : str
         As it is shown: ``NAME`` or ``NAME:option=value:...``.
-    name : str
     options : tuple of (str, float)
     """
 

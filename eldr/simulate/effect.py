@@ -22,8 +22,6 @@ class InEffect:
     ----------
     model : str
         Served name.
-    engines : int
-        Decode engines.
     policies : str
         The one in effect, and others at the same width of the band, as ``--policies`` takes them.
     law : str or None

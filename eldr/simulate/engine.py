@@ -14,19 +14,9 @@ from eldr.simulate.active import Active, ActiveExperts
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one engine can hold; requests beyond it wait.
-
-    Attributes
-    ----------
-    max_num_seqs : int
-        Largest batch.
-    kv_tokens : int or None
-        Tokens of KV cache. A request takes its prompt and its whole answer when it joins, so that none is ever
-        preempted; None is no limit.
-    """
+    """What one engine can hold; requests beyond it wait."""
 
     max_num_seqs: int = 256
-    kv_tokens: int | None = None
 
 
 class Member(NamedTuple):
@@ -40,14 +30,11 @@ class Member(NamedTuple):
         Which one of the population.
     tokens : int
         Steps it needs.
-    kv_tokens : int
-        Tokens of KV cache it takes.
     """
 
     number: int
     record: int
     tokens: int
-    kv_tokens: int
 
 
 class Ran(NamedTuple):
@@ -69,7 +56,6 @@ class Engine:
     ----------
     law : StepTime
         Of its fullest rank's experts.
-    limits : Limits
     experts : ActiveExperts
         An empty batch.
     """
@@ -80,7 +66,6 @@ class Engine:
         self._experts = experts
         self._waiting: deque[Member] = deque()
         self._ends: list[tuple[int, int, int, Member]] = []  # last step, then in order of joining
-        self._kv = 0
         self._step = 0
         self._begin = 0.0
         self._seconds = 0.0
@@ -95,9 +80,7 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether nobody would have to wait for longer than the next step."""
-        return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs and (
-            not self._waiting or self._fits(self._waiting[0])
-        )
+        return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs
 
     def add(self, member: Member, now: float) -> float | None:
         """Take a request in.
@@ -110,7 +93,7 @@ class Engine:
         self._waiting.append(member)
         if not self._ends:
             return now if len(self._waiting) == 1 else None  # at once, unless another one made it due already
-        if not self._fits(self._waiting[0]):
+        if self._is_full:
             return None
         steps = max(1, math.ceil((now - self._begin) / self._seconds))
         if steps >= self._planned:
@@ -125,8 +108,6 @@ class Engine:
         -------
         ended, joined : list of Member
             Joined ones see their first token at :attr:`first_end`.
-        ran : Ran or None
-            The steps that ended.
         """
         ran = None
         ended: list[Member] = []
@@ -136,13 +117,11 @@ class Engine:
             while self._ends and self._ends[0][0] <= self._step:
                 last, _, _, member = heapq.heappop(self._ends)
                 self._experts.leave(member.record, last - member.tokens)
-                self._kv -= member.kv_tokens
                 ended.append(member)
         joined: list[Member] = []
-        while self._waiting and self._fits(self._waiting[0]):
+        while self._waiting and not self._is_full:
             member = self._waiting.popleft()
             self._experts.join(member.record, self._step)
-            self._kv += member.kv_tokens
             heapq.heappush(self._ends, (self._step + member.tokens, self._step, member.number, member))
             joined.append(member)
         if self._ends:
@@ -162,7 +141,6 @@ class Engine:
         """When the step that began last ends, seconds."""
         return self._begin + self._seconds
 
-    def _fits(self, member: Member) -> bool:
-        if len(self._ends) >= self._limits.max_num_seqs:
-            return False
-        return self._limits.kv_tokens is None or self._kv + member.kv_tokens <= self._limits.kv_tokens
+    @property
+    def _is_full(self) -> bool:
+        return len(self._ends) >= self._limits.max_num_seqs

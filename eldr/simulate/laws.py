@@ -54,10 +54,3 @@ def parse_law(text: str, n_experts: int) -> StepTime:
     if not all(math.isfinite(constant) and constant >= 0 for constant in constants) or sum(constants) <= 0:
         raise ValueError(f"{text!r}: expected finite times, none below 0 and one above")
     return StepTime(fixed * 1e-3, per_expert * 1e-6, per_request * 1e-6, n_experts)
-
-
-def scaled(law: StepTime, factor: float) -> StepTime:
-    """Return the law of an engine that takes so many times as long."""
-    return StepTime(
-        law.fixed * factor, law.per_expert * factor, law.per_request * factor, n_experts=law.n_experts
-    )

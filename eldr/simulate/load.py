@@ -17,8 +17,6 @@ class OperatingPoint(NamedTuple):
 
     Attributes
     ----------
-    rate : float
-        Requests per second.
     batch : float
         Mean batch of an engine.
     step : float
@@ -40,7 +38,6 @@ def at_batch(laws: Sequence[StepTime], used: Used, tokens: float, batch: float) 
     used : callable
     tokens : float
         Mean steps of a request.
-    batch : float
     """
     active = used(batch)
     steps = [law.seconds(batch, active) for law in laws]

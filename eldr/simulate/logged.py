@@ -29,8 +29,6 @@ class Logged:
 
     Attributes
     ----------
-    model : str
-    known : Traffic
     skipped : dict of str to int
         Records left out, by reason.
     damaged : tuple of str
@@ -67,7 +65,6 @@ def read_logs(
         Served name; None: the one with the most records.
     limit : int
         Records kept, chosen uniformly.
-    seed : int
     last : float
         How far back from the model's newest record to go, seconds.
     share : float

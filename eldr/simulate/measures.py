@@ -89,7 +89,6 @@ class Tally:
 
         Parameters
         ----------
-        workload : Workload
         first, end : ndarray of float, shape (n,)
             When each request's first and last token came, seconds.
 

@@ -42,29 +42,21 @@ class Served(NamedTuple):
     at_most: bool
 
 
-def capacity(
-    rates: Sequence[float],
-    times: Sequence[float],
-    objective: float,
-    keeps_up: Sequence[bool] | None = None,
-) -> float:
+def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -> float:
     """Return the highest rate whose time keeps an objective, by straight lines between neighbours.
 
     Beyond the highest rate nothing is known: it is returned where even that one keeps the objective; 0 where none does.
-    The same goes for what lies between a rate that the pool keeps up with and one that it does not.
+    The same goes for what lies between a finite time and an infinite one.
 
     Parameters
     ----------
     rates : sequence of float
         Ascending.
     times : sequence of float
-        One per rate.
+        One per rate; infinite where the pool does not keep up.
     objective : float
         In the times' unit.
-    keeps_up : sequence of bool, optional
-        Whether the pool serves each rate for good: a full batch's time per token stays the same while the queue grows. None: all.
     """
-    times = _served_for_good(times, keeps_up)
     best = rates[0] if times[0] <= objective else 0.0
     for (low, before), (high, after) in itertools.pairwise(zip(rates, times, strict=True)):
         if after <= objective:
@@ -74,18 +66,11 @@ def capacity(
     return best
 
 
-def _served_for_good(times: Sequence[float], keeps_up: Sequence[bool] | None) -> list[float]:
-    """Return times, infinite where the pool does not keep up: a straight line to there ends where it begins."""
-    if keeps_up is None:
-        return list(times)
-    return [time if fine else math.inf for time, fine in zip(times, keeps_up, strict=True)]
-
-
 def served(
     rates: Sequence[float],
     times: Sequence[Sequence[float]],
     objective: float,
-    keeps_up: Sequence[Sequence[bool]] | None = None,
+    keeps_up: Sequence[Sequence[bool]],
 ) -> Served:
     """Return what is served within an objective, seed by seed.
 
@@ -95,13 +80,14 @@ def served(
         Ascending.
     times : sequence of sequence of float
         Of each seed, one per rate, in the objective's unit.
-    objective : float
-    keeps_up : sequence of sequence of bool, optional
-        As in :func:`capacity`, of each seed.
+    keeps_up : sequence of sequence of bool
+        Whether the pool serves each rate for good: a full batch's time per token stays the same while the queue grows.
     """
-    rows = [list(row) for row in times]
-    if keeps_up is not None:
-        rows = [_served_for_good(row, fine) for row, fine in zip(times, keeps_up, strict=True)]
+    # a straight line to where the pool does not keep up ends where it begins
+    rows = [
+        [time if fine else math.inf for time, fine in zip(*pair, strict=True)]
+        for pair in zip(times, keeps_up, strict=True)
+    ]
     found = [capacity(rates, row, objective) for row in rows]
     open_ended = any(_is_last(rates, row, best) for row, best in zip(rows, found, strict=True))
     return Served(float(np.mean(found)), half_width(found), open_ended, min(found) == 0.0)
@@ -139,13 +125,6 @@ def parse_objective(text: str) -> Objective:
 
 def as_json(study: Study, outcomes: Sequence[Outcome], objective: Objective) -> dict[str, Any]:
     """Return what each policy serves within an objective, for each size of pool.
-
-    Parameters
-    ----------
-    study : Study
-        Of several rates.
-    outcomes : sequence of Outcome
-    objective : Objective
 
     Notes
     -----

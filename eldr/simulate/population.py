@@ -54,12 +54,10 @@ class Population:
         Cells ``layer * n_experts + expert`` that each decode step uses, repeated after the last one.
     label : ndarray of int, shape (n,)
         Kind of request, an index into ``labels``; requests of each label exist.
-    labels : tuple of str
     shares : tuple of float
         Of the traffic, how much each label makes; they sum to 1.
     output_tokens : ndarray of int, shape (n,), optional
         Length of each answer where it is known.
-    top_k : int
     arrivals : Arrivals, optional
         When they came, in the order in which they stand here; None where nobody knows.
     """
@@ -102,7 +100,6 @@ class Population:
         ----------
         batch : float
             Requests, rounded, at least 1.
-        rng : numpy.random.Generator
         draws : int
             Batches that the mean is taken over.
         """
@@ -129,7 +126,6 @@ class Traffic:
 
     Attributes
     ----------
-    calibration : Samples
     requests : Population
         None of them is in ``calibration``.
     """
@@ -153,8 +149,6 @@ def draw_steps(logs: Floats, shape: tuple[int, int, int], n_steps: int, rng: np.
     logs : ndarray of float32, shape (n, n_layers * n_experts)
         As in a :class:`Population`; ``-log(1 - p)`` is an expert's weight in successive sampling.
     shape : (n_layers, n_experts, top_k)
-    n_steps : int
-    rng : numpy.random.Generator
 
     Returns
     -------

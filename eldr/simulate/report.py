@@ -37,7 +37,6 @@ def as_json(study: Study, outcomes: Sequence[Outcome], about: dict[str, Any]) ->
     ----------
     study : Study
         Its first contender is what the others are compared with.
-    outcomes : sequence of Outcome
     about : dict
         What the requests are, ``notes`` for the reader.
 

@@ -46,15 +46,7 @@ class Placement(NamedTuple):
 
 
 class Router:
-    """One router, which counts what it placed.
-
-    Parameters
-    ----------
-    name : str
-    policy : Policy
-    knowledge : Knowledge
-    seed : int
-    """
+    """One router, which counts what it placed."""
 
     def __init__(self, name: str, policy: Policy, knowledge: Knowledge, seed: int) -> None:
         self.name = name

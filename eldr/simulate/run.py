@@ -31,8 +31,6 @@ class Pool:
     ----------
     laws : tuple of StepTime
         One per engine.
-    limits : Limits
-        Of each engine.
     sampled : bool
         Whether the active experts are those of single steps, or expected ones.
     """
@@ -55,7 +53,6 @@ class Run:
 
     Attributes
     ----------
-    measures : Measures
     worker : ndarray of int, shape (n,)
         Engine of each request of the workload.
     joined, first, end : ndarray of float, shape (n,)
@@ -87,62 +84,38 @@ def simulate(
 
     Parameters
     ----------
-    pool : Pool
-    population : Population
-    workload : Workload
-    window : Window
-    policy : Policy
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         For policies that look at centroids.
     unions : bool
         Whether the policy looks at expected unions.
     seed : int
         Of the policy's own choices.
-
-    Raises
-    ------
-    ValueError
-        If a request could never fit an engine.
     """
     router = Router("r0", policy, Knowledge(population, pool.laws, similarity, unions), seed)
     engines = [
         Engine(law, pool.limits, active_experts(population, sampled=pool.sampled)) for law in pool.laws
     ]
-    return serve(engines, [router], population, workload, window, pool.limits)
+    return serve(engines, [router], workload, window)
 
 
-def serve(  # noqa: PLR0917 - one of each
+def serve(
     engines: Sequence[Engine],
     routers: Sequence[Router],
-    population: Population,
     workload: Workload,
     window: Window,
-    limits: Limits,
     exchange: Exchange | None = None,
 ) -> Run:
-    """Let routers, in turn, send a workload to engines until every measured request has ended.
-
-    Raises
-    ------
-    ValueError
-        If a request could never fit an engine.
-    """
-    largest = int((population.prompt_tokens[workload.record] + workload.tokens).max(initial=0))
-    if limits.kv_tokens is not None and largest > limits.kv_tokens:
-        raise ValueError(
-            f"kv_tokens: {limits.kv_tokens} do not hold the longest request, {largest} tokens with its answer"
-        )
-    return _Simulation(engines, routers, population, workload, window, exchange).run()
+    """Let routers, in turn, send a workload to engines until every measured request has ended."""
+    return _Simulation(engines, routers, workload, window, exchange).run()
 
 
 class _Simulation:
     """The event loop."""
 
-    def __init__(  # noqa: PLR0917 - as of :func:`serve`
+    def __init__(
         self,
         engines: Sequence[Engine],
         routers: Sequence[Router],
-        population: Population,
         workload: Workload,
         window: Window,
         exchange: Exchange | None,
@@ -157,7 +130,6 @@ class _Simulation:
         # (time, engine, number of the plan): a plan that was changed meanwhile has another number
         self._due: list[tuple[float, int, int]] = []
         self._plans = [0] * len(self._engines)
-        self._kv = (population.prompt_tokens[workload.record] + workload.tokens).tolist()
         self._records, self._tokens = workload.record.tolist(), workload.tokens.tolist()
         self._measured = workload.measured.tolist()
         self._left = int(workload.measured.sum())
@@ -199,7 +171,7 @@ class _Simulation:
         self._in_flight[worker] += 1
         if self._measured[number]:
             self._tally.placed(self._in_flight, placement.candidates, waits=waits)
-        due = engine.add(Member(number, record, self._tokens[number], self._kv[number]), now)
+        due = engine.add(Member(number, record, self._tokens[number]), now)
         if due is not None:
             self._plan(worker, due)
 

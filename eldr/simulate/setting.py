@@ -9,7 +9,6 @@ import numpy as np
 
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import scaled
 from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
 from eldr.simulate.workload import Window, lengths
@@ -26,21 +25,16 @@ class Setting:
 
     Attributes
     ----------
-    engines : int
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
-    law : StepTime
     speeds : tuple of float
         Times as long as the law says, of engine after engine, repeated.
-    limits : Limits
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
         Arrivals that are measured come in this time, after the warm-up.
     output_tokens : int or None
         None: as long as each request's answer was.
-    sampled : bool
-    arrivals : ArrivalTimes
     """
 
     engines: int
@@ -58,7 +52,7 @@ class Setting:
     @property
     def laws(self) -> tuple[StepTime, ...]:
         """One per engine."""
-        return tuple(scaled(self.law, speed) for speed in self.engine_speeds)
+        return tuple(self.law.scaled(speed) for speed in self.engine_speeds)
 
     @property
     def engine_speeds(self) -> list[float]:

@@ -33,12 +33,10 @@ class Reading:
 
     Attributes
     ----------
-    model : str or None
     limit : int
         Records kept.
     last : float
         How far back from the newest record, seconds.
-    law : str or None
     speeds : tuple of float or None
         Times as long as the law; None: not told.
     arrivals : {"poisson", "logged"}
@@ -58,19 +56,14 @@ class Asked:
 
     Attributes
     ----------
-    source : Source
-    law : StepTime
     words : str
         What the requests are.
     output_tokens : int or None
         None: each request has its own length.
-    sampled : bool
     distinct : int
         Requests that there are to draw from.
     notes : tuple of str
         What to know before believing the figures.
-    engines : int
-        Decode engines.
     speeds : tuple of float
         Of the engines, times as long as the law.
     policies : str
@@ -146,7 +139,6 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     ----------
     paths : list of Path
         Directories or segments.
-    reading : Reading
     share : float
         Of the requests that were logged, above 0.
 
@@ -202,13 +194,7 @@ def _on_arrivals(requests: Population, arrivals: ArrivalTimes) -> tuple[str, ...
 
 
 def from_captured(law: str | None) -> Asked:
-    """Return the captured activations that come with the package, step by step.
-
-    Raises
-    ------
-    ValueError
-        If the law is none.
-    """
+    """Return the captured activations that come with the package, step by step; ValueError if the law is none."""
     loaded = traces.load()
     return Asked(
         Captured(loaded, loaded.kinds),
@@ -221,13 +207,7 @@ def from_captured(law: str | None) -> Asked:
 
 
 def synthetic(workload: str, law: str | None) -> Asked:
-    """Return a synthetic workload on Qwen3-30B's layers.
-
-    Raises
-    ------
-    ValueError
-        If the law is none.
-    """
+    """Return a synthetic workload on Qwen3-30B's layers; ValueError if the law is none."""
     source = Synthetic(WORKLOADS[workload], QWEN3_30B)
     return Asked(
         source,

@@ -30,8 +30,6 @@ class Prepared:
 
     Attributes
     ----------
-    seed : int
-    population : Population
     similarity : dict
         The requests' cosines to centroids, by number of engines and kind of centroids.
     """
@@ -66,13 +64,7 @@ def prepare(source: Source, seed: int, engines: Sequence[int], contenders: Seque
 
 
 def fitted(traffic: Traffic, k: int, seed: int) -> CentroidSet:
-    """Fit centroids for so many engines.
-
-    Raises
-    ------
-    ValueError
-        If the requests for calibration cannot carry them.
-    """
+    """Fit centroids for so many engines; ValueError if the requests for calibration cannot carry them."""
     try:
         return centroids.fitted(traffic.calibration, k, seed)
     except FitError as error:  # does not travel between processes
@@ -109,9 +101,6 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
 
     Parameters
     ----------
-    prepared : Prepared
-    setting : Setting
-    contender : Contender
     load : Load
         What :func:`meet` returns for this seed and setting.
     """
@@ -157,10 +146,8 @@ def run_study(
 
     Parameters
     ----------
-    study : Study
     executor : Executor, optional
         Runs beside each other; the outcomes are the same.
-    progress : callable
 
     Returns
     -------
@@ -188,7 +175,7 @@ def _alone(study: Study) -> Iterator[Outcome]:
 
 
 def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
-    waiting = [(seed, executor.submit(prepare_seed, study, seed)) for seed in study.seeds]
+    waiting = [(seed, executor.submit(study.prepare, seed)) for seed in study.seeds]
     running: dict[Future[Measures], tuple[int, int, int, float]] = {}
     for seed, future in waiting:
         prepared = future.result()
@@ -198,8 +185,3 @@ def _beside(study: Study, executor: Executor) -> Iterator[Outcome]:
             running[job] = at, which, seed, loads[at].rate
     for ended in as_completed(running):
         yield Outcome(*running[ended], ended.result())
-
-
-def prepare_seed(study: Study, seed: int) -> Prepared:
-    """Do :meth:`Study.prepare` in another process."""
-    return study.prepare(seed)

@@ -38,12 +38,10 @@ class Strengths:
 
     Attributes
     ----------
-    general, domain, subdomain, request : float
     prompt : float
         What prompts alone add, for all requests and for each domain.
     shares : tuple of float
         Of the domains, to any sum.
-    labels : tuple of str
     subdomains : int
         Per domain, Zipf distributed.
     shared : bool
@@ -85,8 +83,6 @@ class Synthetic:
 
     Attributes
     ----------
-    strengths : Strengths
-    geometry : Geometry
     n_layers : int
         Layers simulated; they stand for all of a model.
     calibration, requests : int
@@ -184,7 +180,6 @@ def _log_survival(logits: npt.NDArray[np.float64], top_k: int) -> Floats:
     Parameters
     ----------
     logits : ndarray, shape (..., n_experts)
-    top_k : int
     """
     weight = np.exp(logits - logits.max(axis=-1, keepdims=True)).astype(np.float32)
     x = top_k / weight.sum(axis=-1, keepdims=True)

@@ -73,10 +73,8 @@ def make_workload(
 
     Parameters
     ----------
-    population : Population
     rate : float
         Requests per second.
-    window : Window
     seed : int
         The same for every policy that is compared.
     output_tokens : int, optional
@@ -103,13 +101,7 @@ def make_workload(
 
 
 def last_arrival(rate: float, window: Window) -> float:
-    """Return when no more requests come, seconds.
-
-    Raises
-    ------
-    ValueError
-        If the rate is none, or leads to too many requests.
-    """
+    """Return when no more requests come, seconds; ValueError if the rate is none, or leads to too many requests."""
     last = window.end + window.cooldown
     if rate <= 0:
         raise ValueError(f"rate: expected more than 0 requests per second, got {rate}")
@@ -122,13 +114,7 @@ def last_arrival(rate: float, window: Window) -> float:
 
 
 def lengths(population: Population, record: Ints, output_tokens: int | None) -> Ints:
-    """Return the decode steps of each request.
-
-    Raises
-    ------
-    ValueError
-        If none are given and requests have none of their own.
-    """
+    """Return the decode steps of each request; ValueError if none are given and requests have none of their own."""
     if output_tokens is not None:
         return np.full(len(record), output_tokens, dtype=np.int64)
     if population.output_tokens is None:

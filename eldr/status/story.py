@@ -18,7 +18,6 @@ class Condition:
 
     Attributes
     ----------
-    type, status, reason, message : str
     since : datetime or None
         When its status changed last.
     """
@@ -56,14 +55,8 @@ class Centroids:
 
     Attributes
     ----------
-    fit : str or None
-        Whose set serves.
-    since : datetime or None
-        When it became active.
-    k, epoch : int or None
-    digest : str or None
     acks : str or None
-        Routers that have it, of all.
+        Routers that have the active set, of all.
     previous : str or None
         Fit whose set served before.
     staged : str or None
@@ -117,8 +110,6 @@ class Drift:
 
     Attributes
     ----------
-    condition : Condition or None
-        DriftDetected.
     score : float or None
         1 and above raises.
     requests : int or None
@@ -139,8 +130,6 @@ class Served:
 
     Attributes
     ----------
-    epoch : int or None
-    since : datetime
     until : datetime or None
         None while it serves.
     began, ended : str or None
@@ -160,15 +149,12 @@ class Fit:
 
     Attributes
     ----------
-    name : str
     trigger : str or None
         None of one that was deleted or cannot be read, like all below but ``verdict`` and ``served``.
-    created, started, finished : datetime or None
     looks_back_to : datetime or None
         Records before it were not read.
     verdict, message : str or None
         Reason and message of its condition; ``Deleted`` where it was.
-    samples : int or None
     reduction_percent : float or None
         Of active experts against JSQ, as predicted.
     served : tuple of Served
@@ -176,16 +162,16 @@ class Fit:
     """
 
     name: str
-    trigger: str | None
-    created: datetime | None
-    started: datetime | None
-    finished: datetime | None
-    looks_back_to: datetime | None
-    verdict: str | None
-    message: str | None
-    samples: int | None
-    reduction_percent: float | None
-    served: tuple[Served, ...]
+    trigger: str | None = None
+    created: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    looks_back_to: datetime | None = None
+    verdict: str | None = None
+    message: str | None = None
+    samples: int | None = None
+    reduction_percent: float | None = None
+    served: tuple[Served, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,20 +188,12 @@ class Story:
 
     Attributes
     ----------
-    name, namespace : str
     at : datetime
         When it was read.
-    model, served_as, url : str or None
-    ready : Condition or None
     pods : dict of str to str
         ``ready/desired`` by role.
-    policy : Policy
-    centroids : Centroids
-    saving : Saving
-    drift : Drift
     fits : tuple of Fit
         The newest first.
-    next_fit : NextFit or None
     problems : tuple of Condition
         That are not as they should be.
     notes : tuple of str

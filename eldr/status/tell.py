@@ -19,7 +19,6 @@ from eldr.status.story import (
     NextFit,
     Policy,
     Saving,
-    Served,
     Story,
 )
 
@@ -49,7 +48,6 @@ def tell(
         The EldrDeployment; whatever is missing or foreign in it counts as not known.
     fits : iterable of dict or None
         EldrFits of the namespace; those of other deployments are left out. None: they could not be read.
-    now : datetime
     notes : iterable of str
         What could not be read.
     """
@@ -158,7 +156,7 @@ def _next_fit(refit: Object) -> NextFit | None:
 def _fits(name: str, uid: str | None, fits: Iterable[Object] | None, spans: served.Spans) -> tuple[Fit, ...]:
     known = {one.name: one for one in (_fit(fit, spans) for fit in fits or () if _is_of(fit, name, uid))}
     left = None if fits is None else DELETED
-    told = [_of_history(fit, left, served) for fit, served in spans.items() if fit not in known]
+    told = [Fit(fit, verdict=left, served=tuple(some)) for fit, some in spans.items() if fit not in known]
     return tuple(sorted([*known.values(), *told], key=_began, reverse=True))
 
 
@@ -179,22 +177,6 @@ def _fit(fit: Object, spans: served.Spans) -> Fit:
         samples=whole(status, "samples"),
         reduction_percent=decimal(status, "predictedReductionPercent"),
         served=tuple(spans.get(name, ())),
-    )
-
-
-def _of_history(name: str, verdict: str | None, served: Iterable[Served]) -> Fit:
-    return Fit(
-        name=name,
-        trigger=None,
-        created=None,
-        started=None,
-        finished=None,
-        looks_back_to=None,
-        verdict=verdict,
-        message=None,
-        samples=None,
-        reduction_percent=None,
-        served=tuple(served),
     )
 
 

@@ -31,7 +31,6 @@ def lines(story: Story, width: int, *, plain: bool = False) -> list[Line]:
 
     Parameters
     ----------
-    story : Story
     width : int
         Characters.
     plain : bool

@@ -11,13 +11,7 @@ MOST_COUNT = 1 << 53
 
 
 def load(text: str | bytes) -> Any:
-    """Read JSON.
-
-    Raises
-    ------
-    ValueError
-        If it is none, or nested deeper than anybody means.
-    """
+    """Read JSON; ValueError if it is none, or nested deeper than anybody means."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -50,7 +50,6 @@ def merged(
         All that are to be written, in order.
     generation : int
         What they were observed for.
-    now : datetime
     """
     before = {condition["type"]: condition for condition in previous}
     made = []

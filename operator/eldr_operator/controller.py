@@ -33,17 +33,12 @@ class Controller:
 
     Parameters
     ----------
-    api : Api
     cache : Cache
         Filled here.
-    reconciler : Reconciler
-    metrics : Metrics
     namespaces : collection of str
         Empty for all.
     resync_seconds : float
         Between two passes over everything.
-    monotonic : callable
-        Returns seconds.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ class Problem:
         CamelCase word for the condition.
     field : str
         Path of the field, for example ``spec.refit.schedule``.
-    value : Any
     remedy : str
         What is wrong with it and what to write instead.
     """
@@ -36,12 +35,7 @@ class OperatorError(Exception):
 
 
 class InvalidResourceError(OperatorError):
-    """A custom resource that the API server let pass but this operator cannot read.
-
-    Parameters
-    ----------
-    problems : tuple of Problem
-    """
+    """A custom resource that the API server let pass but this operator cannot read."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -53,8 +47,6 @@ class ApiError(OperatorError):
 
     Parameters
     ----------
-    status : int
-        HTTP status.
     reason, message : str
         Of the Status object in the answer.
     """
@@ -71,12 +63,7 @@ class ApiUnavailableError(OperatorError):
 
 
 class ConflictError(OperatorError):
-    """An object has changed since it was read: what was decided by it must be decided anew.
-
-    Parameters
-    ----------
-    kind, name : str
-    """
+    """An object has changed since it was read: what was decided by it must be decided anew."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"{kind} {name} has changed since it was read")
@@ -87,7 +74,6 @@ class OwnedElsewhereError(OperatorError):
 
     Parameters
     ----------
-    kind, name, owner : str
     is_leftover : bool
         Whether the owner is an earlier EldrDeployment of the same name: its children are about to be collected.
     """

@@ -310,13 +310,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse(kind: type[M], body: Mapping[str, Any]) -> M:
-    """Read a JSON object as a model.
-
-    Raises
-    ------
-    InvalidResourceError
-        Naming each field that does not fit.
-    """
+    """Read a JSON object as a model; InvalidResourceError names each field that does not fit."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:

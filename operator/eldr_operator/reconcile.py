@@ -40,16 +40,12 @@ class Reconciler:
 
     Parameters
     ----------
-    api : Api
     cache : Cache
         What the API server holds.
     http : httpx.AsyncClient
         For the routers' admin ports.
-    metrics : Metrics
     image : str
         Image of our own programs where a resource names none.
-    clock : callable
-        Returns the time.
     """
 
     def __init__(

@@ -23,8 +23,6 @@ class Settings:
         Between two passes over every resource.
     metrics_port, liveness_port : int
         0 turns the port off.
-    host : str
-        Address of both ports.
     """
 
     namespaces: tuple[str, ...] = ()

@@ -26,13 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings) -> None:
-    """Run the operator until SIGTERM.
-
-    Raises
-    ------
-    OperatorError
-        If the custom resources are not served, or the API server cannot be reached.
-    """
+    """Run the operator until SIGTERM; OperatorError if the custom resources are not served, or the API server cannot be reached."""
     metrics = Metrics()
     async with connect() as api, httpx.AsyncClient(trust_env=False) as http:
         await check_resources(api)

@@ -45,12 +45,7 @@ _OWN_FILES = 64
 
 
 class App:
-    """One router.
-
-    Parameters
-    ----------
-    settings : Settings
-    """
+    """One router."""
 
     def __init__(self, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
@@ -106,13 +101,7 @@ class App:
         return self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
 
     async def start(self) -> None:
-        """Listen and begin the background work.
-
-        Raises
-        ------
-        OSError
-            If a port cannot be bound.
-        """
+        """Listen and begin the background work; OSError if a port cannot be bound."""
         settings = self._settings
         self.clients.max_connections = _connections(_raise_file_limit())
         for server, host, port in (

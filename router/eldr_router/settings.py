@@ -85,13 +85,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_url(name: str, url: object) -> tuple[str, int]:
-    """Return host and port of ``http://host[:port]``.
-
-    Raises
-    ------
-    SettingsError
-        Names the field and the value.
-    """
+    """Return host and port of ``http://host[:port]``; SettingsError names the field and the value."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and not parts.query:

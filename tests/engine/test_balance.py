@@ -10,10 +10,10 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from eldr.engine.balance import choose_torch, choose_triton
-from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.balance.packing import activation_weights, spread
 from eldr.engine.capture.kernels import active_of
 from tests.support.metro import Placement, exact
-from tests.support.metro.baselines import active_set
+from tests.support.metro.baselines import active_set, pack
 
 FORMS = [choose_torch.choose, choose_triton.choose]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]

@@ -11,9 +11,8 @@ import vllm.triton_utils
 from vllm.model_executor.layers.fused_moe.router import base_router
 from vllm.platforms import current_platform
 
-from eldr.engine.balance.packing import pack
 from tests.support.metro import Placement
-from tests.support.metro.baselines import vllm_choice
+from tests.support.metro.baselines import pack, vllm_choice
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from eldr.simulate.captured import Captured
 from eldr.simulate.centroids import fitted, similarities
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import scaled
 from eldr.simulate.measures import Measures
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload
@@ -42,7 +41,7 @@ N_ENGINES, SPEED, RATE, TOKENS = 4, 5.0, 14.0, 48
 SETTLE, MEASURE = 7.0, 14.0
 BUSY = 1.1  # times the law, 1.00 where nothing else runs: on a machine that is slower, or stands still, a phase is measured again
 ARRIVALS = 6  # seed of a draw that is even throughout, so that its rate says how many are there
-LAW = scaled(QWEN3_30B_MI300X.for_experts(64), SPEED)
+LAW = QWEN3_30B_MI300X.for_experts(64).scaled(SPEED)
 CLEAR = 0.07  # times that differ by less have no order: each is the mean of one window of seconds, a draw by itself
 
 
@@ -61,7 +60,7 @@ class Plan:
 
     @property
     def law(self) -> StepTime:
-        return scaled(LAW, self.slower)
+        return LAW.scaled(self.slower)
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def again(source: Captured, live: Live, policy: str, slower: float = 1.0) -> Mea
     tokens = np.full(len(record), TOKENS)
     workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
     return simulate(
-        Pool((scaled(LAW, slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        Pool((LAW.scaled(slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
         requests,
         workload,
         phase.window,

@@ -81,7 +81,6 @@ def note(trouble: torch.Tensor, wrong: torch.Tensor, why: str, *, wait: bool) ->
     trouble : Tensor of bool, shape ()
         Becomes true, and stays so.
     wrong : Tensor of bool, shape ()
-    why : str
     wait : bool
         Whether waiting for an accelerator is harmless now.
 

@@ -44,7 +44,6 @@ class Group:
 
     Attributes
     ----------
-    ranks : int
     experts_per_rank : int
         Physical ones.
     add : callable
@@ -68,8 +67,6 @@ class Rules:
     Attributes
     ----------
     choose : callable
-    top_k : int
-        Experts per token.
     identity : str
         Versions and setting, which all ranks must share.
     checked : bool
@@ -87,10 +84,6 @@ class LayerBalance:
 
     Parameters
     ----------
-    name : str
-    maps : Maps
-    group : Group
-    rules : Rules
     figures : Tensor of int32, shape (N_FIGURES,)
         Where the figures of the latest step go; zeros for a step that vLLM's choice was kept for.
     trouble : Tensor of bool, shape ()
@@ -210,8 +203,6 @@ class Balance:
     ----------
     layers : sequence of (str, Maps)
         By layer number.
-    group : Group
-    rules : Rules
 
     Attributes
     ----------

@@ -1,12 +1,10 @@
-"""Placement of replicas, as EPLB makes it, by tokens or by how often an expert is active.
+"""Placement of replicas by how often an expert is active.
 
 EPLB balances tokens: rarely used experts crowd on few ranks, for they weigh nothing there, and a step that uses them all waits for those
 ranks. A decode step pays for an expert once, however many tokens use it, so an expert should weigh how often a step uses it.
 """
 
 from __future__ import annotations
-
-import heapq
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +24,6 @@ def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
     ----------
     tokens : array_like of float, shape (E,)
         Tokens that each expert got over all steps: all that EPLB's policies are given.
-    steps : int
 
     Returns
     -------
@@ -46,16 +43,15 @@ def activation_weights(tokens: npt.ArrayLike, steps: int) -> Weights:
     return weights
 
 
-def pack(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
-    """Replicate the heaviest experts, and spread the replicas over ranks by weight.
+def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
+    """Give every expert a home, and the heaviest ones a replica elsewhere.
 
     Parameters
     ----------
     weights : array_like of float, shape (E,)
-        Tokens, as EPLB has it, or :func:`activation_weights`.
+        :func:`activation_weights`, or tokens.
     n_physical : int
         P: at least E, a multiple of the ranks.
-    ranks : int
 
     Returns
     -------
@@ -69,33 +65,15 @@ def pack(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
 
     Notes
     -----
-    Each further replica goes to the expert with the largest weight per replica; then the replicas, heaviest first, each to the lightest rank
-    with a free slot, one without this expert if there is such. Ties go to the lowest id.
-    """
-    weight = _checked(weights, n_physical, ranks)
-    experts = len(weight)
-    count = _replicate(weight, n_physical - experts)
-    on: list[list[int]] = [[] for _ in range(ranks)]
-    _fill(on, np.repeat(np.arange(experts), count), np.repeat(weight / count, count), n_physical // ranks)
-    return np.array(on, dtype=np.int64).ravel()
-
-
-def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
-    """Give every expert a home, and the heaviest ones a replica elsewhere.
-
-    Parameters, result and errors are those of :func:`pack`.
-
-    Notes
-    -----
     Homes are as many on every rank, and balanced by weight: a placement without replicas. Replicas only add to it, so that
     an exact choice is never worse than without them, in any step. They go to the rank that shares the fewest experts with the home, so that a
     full rank finds relief on each of the others; of these to one with most free slots, then the lightest by
     its homes. Each expert gets a second replica before one gets a third. What is left, where every rank holds every expert, repeats a rank's first.
     """
-    weight = _checked(weights, n_physical, ranks)
+    weight = checked(weights, n_physical, ranks)
     experts, slots = len(weight), n_physical // ranks
     on: list[list[int]] = [[] for _ in range(ranks)]
-    load = _fill(on, np.arange(experts), weight, -(-experts // ranks))
+    load = fill(on, np.arange(experts), weight, -(-experts // ranks))
     holders: list[list[int]] = [[] for _ in range(experts)]
     for rank, held in enumerate(on):
         for e in held:
@@ -125,7 +103,7 @@ def spread(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
     return np.array(on, dtype=np.int64).ravel()
 
 
-def _fill(on: list[list[int]], experts: Ids, shares: Weights, slots: int) -> list[float]:
+def fill(on: list[list[int]], experts: Ids, shares: Weights, slots: int) -> list[float]:
     """Put replicas, heaviest first, on the lightest rank with room, on one without this expert if there is such; return the weights."""
     load = [0.0] * len(on)
     for i in np.argsort(-shares, kind="stable").tolist():
@@ -138,19 +116,8 @@ def _fill(on: list[list[int]], experts: Ids, shares: Weights, slots: int) -> lis
     return load
 
 
-def _replicate(weight: Weights, redundant: int) -> Ids:
-    """Return the number of replicas of each expert."""
-    count = np.ones(len(weight), dtype=np.int64)
-    heap = [(-w, e) for e, w in enumerate(weight.tolist())]
-    heapq.heapify(heap)
-    for _ in range(redundant):
-        e = heap[0][1]
-        count[e] += 1
-        heapq.heapreplace(heap, (-float(weight[e]) / int(count[e]), e))
-    return count
-
-
-def _checked(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Weights:
+def checked(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Weights:
+    """Return weights as an array; raises as :func:`spread` does."""
     weight = np.asarray(weights, dtype=np.float64)
     _check_weights("weights", weight)
     if ranks < 1 or n_physical < len(weight) or n_physical % ranks:

@@ -99,9 +99,7 @@ class ReplicaLayer:
 
     Attributes
     ----------
-    name : str
     maps : EplbLayerState
-    experts : BalancedExperts
     """
 
     name: str

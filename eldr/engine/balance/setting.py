@@ -59,13 +59,7 @@ VLLM_CHOOSES = BalanceSetting()
 
 
 def read(environ: Mapping[str, str]) -> BalanceSetting:
-    """Return the setting of an environment.
-
-    Raises
-    ------
-    ValueError
-        If a variable has a value that means nothing.
-    """
+    """Return the setting of an environment; ValueError if a variable has a value that means nothing."""
     balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
     if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
         raise ValueError(
@@ -112,8 +106,6 @@ def bound_by_compute(tokens: int, top_k: int, experts: int) -> bool:
     tokens : int
         Tokens of the step over the whole expert-parallel group. All ranks know it, so that all decide alike, and it is fixed for
         each captured graph.
-    top_k : int
-        Experts per token.
     experts : int
         Logical experts. When not all of them are active, those that are have more tokens: the rule errs towards balancing.
     """

@@ -32,7 +32,6 @@ def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    setting : BalanceSetting
 
     Raises
     ------

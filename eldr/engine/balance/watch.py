@@ -22,7 +22,6 @@ class MapsWatch:
     ----------
     layers : sequence of Maps
         By layer number; every expert has one place.
-    group : Group
     identity : str
         Versions and setting, which all ranks must share.
 

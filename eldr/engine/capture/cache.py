@@ -18,8 +18,6 @@ class CacheGroup:
         Its number among the groups, and so in a request's block ids.
     layer_name : str
         One of its layers, under which a forward pass keeps the group's slot mapping.
-    block_size : int
-        Tokens per block.
     """
 
     index: int
@@ -28,13 +26,7 @@ class CacheGroup:
 
 
 def full_attention_group(kv_cache_config: Any) -> CacheGroup:
-    """Return the first full-attention group; sliding windows forget the beginning of a prompt.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the first full-attention group; sliding windows forget the beginning of a prompt; ValueError if there is none."""
     for index, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
         inner = getattr(spec, "kv_cache_specs", None)  # layers of one type, but of several shapes

@@ -28,8 +28,6 @@ def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str)
         The layer; its router is a plain top-k.
     capture : callable
         Takes the ids, of shape (tokens, top_k).
-    kernel : str
-        Class of the kernel.
     """
     routed, top_k = runner.routed_experts, runner.router.top_k
     inner, highest_first = routed.forward_monolithic, kernel in HIGHEST_FIRST
@@ -48,7 +46,6 @@ def chosen(logits: torch.Tensor, top_k: int, *, highest_first: bool = False) -> 
     Parameters
     ----------
     logits : Tensor, shape (T, E)
-    top_k : int
     highest_first : bool
         Which of equal ones: those with the highest number, else those with the lowest.
 

@@ -42,11 +42,6 @@ class HiddenRoutingError(RuntimeError):
 def table_memory(n_bytes: int) -> Iterator[None]:
     """Allocate a table in this context: the KV cache has taken its share before, so there may be no room.
 
-    Parameters
-    ----------
-    n_bytes : int
-        Size of the table.
-
     Raises
     ------
     HiddenRoutingError

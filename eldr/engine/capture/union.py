@@ -24,7 +24,6 @@ class GroupUnion:
         Experts per layer.
     add : callable
         Sum a tensor over the ranks; it may return the tensor it was given.
-    device : torch.device
     rank, ranks : int
         This rank's number in the group, and their number.
 

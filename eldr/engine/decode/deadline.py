@@ -21,16 +21,11 @@ logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; t
 _OFFER = "do_remote_prefill"  # the transport pulls if it is set, and clears it once it has taken the blocks' addresses
 
 Count = Callable[[str], None]
+"""Called with the outcome of every late pull."""
 
 
 class PullDeadlines:
-    """Scheduler half.
-
-    Parameters
-    ----------
-    count : callable
-        Called with the outcome of every late pull.
-    """
+    """Scheduler half."""
 
     def __init__(self, count: Count) -> None:
         self._count = count
@@ -113,13 +108,7 @@ class PullDeadlines:
 
 
 class PullWatch:
-    """Worker half.
-
-    Parameters
-    ----------
-    count : callable
-        Called with the outcome of every late pull.
-    """
+    """Worker half."""
 
     def __init__(self, count: Count) -> None:
         self._count = count

@@ -15,12 +15,8 @@ class DecodeOrders(KVConnectorMetadata):
 
     Attributes
     ----------
-    plan : Plan
-    step : int or None
     pulls : dict
         Request id to the deadline of its pull, of the pulls in flight that have one.
-    requests : int
-        Requests of the step.
     """
 
     plan: Plan = field(default_factory=Plan)

@@ -23,9 +23,6 @@ def page(
 
     Parameters
     ----------
-    ring : RingReader or MergedRings
-    after : int
-        Cursor.
     limit : int
         Records to return at most.
     prefix : str

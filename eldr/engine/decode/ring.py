@@ -49,7 +49,6 @@ class RingWriter:
 
     Parameters
     ----------
-    path : Path
     slots : int
         Records kept.
     slot_bytes : int
@@ -106,10 +105,6 @@ class RingWriter:
 
 class RingReader:
     """The API server's end.
-
-    Parameters
-    ----------
-    path : Path
 
     Raises
     ------

@@ -12,10 +12,6 @@ from eldr.engine.decode.ring import RingReader
 class MergedRings:
     """The rings of several ranks as one: records are numbered in the order in which they are seen.
 
-    Parameters
-    ----------
-    rings : list of RingReader
-
     Attributes
     ----------
     boot : str

@@ -19,7 +19,7 @@ from eldr.engine.decode.ring import RingWriter, rings_of
 from eldr.engine.decode.tracking import Ended, Tracker, n_rows
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
-from eldr.engine.steps import scheduled
+from eldr.engine.steps import blocks_in, scheduled
 from eldr.wire import ExpertCounts, encode_counts
 
 DEFAULT_RECORDS = 1024
@@ -49,7 +49,6 @@ class DecodeScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     records : int
         Finished requests that wait for a reader.
 
@@ -90,12 +89,9 @@ class DecodeScheduler:
 
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""
-
-        def blocks_of(request: str) -> list[int]:
-            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
-            return blocks
-
-        plan = self._tracker.step(scheduled(output), output.preempted_req_ids or (), blocks_of)
+        plan = self._tracker.step(
+            scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
+        )
         pulls = self.pulls.pulls(output.num_scheduled_tokens)
         if not output.total_num_scheduled_tokens:
             return DecodeOrders(plan, pulls=pulls)

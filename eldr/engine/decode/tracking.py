@@ -78,8 +78,6 @@ class Tracker:
     ----------
     n_rows : int
         Requests that can be counted at once.
-    block_size : int
-        Tokens per KV block.
     """
 
     def __init__(self, n_rows: int, block_size: int) -> None:

@@ -40,7 +40,6 @@ class DecodeWorker:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     n_blocks : int
         KV blocks of the engine.
     reports : bool

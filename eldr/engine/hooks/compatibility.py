@@ -69,8 +69,6 @@ def problems(
     config : vllm.config.VllmConfig
     block_size : int
         Tokens per KV block of the full-attention group.
-    version : str
-        vLLM's version.
     prefill : bool
         Whether the engine produces KV.
     group_sizes : collection of int
@@ -137,23 +135,7 @@ def _spread(parallel: Any) -> list[str]:
     return found
 
 
-def check(
-    config: Any,
-    block_size: int,
-    version: str,
-    *,
-    prefill: bool,
-    group_sizes: Collection[int] = (),
-    balance: BalanceSetting = VLLM_CHOOSES,
-) -> None:
-    """Raise if :func:`problems` finds any.
-
-    Raises
-    ------
-    UnsupportedEngineError
-        With every problem, so that one restart is enough.
-    """
-    if found := problems(
-        config, block_size, version, prefill=prefill, group_sizes=group_sizes, balance=balance
-    ):
+def refuse(found: Collection[str]) -> None:
+    """Raise UnsupportedEngineError with every problem that was found, if any, so that one restart is enough."""
+    if found:
         raise UnsupportedEngineError("ELDR cannot count on this engine: " + "; ".join(found))

@@ -35,8 +35,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Parameters
     ----------
     vllm_config : vllm.config.VllmConfig
-    role : KVConnectorRole
-        Scheduler or worker.
     kv_cache_config : vllm.v1.kv_cache_interface.KVCacheConfig
 
     Raises
@@ -60,7 +58,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         self._group = full_attention_group(kv_cache_config)
         self._setting = setting.read(os.environ)
         with refusal.told():
-            compatibility.check(
+            problems = compatibility.problems(
                 vllm_config,
                 self._group.block_size,
                 vllm.__version__,
@@ -68,6 +66,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 group_sizes=block_sizes(kv_cache_config),
                 balance=self._setting,
             )
+            compatibility.refuse(problems)
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         if role == KVConnectorRole.SCHEDULER:

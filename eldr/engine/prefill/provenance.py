@@ -11,13 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 class CountedBlocks:
-    """Follows blocks from their allocation to the step that computes their first token.
-
-    Parameters
-    ----------
-    block_size : int
-        Tokens per KV block.
-    """
+    """Follows blocks from their allocation to the step that computes their first token."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -33,7 +27,6 @@ class CountedBlocks:
 
         Parameters
         ----------
-        request : str
         blocks : callable
             All its blocks, in order.
         """

@@ -17,7 +17,7 @@ from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.provenance import CountedBlocks
-from eldr.engine.steps import scheduled
+from eldr.engine.steps import blocks_in, scheduled
 from eldr.wire import ExpertCounts, encode_counts
 
 
@@ -27,7 +27,6 @@ class PrefillScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     """
 
     def __init__(self, config: Any, group: CacheGroup) -> None:
@@ -62,12 +61,7 @@ class PrefillScheduler:
 
     def orders(self, output: Any) -> PrefillOrders:
         """Return which prompts are complete with this step."""
-
-        def blocks_of(request: str) -> list[int]:
-            blocks: list[int] = output.kv_connector_block_state.get_block_ids(request)[self._group.index]
-            return blocks
-
-        steps = scheduled(output)
+        steps, blocks_of = scheduled(output), blocks_in(output, self._group.index)
         # all of them first: a prompt may share a block that another request of the same step computes
         self._blocks.computed(steps, blocks_of)
         orders = PrefillOrders(runs=bool(steps))

@@ -24,7 +24,6 @@ class PrefillWorker:
     Parameters
     ----------
     config : vllm.config.VllmConfig
-    group : CacheGroup
     n_blocks : int
         KV blocks of the engine.
     reports : bool

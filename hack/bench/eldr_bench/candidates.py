@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,18 @@ def get(url: str) -> Any:
         return json.load(got)
 
 
+def wait(what: str, problem: Callable[[], str]) -> None:
+    """Wait until there is no problem, nor an OSError."""
+    end, told = time.monotonic() + PATIENCE, ""
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            told = problem()
+            if not told:
+                return
+        time.sleep(0.05)
+    require(False, f"{what} after {PATIENCE:g} s: {told or 'no answer'}")
+
+
 @contextlib.contextmanager
 def process(core: int, *arguments: str, checkout: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program on one core, with the code of another checkout if one is named."""
@@ -129,17 +141,13 @@ def ours(
     command += ["--port", str(port), "--admin-port", str(admin)]
     with process(ROUTER_CORE, *command, checkout=checkout) as child:
         candidate = Candidate(name, child.pid, port, policy, admin)
-        end = time.monotonic() + PATIENCE
-        told = ""
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                state = candidate.state()
-                if state["ready"] and state["policy"] == policy:
-                    break
-                told = f"ready {state['ready']}, policy {state['policy']} in effect"
-            time.sleep(0.05)
-        else:
-            require(False, f"{name}: does not serve by {policy} after {PATIENCE:g} s: {told or 'no answer'}")
+
+        def problem() -> str:
+            state = candidate.state()
+            serves = state["ready"] and state["policy"] == policy
+            return "" if serves else f"ready {state['ready']}, policy {state['policy']} in effect"
+
+        wait(f"{name}: does not serve by {policy}", problem)
         yield candidate
 
 
@@ -153,16 +161,12 @@ def theirs(environment: Path, urls: list[str]) -> Iterator[Candidate]:
     command += ["--prefill-policy", "round_robin", "--decode-policy", "round_robin", "--log-level", "error"]
     command += ["--prometheus-port", str(free_port()), "--worker-startup-check-interval", "1"]
     with process(ROUTER_CORE, *command) as child:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
-            ):
-                break
-            time.sleep(0.05)
-        else:
-            require(False, f"{PEER}: does not serve after {PATIENCE:g} s")
+
+        def problem() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return ""
+
+        wait(f"{PEER}: does not serve", problem)
         yield Candidate(PEER, child.pid, port)
 
 

@@ -14,12 +14,6 @@ class Unproven(SystemExit):
 
 
 def require(holds: object, why: str) -> None:
-    """End the program unless something holds.
-
-    Raises
-    ------
-    Unproven
-        With ``why``, which says what was found instead.
-    """
+    """End the program unless something holds; ``why`` says what was found instead."""
     if not holds:
         raise Unproven(why)

@@ -19,7 +19,6 @@ class Answer:
 
     Attributes
     ----------
-    text : str
     tokens : int or None
         Completion tokens as the engine counts them; None if it does not say.
     """
@@ -34,7 +33,6 @@ class Prompt:
 
     Attributes
     ----------
-    text : str
     verify : callable
         Takes the answer and the tokens asked for, and returns why it is wrong, or None.
     fields : dict
@@ -50,13 +48,7 @@ class Prompt:
 
 
 def read_stream(status: int, received: bytes) -> Answer:
-    """Join the events of a streamed chat answer.
-
-    Raises
-    ------
-    AnswerError
-        If the status is not 200, or the stream holds an error event or ends without ``[DONE]``.
-    """
+    """Join the events of a streamed chat answer; AnswerError if it is none, holds an error event, or ends without ``[DONE]``."""
     if status != 200:
         raise AnswerError(f"HTTP {status}: {received[:200]!r}")
     said, tokens = "", None

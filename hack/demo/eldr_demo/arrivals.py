@@ -28,7 +28,6 @@ class Poisson:
     ----------
     rate : float
         Mean arrivals per second.
-    seed : int
     """
 
     def __init__(self, rate: float, seed: int = 1) -> None:
@@ -55,12 +54,7 @@ class Poisson:
 
 
 class ClosedLoop:
-    """As many requests at a time, always: what a pool shows then does not depend on how fast the machine is.
-
-    Parameters
-    ----------
-    in_flight : int
-    """
+    """As many requests at a time, always: what a pool shows then does not depend on how fast the machine is."""
 
     def __init__(self, in_flight: int) -> None:
         self._free = asyncio.Semaphore(in_flight)

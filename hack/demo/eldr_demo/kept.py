@@ -20,7 +20,6 @@ def keep(kubeconfig: str, folder: Path, shifted: float, known: Sequence[str]) ->
 
     Parameters
     ----------
-    kubeconfig : str
     folder : Path
         Created if missing; holds ``first.siglog`` and ``second.siglog`` afterwards, if anything was logged.
     shifted : float

@@ -45,11 +45,8 @@ class Outcome:
 
     Attributes
     ----------
-    phase : str
     number : int
         Counts the requests of the phase: the same number is the same request in every phase of a mix.
-    started, first_token, ended : float
-    tokens : int
     error : str or None
         Why it failed; a wrong answer is a failure.
     """
@@ -76,11 +73,8 @@ class Load:
     ----------
     endpoints : callable
         Returns the base URLs of the ready routers: what a Service would balance over.
-    model : str
-    arrivals : Arrivals
     tokens : int
         Output tokens of a request that does not ask for another number.
-    seed : int
     """
 
     endpoints: Callable[[], Sequence[str]]

@@ -29,12 +29,7 @@ def deployment(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 class View:
-    """The cluster as the demo sees it, through kubectl and helm only.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    """
+    """The cluster as the demo sees it, through kubectl and helm only."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -78,13 +73,7 @@ class View:
 
 
 async def until(check: Callable[[], Any], what: str, seconds: float) -> Any:
-    """Await ``check()`` until it returns something true.
-
-    Raises
-    ------
-    TimeoutError
-        If it never does; the message names what was waited for.
-    """
+    """Await ``check()`` until it returns something true; TimeoutError if it never does; the message names what was waited for."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:

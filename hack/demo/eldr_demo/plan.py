@@ -67,13 +67,5 @@ FULL: tuple[Step, ...] = (
     Measure("MarginalUnion", "second", "re-fitted"),
     Measure(BASE, "second"),
 )
-SHORT: tuple[Step, ...] = (
-    Measure(BASE, "first"),
-    Fit("first", "Bootstrap"),
-    Measure("ELDR", "first", "fitted"),
-    Measure("MarginalUnion", "first", "fitted"),
-    Measure("MarginalUnion", "second", "stale"),
-    Fit("second", "Drift"),
-    Measure("MarginalUnion", "second", "re-fitted"),
-    Measure(BASE, "second"),
-)
+SHORT = (FULL[0], *FULL[2:])
+"""Without MarginalUnion before the first fit."""

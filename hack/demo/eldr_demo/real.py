@@ -97,13 +97,7 @@ class RealEngines:
         }
 
     def images(self) -> Mapping[str, Image]:
-        """Return the environment with vLLM as what its images mean; made where it is missing.
-
-        Raises
-        ------
-        RuntimeError
-            If it cannot be made here.
-        """
+        """Return the environment with vLLM as what its images mean; made where it is missing; RuntimeError if it cannot be made here."""
         run = subprocess.run([str(HACK / "vllm" / "install")], stdout=subprocess.PIPE, text=True, check=False)
         if run.returncode:
             raise RuntimeError("the environment of the real engine cannot be made here; see above")

@@ -20,7 +20,6 @@ class Phase:
 
     Attributes
     ----------
-    step : Measure
     measured_from, ended : float
         The span that figures are taken from: after the pool has settled.
     """

@@ -26,12 +26,6 @@ from eldr_demo.telemetry import Sampler
 class Demo:
     """A running demo.
 
-    Parameters
-    ----------
-    view : View
-    engines : Engines
-    console : Console
-
     Attributes
     ----------
     story : Story

@@ -18,7 +18,6 @@ class Story:
 
     Parameters
     ----------
-    view : View
     say : callable
         Takes what happens.
     """

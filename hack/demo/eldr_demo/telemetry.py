@@ -29,7 +29,6 @@ class Totals:
 
     Attributes
     ----------
-    steps : float
     experts : float
         Distinct experts, mean over the layers, summed over the steps.
     requests : float
@@ -110,12 +109,7 @@ def parse(metrics: str) -> Totals:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads one engine's metrics, and its activation records each once.
-
-    Parameters
-    ----------
-    url : str
-    """
+    """Reads one engine's metrics, and its activation records each once."""
 
     url: str
     _cursor: int = 0

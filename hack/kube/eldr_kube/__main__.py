@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from eldr_kube.binaries import BinariesUnavailableError, binaries
+from eldr_kube.binaries import binaries
 from eldr_kube.cluster import Cluster, CommandError
 from eldr_kube.control_plane import ControlPlaneError
+from eldr_kube.packages import BinariesUnavailableError
 from eldr_kube.vllm import NoEnvironmentError, vllm_images
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

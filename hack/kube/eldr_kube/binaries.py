@@ -13,17 +13,6 @@ from pathlib import Path
 from eldr_kube.packages import CLIENTS, REQUIREMENTS, BinariesUnavailableError, Say, fetch_clients
 from eldr_kube.servers import ETCD, KUBERNETES, SERVERS, SOURCE, build, link
 
-__all__ = [
-    "CLIENTS",
-    "ETCD",
-    "KUBERNETES",
-    "SERVERS",
-    "BinariesUnavailableError",
-    "Say",
-    "binaries",
-    "clients",
-]
-
 
 def cache_folder() -> Path:
     """Return the folder that keeps what was made from these very sources and requirements."""
@@ -64,13 +53,7 @@ def binaries(say: Say = say_on_stderr) -> Path:
 
 
 def clients(say: Say = say_on_stderr) -> Path:
-    """Return a folder with kubectl and helm, which need no Go.
-
-    Raises
-    ------
-    BinariesUnavailableError
-        If they cannot be fetched.
-    """
+    """Return a folder with kubectl and helm, which need no Go; BinariesUnavailableError if they cannot be fetched."""
     return _filled_cache(list(CLIENTS), say)
 
 

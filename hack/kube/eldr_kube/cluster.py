@@ -20,7 +20,7 @@ from typing import Self
 
 from eldr_kube.agent import READY_FILE
 from eldr_kube.agent.images import Image, dump_images
-from eldr_kube.binaries import Say, binaries, say_on_stderr
+from eldr_kube.binaries import binaries
 from eldr_kube.control_plane import ControlPlane
 from eldr_kube.processes import end, spawn
 
@@ -41,8 +41,6 @@ class Cluster:
         Nodes of the agent.
     agent : bool
         Whether pods really run.
-    controllers : bool
-        Whether controller manager and scheduler run.
     audit : bool
         Whether the API server writes an audit log.
     image_map : Path, optional
@@ -60,23 +58,19 @@ class Cluster:
         *,
         nodes: int = 1,
         agent: bool = True,
-        controllers: bool = True,
         audit: bool = False,
         image_map: Path | None = None,
         images: Mapping[str, Image] | None = None,
         data: Path | None = None,
         agent_options: tuple[str, ...] = (),
-        say: Say = say_on_stderr,
     ) -> None:
         self._nodes = nodes
         self._with_agent = agent
-        self._controllers = controllers
         self._audit = audit
         self._image_map = image_map
         self._images = images or {}
         self._given_data = data
         self._agent_options = agent_options
-        self._say = say
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -91,33 +85,25 @@ class Cluster:
         self._stack.close()
 
     def _start(self) -> None:
-        self.bin = binaries(self._say)
+        self.bin = binaries()
         self.data = self._given_data or Path(tempfile.mkdtemp(prefix="eldr-kube-"))
         if self._given_data is None:
             self._stack.callback(shutil.rmtree, self.data, ignore_errors=True)
         self.control_plane = self._stack.enter_context(
-            ControlPlane(
-                self.bin,
-                self.data / "control-plane",
-                controllers=self._controllers,
-                nodes=self._with_agent,
-                audit=self._audit,
-            )
+            ControlPlane(self.bin, self.data / "control-plane", nodes=self._with_agent, audit=self._audit)
         )
         self.kubeconfig = self.control_plane.kubeconfig
         self.server = self.control_plane.server
         self.token = self.control_plane.token
         self.ca = self.control_plane.ca
-        if self._controllers:
-            self._wait_for_account("default")
+        self._wait_for_account("default")
         if self._with_agent:
             self.start_agent()
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait until pods can be created in it."""
         self._request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        if self._controllers:
-            self._wait_for_account(name)
+        self._wait_for_account(name)
 
     def delete_namespace(self, name: str) -> None:
         """Have a namespace deleted; what is in it ends meanwhile."""
@@ -132,19 +118,11 @@ class Cluster:
                 raise CommandError(f"namespace {namespace} has no default ServiceAccount")
             time.sleep(0.05)
 
-    def start_agent(self, *options: str, wrapper: tuple[str, ...] = ()) -> None:
-        """Start the node agent and wait until its nodes are Ready.
-
-        Parameters
-        ----------
-        *options : str
-            More options of ``python -m eldr_kube.agent`` than the cluster's own.
-        wrapper : tuple of str
-            Command that the agent's command line is appended to.
-        """
+    def start_agent(self, *options: str) -> None:
+        """Start the node agent, with more options than the cluster's own, and wait until its nodes are Ready."""
         certificate = self.control_plane.kubelet_certificate
         state = self.data / "agent"
-        command = [*wrapper, sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
+        command = [sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
         command += ["--state", str(state), "--nodes", str(self._nodes)]
         command += ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
         for path in self._image_maps():
@@ -179,13 +157,7 @@ class Cluster:
         end(self.agent, 60.0)
 
     def wait(self) -> None:
-        """Wait until the agent or a server ends.
-
-        Raises
-        ------
-        CommandError
-            When one does; the message says which.
-        """
+        """Wait until the agent or a server ends; the CommandError says which."""
         while True:
             ended = [name for name, process in self.processes().items() if process.poll() is not None]
             if ended:
@@ -217,13 +189,7 @@ class Cluster:
             raise CommandError(f"{method} {path}: {error.read().decode(errors='replace')}") from error
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator and return what it prints.
-
-        Raises
-        ------
-        CommandError
-            If it fails.
-        """
+        """Run kubectl as the administrator and return what it prints; CommandError if it fails."""
         return self._command("kubectl", arguments, stdin)
 
     def helm(self, *arguments: str) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Self
 
 from eldr_kube import pki
-from eldr_kube.binaries import ETCD
 from eldr_kube.ports import free_port, free_ports
 from eldr_kube.processes import end, spawn
+from eldr_kube.servers import ETCD
 
 READY_SECONDS = 120.0
 _SERVICE_RANGE = "10.96.0.0/16"
@@ -39,8 +39,6 @@ class ControlPlane:
         Folder with the servers.
     data : Path
         Folder of this cluster alone.
-    controllers : bool
-        Whether controller manager and scheduler run too.
     nodes : bool
         Whether there are nodes; without, pods stay that say they are bound to one.
     audit : bool
@@ -62,12 +60,9 @@ class ControlPlane:
         The servers by name.
     """
 
-    def __init__(
-        self, binaries: Path, data: Path, *, controllers: bool = True, nodes: bool = True, audit: bool = False
-    ) -> None:
+    def __init__(self, binaries: Path, data: Path, *, nodes: bool = True, audit: bool = False) -> None:
         self._binaries = binaries
         self._data = data
-        self._controllers = controllers
         self._nodes = nodes
         self._audit = audit
         self._stack = ExitStack()
@@ -108,9 +103,8 @@ class ControlPlane:
         self._wait(ETCD, f"http://127.0.0.1:{client}/health")
         self._run("kube-apiserver", self._api_server_flags(client, secure, tokens))
         self._wait("kube-apiserver", f"{self.server}/readyz")
-        if self._controllers:
-            self._run("kube-controller-manager", self._controller_manager_flags())
-            self._run("kube-scheduler", self._scheduler_flags())
+        self._run("kube-controller-manager", self._controller_manager_flags())
+        self._run("kube-scheduler", self._client_flags())
 
     def _run(self, name: str, flags: list[str]) -> None:
         process = spawn([self._binaries / name, *flags], log=self._data / f"{name}.log")
@@ -174,12 +168,8 @@ class ControlPlane:
         return self._data / "audit.log"
 
     def _controller_manager_flags(self) -> list[str]:
-        port = free_port()
         return [
-            f"--kubeconfig={self.kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
+            *self._client_flags(),
             f"--controllers={_CONTROLLERS}{'' if self._nodes else _POD_COLLECTOR}",
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self._accounts.key}",
@@ -188,13 +178,13 @@ class ControlPlane:
             f"--cluster-signing-key-file={self._ca_key}",
         ]
 
-    def _scheduler_flags(self) -> list[str]:
-        port = free_port()
+    def _client_flags(self) -> list[str]:
+        """Return what the scheduler and the controller manager have in common."""
         return [
             f"--kubeconfig={self.kubeconfig}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
+            f"--secure-port={free_port()}",
         ]
 
     def _kubeconfig(self) -> dict[str, object]:

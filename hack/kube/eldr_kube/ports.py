@@ -39,13 +39,7 @@ class Ports:
         self._offsets = itertools.cycle(range(_SHARE))
 
     def take(self, in_a_row: int) -> int:
-        """Return the first of so many ports that are free; what was found before comes round last.
-
-        Raises
-        ------
-        OSError
-            If there are none.
-        """
+        """Return the first of so many ports that are free; what was found before comes round last; OSError if there are none."""
         for offset in itertools.islice(self._offsets, _SHARE):
             if offset + in_a_row <= _SHARE and _free(self._first + offset, in_a_row):
                 for _ in range(in_a_row - 1):
@@ -61,24 +55,12 @@ class Ports:
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """Return a loopback port that is free, as are those after it, so many in a row.
-
-    Raises
-    ------
-    OSError
-        None is found.
-    """
+    """Return a loopback port that is free, as are those after it, so many in a row; OSError if there is none."""
     return _of(os.getpid()).take(in_a_row)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return loopback ports that are free, each another, in no order.
-
-    Raises
-    ------
-    OSError
-        So many are not found.
-    """
+    """Return loopback ports that are free, each another, in no order; OSError if there are not so many."""
     return [free_port() for _ in range(count)]
 
 

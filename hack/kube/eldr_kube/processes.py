@@ -22,7 +22,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def spawn(
-    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own that dies with this one; its output goes to a file.
 
@@ -36,7 +36,6 @@ def spawn(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=env,
-            cwd=cwd,
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - one prctl call, no Python state
         )

@@ -25,13 +25,7 @@ class NoEnvironmentError(Exception):
 
 
 def vllm_images(environment: Path) -> dict[str, Image]:
-    """Return image map entries that run vLLM from an environment.
-
-    Raises
-    ------
-    NoEnvironmentError
-        If the folder has no ``vllm`` command.
-    """
+    """Return image map entries that run vLLM from an environment; NoEnvironmentError if the folder has no ``vllm`` command."""
     folder = environment.absolute()
     program = folder / "bin" / "vllm"
     if not program.exists():

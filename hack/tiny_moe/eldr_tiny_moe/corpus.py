@@ -82,7 +82,6 @@ class Text:
 
     Attributes
     ----------
-    text : str
     generated : bool
         Whether it was made up because the machine holds too little.
     """
@@ -134,7 +133,6 @@ class Prompts:
     ----------
     texts : mapping of str to Text
         What :func:`load` returned.
-    seed : int
     """
 
     ATTEMPTS = 1000
@@ -161,8 +159,6 @@ class Prompts:
 
         Parameters
         ----------
-        kind : str
-        n : int
         encode : callable
             The tokenizer; a token of it holds at most 16 characters on average.
         """

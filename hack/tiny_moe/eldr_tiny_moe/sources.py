@@ -1,11 +1,10 @@
-"""Readers of the texts that a Debian machine holds: gzipped files, manual pages, message catalogs, HTML."""
+"""Readers of the texts that a Debian machine holds: gzipped files, manual pages and message catalogs."""
 
 from __future__ import annotations
 
 import gzip
 import re
 import struct
-from html.parser import HTMLParser
 from pathlib import Path
 
 CATALOG_MAGIC = 0x950412DE
@@ -29,7 +28,7 @@ def manual_page(path: Path) -> str:
                 continue
             line = heading[1].replace('"', "")  # noqa: PLW2901
         lines.append(ROFF_ESCAPES.sub("", line).replace("\\-", "-").replace("\\e", "\\"))
-    return _squeeze("\n".join(lines))
+    return squeeze("\n".join(lines))
 
 
 def catalog(path: Path, shortest: int = 12) -> str:
@@ -47,37 +46,6 @@ def catalog(path: Path, shortest: int = 12) -> str:
     return "\n".join(messages)
 
 
-class _Text(HTMLParser):
-    """Collects the text of a page; block elements become line breaks."""
-
-    BLOCKS = frozenset(("p", "div", "li", "h1", "h2", "h3", "pre", "tr", "br"))
-    HIDDEN = frozenset(("script", "style", "head"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self._hidden = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
-        self._hidden += tag in self.HIDDEN
-        if tag in self.BLOCKS:
-            self.parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden -= tag in self.HIDDEN and self._hidden > 0
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.parts.append(data)
-
-
-def html_page(path: Path) -> str:
-    """Return the text of an HTML page."""
-    parser = _Text()
-    parser.feed(read(path))
-    parser.close()
-    return _squeeze("".join(parser.parts))
-
-
-def _squeeze(text: str) -> str:
+def squeeze(text: str) -> str:
+    """Return a text without blank lines, and without several spaces in a row."""
     return re.sub(r"\n\s*\n+", "\n", re.sub(r"[ \t]+", " ", text)).strip()

@@ -67,10 +67,6 @@ class Traffic:
     ----------
     router : str
         New with every start.
-    epoch : int
-    digest : str
-        Of the set.
-    counts : Counts
     """
 
     router: str
@@ -107,7 +103,6 @@ class Baseline:
 
     Parameters
     ----------
-    counts : Counts
     saving, low, high : float or None
         Predicted share of active experts saved, and its interval of 90 %.
     batch : float, optional
@@ -134,13 +129,7 @@ class Baseline:
 
 
 def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:
-    """Read ``traffic`` of a router's state.
-
-    Raises
-    ------
-    ValueError
-        Names the field that does not fit.
-    """
+    """Read ``traffic`` of a router's state; ValueError names the field that does not fit."""
     epoch, digest = border.count(value.get("epoch")), border.name(value.get("digest"))
     if epoch is None or not digest:
         told = f"{_shown(value.get('epoch'))} and {_shown(value.get('digest'))}"
@@ -149,13 +138,7 @@ def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:
 
 
 def read_counts(value: Mapping[str, Any], field: str) -> Counts:
-    """Read the counts of a router or of a baseline.
-
-    Raises
-    ------
-    ValueError
-        Names the field that does not fit.
-    """
+    """Read the counts of a router or of a baseline; ValueError names the field that does not fit."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{field}: expected counts, got {_shown(value)}")  # noqa: TRY004 - the border's one error
     similarity = _numbers(value.get("similarity"), f"{field}.similarity")
@@ -176,13 +159,7 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
 
 
 def read_saving(value: Mapping[str, Any]) -> Saving:
-    """Read ``saving`` of a router's state.
-
-    Raises
-    ------
-    ValueError
-        Names the field that does not fit.
-    """
+    """Read ``saving`` of a router's state; ValueError names the field that does not fit."""
     steps, batch = value.get("steps"), value.get("batch")
     if not _is_count(steps):
         raise ValueError(f"saving.steps: expected how many, got {_shown(steps)}")

@@ -49,8 +49,6 @@ class RollBack:
 
     Parameters
     ----------
-    digest : str
-        The set.
     to : str or None
         Digest of the set that serves instead; None for no set.
     returned : bool
@@ -70,9 +68,6 @@ class Verdict:
     ----------
     status : {"True", "False", "Unknown"}
         Of the condition DriftDetected.
-    reason, message : str
-    fit : FitOrder or None
-    roll_back : RollBack or None
     protective : bool
         JSQ is to be in effect.
     harm : tuple of str or None
@@ -98,9 +93,6 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     ----------
     state : State
         As persisted last.
-    spec : DriftSpec
-        Validated.
-    seen : Observation
     now : datetime
         Aware.
 

@@ -42,8 +42,6 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     ----------
     state : State
         Of the active set.
-    spec : DriftSpec
-    seen : Observation
     """
     window = seen.window
     if window is None or window.digest != state.digest:

@@ -18,8 +18,6 @@ class DriftFit:
     ----------
     number : int
         ``N`` of ``NAME-drift-N``.
-    created : datetime
-    finished : datetime or None
     """
 
     number: int
@@ -33,10 +31,8 @@ class SetReport:
 
     Parameters
     ----------
-    fit : str
     harms : bool
         Whether the set does worse than JSQ on recent records, beyond doubt.
-    finished : datetime
     """
 
     fit: str
@@ -52,16 +48,12 @@ class Observation:
     ----------
     digest : str or None
         Of the active set.
-    activated : datetime or None
-        When it became active.
     previous : str or None
         Digest of the set before, if it could serve again.
     pinned : bool
         Whether ``spec.centroids.pin`` is set, whatever it names: nothing is fitted, activated or rolled back by itself.
     chosen : bool
-        Whether it names the active set, which then serves though it harms.
-    policy : str
-        ``spec.router.policy``.
+        Whether ``spec.centroids.pin`` names the active set, which then serves though it harms.
     baseline : Baseline or None
         Of the active set.
     window : Window or None
@@ -70,10 +62,6 @@ class Observation:
         Measured now.
     report : SetReport or None
         The last one since it became active.
-    fits : tuple of DriftFit
-        Those that exist.
-    suspended : bool
-        Whether ``spec.refit.suspend`` is Enabled.
     busy : str or None
         The fit, of whatever cause, that runs or whose set is not active yet.
     samples : int

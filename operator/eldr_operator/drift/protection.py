@@ -37,12 +37,6 @@ def is_replaced_from_the_start(
 
     Parameters
     ----------
-    state : State
-    spec : DriftSpec
-    policy : str
-        ``spec.router.policy``.
-    digest : str
-        Of the set.
     chosen : bool
         Whether ``spec.centroids.pin`` names it.
     """
@@ -58,11 +52,8 @@ def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, 
 
     Parameters
     ----------
-    state : State
-    spec : DriftSpec
     saving : Saving or None
         Measured in the window, if it is one of the active set's placement.
-    scores : Scores
     now : datetime
         End of the window.
     """
@@ -91,14 +82,7 @@ def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, 
 
 
 def believe(state: State, seen: Observation, now: datetime) -> Protection:
-    """Believe a report on the active set: once where it harms, and where it does not if protection began before.
-
-    Parameters
-    ----------
-    state : State
-    seen : Observation
-    now : datetime
-    """
+    """Believe a report on the active set: once where it harms, and where it does not if protection began before."""
     protection, report = state.protection, seen.report
     if report is None or state.digest is None:
         return protection

@@ -57,12 +57,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a window says.
-
-    Parameters
-    ----------
-    similarity, clusters : Feature
-    """
+    """What a window says."""
 
     similarity: Feature
     clusters: Feature
@@ -89,7 +84,6 @@ def compare(
 
     Parameters
     ----------
-    baseline, window : Counts
     dispersion : tuple of float
         Of similarity and clusters: variance of a window's shares over that of as many single requests.
     thinning : float

@@ -57,13 +57,7 @@ class Spread(_Record):
 
 
 class Known(_Record):
-    """Requests after the activation that were as the fit expected, in the groups of its baseline.
-
-    Attributes
-    ----------
-    windows : int
-    similarity, clusters : tuple of int
-    """
+    """Requests after the activation that were as the fit expected, in the groups of its baseline."""
 
     windows: int = 0
     similarity: tuple[int, ...] = ()
@@ -145,8 +139,6 @@ class Protection(_Record):
 
     Attributes
     ----------
-    active : bool
-    since : datetime or None
     report : str or None
         The fit whose report said last that the set harms.
     worse : int
@@ -205,13 +197,6 @@ class State(_Record):
         Of the set that the evidence is about.
     seen : datetime or None
         End of the last window that was judged; a window is judged once.
-    shown : Shown or None
-    known : Known
-    spread : Spread
-    drift : Drift
-    promise : Promise
-    protection : Protection
-    fits : Fits
     barred : tuple of str
         Digests of sets that were rolled back, newest last; only a pin brings one back.
     harmful : tuple of str

@@ -21,13 +21,7 @@ REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Requests of a time.
-
-    Parameters
-    ----------
-    since, until : datetime
-    counts : Counts
-    """
+    """Requests of a time."""
 
     since: datetime
     until: datetime
@@ -40,8 +34,6 @@ class Window:
 
     Parameters
     ----------
-    digest : str
-        Of the set.
     spans : tuple of Span
         The windows before, as far as they are remembered, and this one, the newest, last.
     """
@@ -85,8 +77,6 @@ class Gathering:
 
     Parameters
     ----------
-    digest : str
-    since : datetime
     counts : Counts or None
         None before the first request.
     routers : mapping
@@ -121,7 +111,6 @@ def advance(
         Of the active set; routers that still serve another one are left out.
     traffic : sequence of Traffic
         Of every router that answered.
-    now : datetime
     requests : int
         Least number of requests of a window.
     seconds : float

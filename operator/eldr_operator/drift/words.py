@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 
 from eldr.contract import POLICY_ELDR
+from eldr_operator import clock
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.judge import keeps
 from eldr_operator.drift.observation import Observation
@@ -43,7 +44,7 @@ def quiet(shown: Shown) -> str:
 def detected(state: State, seen: Observation) -> str:
     """Say what has changed, and since when."""
     drift = state.drift
-    since = "" if drift.changed is None else f" since {_at(drift.changed)}"
+    since = "" if drift.changed is None else f" since {clock.stamp(drift.changed)}"
     if drift.cause == "SavingLost":
         return f"{_saves(seen.saving, seen.baseline)}{since}"
     if state.shown is None:
@@ -60,18 +61,20 @@ def fit_starts(since: datetime | None) -> str:
     """Say what the fit looks at."""
     if since is None:
         return "A fit on recent records starts"
-    return f"A fit on the records since {_at(since)} starts"
+    return f"A fit on the records since {clock.stamp(since)} starts"
 
 
 def cool_down(until: datetime) -> str:
     """Say when the next fit may start."""
-    return f"The next drift fit waits until {_at(until)}: spec.refit.drift.coolDownMinutes, doubled with each fit that brings no quiet"
+    return f"The next drift fit waits until {clock.stamp(until)}: spec.refit.drift.coolDownMinutes, doubled with each fit that brings no quiet"
 
 
 def budget(limit: int, free: datetime | None) -> str:
     """Say when the budget is free again."""
     until = (
-        "spec.refit.drift.maxPerDay allows none" if free is None else f"the next one waits until {_at(free)}"
+        "spec.refit.drift.maxPerDay allows none"
+        if free is None
+        else f"the next one waits until {clock.stamp(free)}"
     )
     return f"The {limit} drift fits of a day are spent; {until}"
 
@@ -84,7 +87,7 @@ def records(held: int, wanted: int, *, changed: bool) -> str:
 
 def maintenance(opens: datetime) -> str:
     """Say when fits may start."""
-    return f"A fit waits for the maintenance window at {_at(opens)}"
+    return f"A fit waits for the maintenance window at {clock.stamp(opens)}"
 
 
 def unusable(window: MaintenanceWindow) -> str:
@@ -146,7 +149,3 @@ def _saves(saving: Saving | None, baseline: Baseline | None) -> str:
         "" if baseline is None or baseline.saving is None else f", {baseline.saving:.1%} were predicted"
     )
     return f"the set saves {measured} of active experts{promised}"
-
-
-def _at(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -46,7 +46,6 @@ def following(base: str, fits: Sequence[EldrFit], since: datetime | None, now: d
         All of the deployment that exist; finished.
     since : datetime or None
         See :func:`situation_since`.
-    now : datetime
     """
     tried = [(found, fit) for fit in fits if (found := number(fit.name, base))]
     failed = [fit for _, fit in tried if since is None or fit.finished_at > since]

@@ -62,14 +62,8 @@ def marks(
 
     Parameters
     ----------
-    fits : iterable of EldrFit
-    barred : collection of str
-        Digests.
     refused : mapping of str to str
         Digests of those that no router can load, and why; the others were rolled back.
-    harmful : collection of str
-        Digests.
-    now : datetime
     """
     for fit in fits:
         found = fit.accepted_set

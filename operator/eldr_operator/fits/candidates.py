@@ -19,11 +19,8 @@ def candidates(
 
     Parameters
     ----------
-    cr : EldrDeployment
     fits : sequence of EldrFit
         All of the deployment.
-    table : Table
-        Which sets routers use.
     barred : collection of str
         Digests of sets that were rolled back.
     """

@@ -23,8 +23,6 @@ class Progress:
 
     Parameters
     ----------
-    status : dict
-        The status to write.
     start : bool
         Whether its Job is to be created now.
     """
@@ -51,16 +49,12 @@ def advance(
 
     Parameters
     ----------
-    fit : EldrFit
-    job : mapping or None
-        Its Job.
     report : mapping or None
         The ConfigMap that the Job wrote last.
     busy : str or None
         Name of another fit of the deployment that runs, or comes first.
     model : str
         That is deployed.
-    now : datetime
     """
     if report is not None:
         return Progress(_reported(fit, report, now))
@@ -96,10 +90,8 @@ def unreadable(body: Mapping[str, Any], problem: str, now: datetime) -> Object:
 
     Parameters
     ----------
-    body : mapping
     problem : str
         Names the field.
-    now : datetime
     """
     said = Condition(SUCCEEDED, "False", "InvalidField", border.text(f"{problem}; create it anew", 1000))
     generation = body["metadata"].get("generation", 1)

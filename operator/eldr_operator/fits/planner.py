@@ -54,8 +54,6 @@ class Situation:
         All of the deployment.
     taken : collection of str
         Names of all EldrFits of the namespace, also of other deployments.
-    table : Table
-        Which sets routers use.
     barred : collection of str
         Digests of sets that were rolled back.
     order : FitOrder or None

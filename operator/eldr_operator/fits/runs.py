@@ -26,17 +26,7 @@ _SKEW = timedelta(minutes=1)
 
 
 class Runs:
-    """Carries the fits of a deployment forward.
-
-    Parameters
-    ----------
-    api : Api
-    applier : Applier
-    recorder : Recorder
-        Writes status and Events.
-    metrics : Metrics
-    image : str
-    """
+    """Carries the fits of a deployment forward."""
 
     def __init__(self, api: Api, applier: Applier, recorder: Recorder, metrics: Metrics, image: str) -> None:
         self._api = api

@@ -36,10 +36,8 @@ class Applier:
 
     Parameters
     ----------
-    api : Api
     cache : Cache
         Is told what was written.
-    metrics : Metrics
     """
 
     def __init__(self, api: Api, cache: Cache, metrics: Metrics) -> None:

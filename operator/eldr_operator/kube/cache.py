@@ -80,7 +80,6 @@ class Cache:
 
         Parameters
         ----------
-        api : Api
         namespaces : collection of str
             Empty for all.
 

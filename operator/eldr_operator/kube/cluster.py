@@ -73,13 +73,6 @@ class Cluster:
 
     Secrets are not watched: the operator may read each by its name, not all of them. They are read now and then, and
     when routers refuse the token.
-
-    Parameters
-    ----------
-    api : Api
-    cache : Cache
-    monotonic : callable
-        Returns seconds.
     """
 
     def __init__(self, api: Api, cache: Cache, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -20,12 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes status and Events.
-
-    Parameters
-    ----------
-    applier : Applier
-    """
+    """Writes status and Events."""
 
     def __init__(self, applier: Applier) -> None:
         self._applier = applier

@@ -21,8 +21,6 @@ class Decision:
 
     Parameters
     ----------
-    table : Table
-        The next routing table.
     condition : Condition
         CentroidsActive.
     is_waiting : bool
@@ -54,14 +52,12 @@ def decide(
 
     Parameters
     ----------
-    cr : EldrDeployment
     fits : sequence of EldrFit
         All of the deployment.
     table : Table
         As the routing ConfigMap has it.
     routers : sequence of RouterView
         Ready routers that are not ending.
-    now : datetime
     barred : collection of str
         Digests of sets that were rolled back.
     unreached_since : datetime or None

@@ -37,13 +37,10 @@ class Lookout:
 
         Parameters
         ----------
-        cr : EldrDeployment
         fits : sequence of EldrFit
             All of the deployment.
         before : Memory
             As the routing ConfigMap has it.
-        views : sequence of RouterView
-        now : datetime
         """
         active, key, spec = before.table.active, (cr.namespace, cr.name), cr.spec.refit.drift
         if active is not None:

@@ -127,7 +127,6 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
 
     Parameters
     ----------
-    live : mapping or None
     found : Memory
         What :func:`read` made of it.
     """
@@ -143,7 +142,6 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
 
     Parameters
     ----------
-    live : mapping or None
     status : mapping
         Of the deployment: if the ConfigMap is lost or damaged, the table is made anew, but goes on from the epoch that is
         shown there, because an epoch must never name two tables.

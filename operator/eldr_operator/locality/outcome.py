@@ -31,8 +31,6 @@ class Look:
         Of drift.
     drift : State
         What is known of it now.
-    verdict : Verdict
-        What follows.
     """
 
     routers: Sequence[RouterView]
@@ -49,16 +47,12 @@ class Outcome:
 
     Parameters
     ----------
-    routers : sequence of RouterView
     memory : Memory
         As it was written.
     decision : Decision
         The activation's last step.
     seen : Observation
         Of drift.
-    verdict : Verdict
-        On it.
-    signatures : Condition
     wake_at : datetime or None
         When the next fit is due.
     is_unfinished : bool

@@ -18,13 +18,7 @@ Object = dict[str, Any]
 
 
 class Ownership:
-    """Writes owner references.
-
-    Parameters
-    ----------
-    api : Api
-    applier : Applier
-    """
+    """Writes owner references."""
 
     def __init__(self, api: Api, applier: Applier) -> None:
         self._api = api

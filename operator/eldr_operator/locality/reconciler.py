@@ -43,13 +43,10 @@ class Locality:
 
     Parameters
     ----------
-    api : Api
     http : httpx.AsyncClient
         For the routers' admin ports.
-    applier : Applier
     recorder : Recorder
         Writes status and Events of fits.
-    metrics : Metrics
     image : str
         Image of fits where a resource names none.
     """
@@ -120,15 +117,10 @@ class Locality:
 
         Parameters
         ----------
-        cr : EldrDeployment
-        all_fits : sequence of EldrFit
-        live : Snapshot
-        look : Look
         taken : collection of str
             Names of all EldrFits of the namespace.
         is_readable : bool
             Whether routers may read the shards that the table names; they must not be told of others.
-        now : datetime
 
         Raises
         ------

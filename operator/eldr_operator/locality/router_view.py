@@ -119,12 +119,10 @@ class RouterView:
 
     Parameters
     ----------
-    pod : RouterPod
     problem : str
         Why nothing is known; empty if the rest is.
     complaint : str
         What the router says it cannot follow, such as a routing table it refuses; empty for nothing.
-    policy : str
     active, staged : str
         Digests of the sets it uses and holds ready; empty for none.
     refused : mapping of str to str

@@ -27,8 +27,6 @@ class Table:
     ----------
     epoch : int
         Grows by one with every change of ``active``.
-    active, staged, previous : CentroidSet or None
-    activated_at, staged_at : datetime or None
     reason : str
         Why ``active`` was activated.
     """
@@ -62,8 +60,6 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
 
     Parameters
     ----------
-    cr : EldrDeployment
-    table : Table
     protective : bool
         The set harms: it stays loaded, so that routers tell how traffic looks to it, and JSQ places.
     """

@@ -35,7 +35,6 @@ class Window:
 
     Parameters
     ----------
-    since : datetime
     start : mapping
         Router id to prefill answers by quality.
     """

@@ -19,7 +19,6 @@ class _Rule:
     ----------
     names : tuple of str
         The options and their short forms.
-    remedy : str
     harmless : range
         Values that are let pass.
     """

@@ -47,7 +47,6 @@ def container_patches(role: RoleSpec, field: str) -> Iterator[tuple[str, str, Ob
 
     Parameters
     ----------
-    role : RoleSpec
     field : str
         Path of the role in the custom resource.
     """

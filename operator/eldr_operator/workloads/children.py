@@ -23,8 +23,6 @@ class Children:
 
     Parameters
     ----------
-    api : Api
-    applier : Applier
     image : str
         Image of our own programs where the resource names none.
     """
@@ -43,10 +41,8 @@ class Children:
 
         Parameters
         ----------
-        cr : EldrDeployment
         shards : collection of str
             ConfigMaps of the centroid sets that routers may be asked to load.
-        live : Snapshot
         broken : collection of str
             Roles whose workload stays as it is, because a field that it is made from cannot be used.
 

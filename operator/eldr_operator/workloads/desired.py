@@ -17,7 +17,6 @@ def children(cr: EldrDeployment, shards: Iterable[str], image: str) -> list[Obje
 
     Parameters
     ----------
-    cr : EldrDeployment
     shards : iterable of str
         ConfigMaps of the centroid sets that routers may be asked to load.
     image : str

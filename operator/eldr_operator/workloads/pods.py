@@ -47,10 +47,6 @@ class EnginePod:
 
     Parameters
     ----------
-    container : dict
-        The engine.
-    security : dict
-        The pod's security context.
     volumes, init_containers : tuple of dict
     startup_seconds : int or None
         How long the engine may take to start, where that is longer than Kubernetes expects by itself.

@@ -28,7 +28,6 @@ def roles(cr: EldrDeployment, shards: Iterable[str]) -> list[Object]:
 
     Parameters
     ----------
-    cr : EldrDeployment
     shards : iterable of str
         ConfigMaps of the centroid sets that routers may be asked to load.
     """

@@ -29,15 +29,10 @@ async def reconcile(
 
     Parameters
     ----------
-    cr : EldrDeployment
-    children : Children
-        Writes them.
-    live : Snapshot
     broken : collection of str
         Roles whose workload stays as it is, because a field that it is made from cannot be used.
     shards : collection of str
         ConfigMaps that routers must be allowed to read.
-    ready_routers : int
     """
     secret_problem = await children.ensure_secret(cr, live)
     unwritten = await children.apply(cr, shards, live, broken)

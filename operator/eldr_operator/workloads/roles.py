@@ -29,7 +29,6 @@ class Role:
     ----------
     type : str
         Of its condition, for example ``DecodeReady``.
-    desired, ready, existing : int
     is_current : bool
         Whether every pod wanted runs the newest template.
     trouble : Condition or None
@@ -69,7 +68,6 @@ class Workloads:
 
     Parameters
     ----------
-    prefill, decode, router : Role
     refused : sequence of str
         Children that could not be written, and why.
     is_readable : bool

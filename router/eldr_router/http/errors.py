@@ -10,8 +10,6 @@ class RouterError(Exception):
 
     Parameters
     ----------
-    status : int
-        HTTP status.
     message : str
         What is wrong, with the value and the remedy.
     code : str

@@ -29,8 +29,6 @@ class Tracker(Protocol):
 
         Parameters
         ----------
-        data : bytes
-            Bytes as read.
         payload : list of bytes, optional
             Decoded body parts are appended to it.
 

@@ -39,7 +39,6 @@ class ResponseHead(NamedTuple):
 
     Attributes
     ----------
-    status : int
     headers : list of (bytes, bytes)
         Names in lower case.
     body : Tracker
@@ -63,13 +62,7 @@ class ResponseHead(NamedTuple):
 
 
 def parse_head(block: bytes) -> ResponseHead:
-    """Parse a response head without its final blank line.
-
-    Raises
-    ------
-    FramingError
-        If the head breaks HTTP or its framing is ambiguous.
-    """
+    """Parse a response head without its final blank line; FramingError if the head breaks HTTP or its framing is ambiguous."""
     match = _HEAD.fullmatch(block)
     if match is None:
         raise FramingError(f"not a response head: {block[:200]!r}")

@@ -56,8 +56,6 @@ class Server:
 
     Attributes
     ----------
-    handler : callable
-        Answers one request.
     max_body : int
         Bytes; beyond it 413.
     budget : Budget

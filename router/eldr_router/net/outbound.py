@@ -36,7 +36,6 @@ class ConnectError(Exception):
 
     Parameters
     ----------
-    message : str
     refused : bool
         Nobody listens there, which a time-out does not say.
     """

@@ -17,7 +17,6 @@ class Pool:
 
     Parameters
     ----------
-    loop : asyncio.AbstractEventLoop
     connect_timeout : float
         Seconds.
     """
@@ -42,13 +41,7 @@ class Pool:
         return None
 
     async def dial(self, address: Address) -> EngineConnection:
-        """Return a new connection.
-
-        Raises
-        ------
-        ConnectError
-            If the other side does not accept it in time.
-        """
+        """Return a new connection; ConnectError if the other side does not accept it in time."""
         host, port = address
         try:
             async with asyncio.timeout(self._connect_timeout):

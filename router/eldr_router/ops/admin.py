@@ -42,8 +42,6 @@ class Admin:
 
     Parameters
     ----------
-    services : Services
-    control : Control
     is_ready, is_draining : callable
         The process's state.
     token : str

@@ -20,7 +20,6 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
 
     Parameters
     ----------
-    services : Services
     body : bytes
         ``{"eldr": counts}`` as a prefill engine sends them, see :data:`eldr.contract.ELDR_KEY`; without them, what
         happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent. ``"domain"``: what it says it

@@ -65,9 +65,6 @@ class Joiner:
     ----------
     signature_log : SignatureLog or None
         None: nothing is kept.
-    pool : Pool
-    registry : Registry
-    metrics : Metrics
     router : str
         This router's id; only its own requests are asked for.
     wall : callable

@@ -21,13 +21,7 @@ _SHOWN_BINS = 20
 
 
 class LocalityMetrics(Collector):
-    """Reads at the scrape what is known of the decode engines' steps.
-
-    Parameters
-    ----------
-    locality : Locality
-    registry : Registry
-    """
+    """Reads at the scrape what is known of the decode engines' steps."""
 
     def __init__(self, locality: Locality, registry: Registry) -> None:
         self._locality = locality

@@ -21,15 +21,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Steps:
-    """Reads the metrics of decode engines, one after the other, so that their own servers are asked little.
-
-    Parameters
-    ----------
-    registry : Registry
-    pool : Pool
-    locality : Locality
-        Takes what they tell.
-    """
+    """Reads the metrics of decode engines, one after the other, so that their own servers are asked little."""
 
     def __init__(self, registry: Registry, pool: Pool, locality: Locality) -> None:
         self._registry = registry

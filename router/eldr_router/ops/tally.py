@@ -20,7 +20,6 @@ class Count(Collector):
     ----------
     name, text : str
         As in Prometheus, without ``_total``.
-    labels : sequence of str
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
@@ -61,7 +60,6 @@ class Spread(Collector):
 
     Parameters
     ----------
-    name, text : str
     bounds : sequence of float
         Upper bounds of the buckets, ascending.
     """

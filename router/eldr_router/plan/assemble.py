@@ -36,7 +36,6 @@ class AssemblyError(Exception):
     ----------
     cause : {"error_event", "aborted", "empty", "protocol"}
         A bounded metric label.
-    message : str
     answer : (int, bytes), optional
         Status and body for the client, if the engine blames it.
     """
@@ -73,13 +72,7 @@ class Assembly:
             self.add(data)
 
     def add(self, data: bytes) -> None:
-        """Take an event's data.
-
-        Raises
-        ------
-        AssemblyError
-            If it holds an error, or no chunk of a completion.
-        """
+        """Take an event's data; AssemblyError if it holds an error, or no chunk of a completion."""
         if self._done or data == _DONE:
             self._done = True
             return
@@ -101,13 +94,7 @@ class Assembly:
             raise AssemblyError("protocol", f"its stream holds no completion chunk: {data[:60]!r}") from None
 
     def finish(self) -> bytes:
-        """Return the whole answer that the stream stands for.
-
-        Raises
-        ------
-        AssemblyError
-            If it was cut short, or held nothing.
-        """
+        """Return the whole answer that the stream stands for; AssemblyError if it was cut short, or held nothing."""
         if not self._done:
             raise AssemblyError("protocol", "its stream ended without [DONE]")
         if not self._choices:

@@ -63,7 +63,6 @@ class Parsed:
 
     Attributes
     ----------
-    path : str
     fields : dict of str to msgspec.Raw
         Every field as the client sent it.
     known : dict of str to object
@@ -230,13 +229,7 @@ def forms(body: Parsed, *, split: bool) -> tuple[Form, Form | None]:
 
 def prefill_body(body: Parsed) -> bytes:
     """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
-    first = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
-    # min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
-    first.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
-    if body.path == CHAT or "max_completion_tokens" in first:
-        first["max_completion_tokens"] = _ONE
-    first[KV_KEY] = _REMOTE_DECODE
-    return _ENCODER.encode(first)
+    return _one_token(body, _REMOTE_DECODE)
 
 
 def decode_body(
@@ -246,10 +239,8 @@ def decode_body(
 
     Parameters
     ----------
-    body : Parsed
     kv : dict or None
         What the prefill engine handed over.
-    form : Form
     pull_before : float, optional
         Unix time, seconds, until which the blocks may be pulled.
     """
@@ -265,12 +256,17 @@ def decode_body(
 
 def freeing_body(body: Parsed, kv: dict[str, Any]) -> bytes:
     """Return a second leg that ends as soon as it has pulled: its blocks are then free at the prefill engine."""
-    brief: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
-    brief.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
-    if body.path == CHAT or "max_completion_tokens" in brief:
-        brief["max_completion_tokens"] = _ONE
-    brief[KV_KEY] = {key: value for key, value in kv.items() if key != ELDR_KEY}
-    return _ENCODER.encode(brief)
+    return _one_token(body, {key: value for key, value in kv.items() if key != ELDR_KEY})
+
+
+def _one_token(body: Parsed, kv: object) -> bytes:
+    first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
+    # min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
+    first.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
+    if body.path == CHAT or "max_completion_tokens" in first:
+        first["max_completion_tokens"] = _ONE
+    first[KV_KEY] = kv
+    return _ENCODER.encode(first)
 
 
 def _raw(value: Any) -> msgspec.Raw:

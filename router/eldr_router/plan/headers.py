@@ -61,7 +61,6 @@ def to_client(head: ResponseHead, *, whole: bool, chunked: bool, endpoint: str |
 
     Parameters
     ----------
-    head : ResponseHead
     whole : bool
         The body was read and gets a new length.
     chunked : bool

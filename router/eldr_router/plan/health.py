@@ -81,11 +81,6 @@ def pull_failed(decode: Health, prefill: Health, now: float) -> None:
 
     The error looks the same whichever end is broken. So the end is ejected that failed with several others since its last
     good pull; a decode engine also if it failed three times while its prefill engine failed with no other.
-
-    Parameters
-    ----------
-    decode, prefill : Health
-    now : float
     """
     decode._partners.add(prefill)  # noqa: SLF001 - one unit
     prefill._partners.add(decode)  # noqa: SLF001

@@ -19,7 +19,6 @@ def grants(own: str, free: Mapping[str, int], demand: Mapping[str, float]) -> di
 
     Parameters
     ----------
-    own : str
     free : mapping
         Room on the engine by router, below zero for one that holds more than its rights.
     demand : mapping

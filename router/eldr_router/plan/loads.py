@@ -26,8 +26,6 @@ def totals(
     ----------
     own : sequence of int
         This router's, by engine.
-    names : sequence of str
-        The engines.
     fresh, silent : sequence of mapping of str to int
         Those of each other router by engine; silent ones were heard more than :data:`STALE_SECONDS` ago.
     pool : collection of str

@@ -38,8 +38,6 @@ class Ranked(NamedTuple):
 
     Attributes
     ----------
-    situation : eldr.core.policy.Situation
-        What was decided on.
     policy, reason : str
         The policy that decided, and why it (one of :data:`REASONS`).
     choice : eldr.core.policy.Choice
@@ -95,9 +93,6 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
 
     Parameters
     ----------
-    table : Table
-    signature : Signature
-    field : Field
     turn : int
         Rotates ties.
     rng : numpy.random.Generator

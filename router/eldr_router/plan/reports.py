@@ -42,13 +42,7 @@ def write_report(report: Report) -> dict[str, Any]:
 
 
 def read_object(status: int, body: bytes, what: str) -> dict[str, Any]:
-    """Return the JSON object of another router's answer.
-
-    Raises
-    ------
-    ValueError
-        If it is none, or of a version that is not known.
-    """
+    """Return the JSON object of another router's answer; ValueError if it is none, or of a version that is not known."""
     if status != 200:
         raise ValueError(f"answers {status}")
     fields = orjson.loads(body)
@@ -58,13 +52,7 @@ def read_object(status: int, body: bytes, what: str) -> dict[str, Any]:
 
 
 def read_report(status: int, body: bytes) -> Report:
-    """Read another router's answer.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Read another router's answer; ValueError if it is none."""
     fields = read_object(status, body, "counts")
     try:
         return Report(

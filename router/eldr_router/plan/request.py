@@ -74,11 +74,6 @@ _NEW, _PREFILL, _DECODE, _ANSWER, _OVER = Phase  # an enum's attributes cost fiv
 def step(state: State, event: Event) -> Step:
     """Return the next state and what to do; an event that means nothing in a phase changes nothing.
 
-    Parameters
-    ----------
-    state : State
-    event : Event
-
     Returns
     -------
     (State, tuple of Action)

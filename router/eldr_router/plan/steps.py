@@ -49,12 +49,10 @@ class State(Struct, frozen=True):
 
     Attributes
     ----------
-    phase : Phase
     attempts : int
         How many may fail.
     split : bool
         Prefill and decode apart.
-    form : Form
     patient_form : Form or None
         The form after a lease ran out over a whole answer; None: not split any more.
     failures : tuple of Failure

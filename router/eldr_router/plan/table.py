@@ -65,15 +65,8 @@ class Table:
 
     Attributes
     ----------
-    intent : Intent
-        The settings in effect.
     epoch : int
         Epoch of the centroids in effect; older than the intent's while its set is refused or still loading.
-    policy : Policy
-    active : SetRef or None
-        The set in effect.
-    centroids : CentroidSet or None
-        Its contents.
     """
 
     intent: Intent
@@ -156,13 +149,7 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
 
 
 def parse(fields: object) -> Intent:
-    """Read a whole routing document.
-
-    Raises
-    ------
-    RoutingError
-        Names the field and the value.
-    """
+    """Read a whole routing document; RoutingError names the field and the value."""
     if not isinstance(fields, dict):
         raise RoutingError(f"expected an object, got {type(fields).__name__}")
     version = fields.get("version")

@@ -66,13 +66,7 @@ def write_answer(of: str, unions: Unions | None, since: int) -> dict[str, Any]:
 
 
 def read_answer(status: int, body: bytes) -> Told:
-    """Read another router's answer.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Read another router's answer; ValueError if it is none."""
     fields = read_object(status, body, "unions")
     try:
         given = fields["shape"]

@@ -17,19 +17,12 @@ from eldr_router.state.placer import Placement
 class Account:
     """The books of one request.
 
-    Parameters
-    ----------
-    services : Services
-    request : Request
-
     Attributes
     ----------
     outcome : str
         Label of the request metric; what it is if nothing else happens: the client left.
     status : int
         What the client got; 0 for nothing.
-    message : str
-        The last error.
     signature : Signature
     placement : Placement or None
         The last ones.

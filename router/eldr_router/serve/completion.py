@@ -34,14 +34,7 @@ _OVER = Phase.OVER
 
 
 class Completion:
-    """One completion request.
-
-    Parameters
-    ----------
-    services : Services
-    request : Request
-    client : ClientConnection
-    """
+    """One completion request."""
 
     __slots__ = (
         "_account", "_admission", "_asked", "_body", "_client", "_kept", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",

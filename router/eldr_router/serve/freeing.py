@@ -26,10 +26,8 @@ def free_blocks(services: Services, path: str, upstream_id: str, headers: Header
 
     Parameters
     ----------
-    services : Services
     path : str
         Of the request that the result belongs to.
-    upstream_id : str
     headers : list of (bytes, bytes)
         The client's, as engines get them.
     body : bytes

@@ -41,8 +41,6 @@ class Leg:
 
     Parameters
     ----------
-    flow : Flow
-    endpoint : Endpoint
     lease : Lease
         Given back by :meth:`leave`.
     """

@@ -29,7 +29,6 @@ class Surface:
 
     Parameters
     ----------
-    services : Services
     is_ready : callable
         Whether new requests should come here.
     """

@@ -26,7 +26,6 @@ class ApiError(Exception):
     ----------
     status : int
         HTTP status, or the code of an ERROR event.
-    message : str
     retry_after : float
         Seconds that the server asks to be left alone.
     """
@@ -83,13 +82,7 @@ class Api:
         return response
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """Return one object or list.
-
-        Raises
-        ------
-        ApiError
-            With the status, 0 if there was none.
-        """
+        """Return one object or list; ApiError with the status, 0 if there was none."""
         response = await self._request(path, query or {}, _REQUEST_SECONDS)
         try:
             fields: Object = orjson.loads(await response.read())

@@ -56,13 +56,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_workers(text: str) -> Workers:
-    """Read a worker file.
-
-    Raises
-    ------
-    RoutingError
-        Names the field, the value and what is expected.
-    """
+    """Read a worker file; RoutingError names the field, the value and what is expected."""
     try:
         fields = yaml.load(text, _Loader)  # noqa: S506 - a safe one
     except yaml.YAMLError as error:
@@ -116,14 +110,7 @@ def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
 
 
 class FileSource:
-    """Watches the worker file and the centroid file by their stat.
-
-    Parameters
-    ----------
-    workers : Path
-    centroid_file : Path or None
-    control : Control
-    """
+    """Watches the worker file and the centroid file by their stat."""
 
     def __init__(self, workers: Path, centroid_file: Path | None, control: Control) -> None:
         self._workers = workers

@@ -33,14 +33,7 @@ from eldr_router.state.control import Control, MissingError
 
 
 class KubeSource:
-    """Follows one EldrDeployment.
-
-    Parameters
-    ----------
-    client : ApiClient
-    namespace, deployment : str
-    control : Control
-    """
+    """Follows one EldrDeployment."""
 
     def __init__(self, client: ApiClient, namespace: str, deployment: str, control: Control) -> None:
         self._api = Api(client)

@@ -40,13 +40,7 @@ class _Refusal:
 
 
 class Control:
-    """The side of the router that sources talk to.
-
-    Parameters
-    ----------
-    services : Services
-        Gets engines and tables.
-    """
+    """The side of the router that sources talk to."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -23,7 +23,6 @@ class Placement(NamedTuple):
 
     Attributes
     ----------
-    endpoint : Endpoint
     lease : Lease
         Already acquired.
     policy, reason : str
@@ -76,7 +75,6 @@ class Placer:
 
     Parameters
     ----------
-    registry : Registry
     rng : numpy.random.Generator
         For the policies that draw.
 
@@ -138,13 +136,7 @@ class Placer:
         *,
         domain: str | None = None,
     ) -> Decision:
-        """Choose, and change nothing.
-
-        Raises
-        ------
-        RouterError
-            As :meth:`place` does.
-        """
+        """Choose, and change nothing; RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)

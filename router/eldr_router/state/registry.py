@@ -46,7 +46,6 @@ class Lease:
 
     Parameters
     ----------
-    endpoint : Endpoint
     sequences : int
         How many sequences the request runs: that is what an engine has room for.
     stay : Stay, optional
@@ -192,13 +191,7 @@ class Registry:
         return counts
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
-        """Reserve room for one request of so many sequences on decode engines before its prefill costs anything.
-
-        Raises
-        ------
-        RouterError
-            503 if no decode engine is known, 429 if this router has no room on any.
-        """
+        """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
         decode = self.usable(ROLE_DECODE)
         if not decode:
             raise no_endpoint(ROLE_DECODE)

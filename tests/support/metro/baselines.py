@@ -1,17 +1,64 @@
-"""What METRO is compared with: choices that balance tokens. Without replicas there is nothing to choose; any choice gives that."""
+"""What METRO is compared with: placement and choices that balance tokens. Without replicas there is nothing to choose; any choice gives that."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from eldr.engine.balance.packing import Weights, checked, fill
 from tests.support.metro.choice import Flags
 from tests.support.metro.placement import Ids, Placement
 
 HASH = 2654435769
 """2^32 divided by the golden ratio: Knuth's multiplicative hash, as vLLM 0.32 spreads a step's tokens over replicas."""
+
+
+def pack(weights: npt.ArrayLike, n_physical: int, ranks: int) -> Ids:
+    """Place replicas as EPLB does: replicate the heaviest experts, and spread the replicas over ranks by weight.
+
+    Parameters
+    ----------
+    weights : array_like of float, shape (E,)
+        Tokens, as EPLB has it.
+    n_physical : int
+        P: at least E, a multiple of the ranks.
+
+    Returns
+    -------
+    ndarray of int64, shape (P,)
+        The expert in each physical slot, rank after rank.
+
+    Raises
+    ------
+    PlacementError
+        If the weights are negative or not finite, or the slots are too few or uneven.
+
+    Notes
+    -----
+    Each further replica goes to the expert with the largest weight per replica; then the replicas, heaviest first, each to the lightest rank
+    with a free slot, one without this expert if there is such. Ties go to the lowest id.
+    """
+    weight = checked(weights, n_physical, ranks)
+    experts = len(weight)
+    count = _replicate(weight, n_physical - experts)
+    on: list[list[int]] = [[] for _ in range(ranks)]
+    fill(on, np.repeat(np.arange(experts), count), np.repeat(weight / count, count), n_physical // ranks)
+    return np.array(on, dtype=np.int64).ravel()
+
+
+def _replicate(weight: Weights, redundant: int) -> Ids:
+    """Return the number of replicas of each expert."""
+    count = np.ones(len(weight), dtype=np.int64)
+    heap = [(-w, e) for e, w in enumerate(weight.tolist())]
+    heapq.heapify(heap)
+    for _ in range(redundant):
+        e = heap[0][1]
+        count[e] += 1
+        heapq.heapreplace(heap, (-float(weight[e]) / int(count[e]), e))
+    return count
 
 
 def active_set(expert_ids: npt.NDArray[np.integer], n_experts: int) -> Flags:

@@ -149,5 +149,5 @@ def test_blocks_of_several_sizes_are_refused_on_both_sides():
 )
 def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, version, named):
     with pytest.raises(compatibility.UnsupportedEngineError, match="ELDR cannot count") as raised:
-        compatibility.check(engine(**changes), block, version, prefill=True)
+        compatibility.refuse(compatibility.problems(engine(**changes), block, version, prefill=True))
     assert named in str(raised.value)

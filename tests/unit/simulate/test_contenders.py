@@ -8,7 +8,7 @@ from eldr.core.band import BandJSQ
 from eldr.core.domains import groups_by_share
 from eldr.core.marginal import MarginalUnion
 from eldr.simulate.contenders import parse_contender
-from eldr.simulate.laws import GPT_OSS_120B_MI300X, LAWS, parse_law, scaled
+from eldr.simulate.laws import GPT_OSS_120B_MI300X, LAWS, parse_law
 
 
 def test_options_reach_the_policy():
@@ -72,7 +72,7 @@ def test_laws_by_name_and_by_constants():
     assert half.seconds(8, 32) == pytest.approx(LAWS["qwen3-30b-mi300x"].seconds(8, 64))
     own = parse_law("5,100,20", 32)
     assert own.seconds(10, 20) == pytest.approx(5e-3 + 2e-3 + 0.2e-3)
-    assert scaled(own, 2).seconds(10, 20) == pytest.approx(2 * own.seconds(10, 20))
+    assert own.scaled(2).seconds(10, 20) == pytest.approx(2 * own.seconds(10, 20))
 
 
 @pytest.mark.parametrize("text", ["h100", "1,2", "1,2,x", "-1,2,3", "nan,1,1", "0,0,0", ""])

@@ -14,13 +14,13 @@ def engine(population, *, sampled=False, **limits):
 
 
 def drive(engine, arrivals):
-    """Run one engine on [(time, tokens, kv)]; return join and end times, and all steps."""
+    """Run one engine on [(time, tokens)]; return join and end times, and all steps."""
     joined, ended, ran, due = {}, {}, [], None
     waiting = list(enumerate(arrivals))
     while waiting or due is not None:
         if waiting and (due is None or waiting[0][1][0] <= due):
-            number, (now, tokens, kv) = waiting.pop(0)
-            changed = engine.add(Member(number, number, tokens, kv), now)
+            number, (now, tokens) = waiting.pop(0)
+            changed = engine.add(Member(number, number, tokens), now)
             due = changed if changed is not None else due
             continue
         now = due
@@ -34,7 +34,7 @@ def drive(engine, arrivals):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_lone_request_takes_as_many_steps_as_tokens(population, sampled):
-    joined, ended, ran = drive(engine(population, sampled=sampled), [(2.0, 7, 0)])
+    joined, ended, ran = drive(engine(population, sampled=sampled), [(2.0, 7)])
     assert joined == {0: (2.0, 3.5)}
     assert ended[0] == pytest.approx(2.0 + 7 * 1.5)
     assert sum(steps.steps for steps in ran) == 7
@@ -42,7 +42,7 @@ def test_a_lone_request_takes_as_many_steps_as_tokens(population, sampled):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_who_comes_in_a_step_joins_at_the_next(population, sampled):
-    joined, ended, ran = drive(engine(population, sampled=sampled), [(0.0, 5, 0), (1.6, 2, 0), (2.9, 1, 0)])
+    joined, ended, ran = drive(engine(population, sampled=sampled), [(0.0, 5), (1.6, 2), (2.9, 1)])
     # steps of 1.5 s alone: the second ends at 3.0, where both join; then 2.5 s with three, and 2.0 s with two
     assert joined[1] == joined[2] == (3.0, 5.5)
     assert ended == {2: 5.5, 1: 7.5, 0: 9.0}
@@ -51,32 +51,24 @@ def test_who_comes_in_a_step_joins_at_the_next(population, sampled):
 
 def test_who_comes_at_a_steps_very_start_waits_for_its_end(population):
     alone = engine(population)
-    alone.add(Member(0, 0, 4, 0), 0.0)
+    alone.add(Member(0, 0, 4), 0.0)
     alone.advance(0.0)
-    assert alone.add(Member(1, 1, 4, 0), 0.0) == 1.5
+    assert alone.add(Member(1, 1, 4), 0.0) == 1.5
 
 
 def test_batches_keep_to_their_limit_and_serve_in_order(population):
     limited = engine(population, max_num_seqs=2)
-    joined, ended, ran = drive(limited, [(0.0, 3, 0), (0.1, 3, 0), (0.2, 3, 0), (0.3, 3, 0)])
+    joined, ended, ran = drive(limited, [(0.0, 3), (0.1, 3), (0.2, 3), (0.3, 3)])
     assert max(steps.batch for steps in ran) == 2
     assert [joined[number][0] for number in range(4)] == sorted(joined[number][0] for number in range(4))
     assert set(ended) == {0, 1, 2, 3}
     assert joined[2][0] == ended[0]
 
 
-def test_kv_capacity_is_respected(population):
-    limited = engine(population, kv_tokens=100)
-    joined, ended, ran = drive(limited, [(0.0, 3, 60), (0.1, 3, 60), (0.2, 3, 30)])
-    assert joined[1][0] == ended[0]
-    assert joined[2][0] == joined[1][0]  # in order: the small one does not overtake
-    assert max(steps.batch for steps in ran) == 2
-
-
 def test_room_is_told(population):
     limited = engine(population, max_num_seqs=2)
     assert limited.has_room
-    limited.add(Member(0, 0, 4, 0), 0.0)
+    limited.add(Member(0, 0, 4), 0.0)
     limited.advance(0.0)
-    limited.add(Member(1, 1, 4, 0), 0.1)
+    limited.add(Member(1, 1, 4), 0.1)
     assert not limited.has_room

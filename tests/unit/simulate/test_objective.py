@@ -7,6 +7,7 @@ import pytest
 from eldr.simulate.objective import Objective, capacity, parse_objective, served
 
 RATES = (20.0, 40.0, 60.0)
+ALL = (True, True, True)
 
 
 def test_capacity_interpolates_and_says_where_it_ends():
@@ -21,12 +22,12 @@ def test_a_time_that_falls_again_is_kept_at_the_higher_rate():
 
 
 def test_seeds_give_an_interval_and_ends_are_told():
-    found = served(RATES, [(10.0, 20.0, 40.0), (10.0, 30.0, 50.0)], 30.0)
+    found = served(RATES, [(10.0, 20.0, 40.0), (10.0, 30.0, 50.0)], 30.0, [ALL, ALL])
     assert found.rate == pytest.approx(45.0)
     assert found.half_width == pytest.approx(12.706 * 5.0, rel=1e-3)
     assert (found.at_least, found.at_most) == (False, False)
-    assert served(RATES, [(10.0, 20.0, 30.0)], 30.0).at_least
-    none = served(RATES, [(31.0, 32.0, 33.0)], 30.0)
+    assert served(RATES, [(10.0, 20.0, 30.0)], 30.0, [ALL]).at_least
+    none = served(RATES, [(31.0, 32.0, 33.0)], 30.0, [ALL])
     assert none.rate == 0.0
     assert none.at_most
     assert math.isnan(none.half_width)
@@ -54,10 +55,10 @@ def test_others_are_refused(text):
 
 def test_a_rate_that_the_pool_cannot_keep_up_with_serves_nothing_more():
     flat = (10.0, 10.0, 10.0)
-    assert capacity(RATES, flat, 30.0, (True, True, False)) == 40.0, "nobody knows what lies between"
-    assert capacity(RATES, (10.0, 20.0, 40.0), 30.0, (True, True, False)) == 40.0
-    assert capacity(RATES, flat, 30.0, (False, False, False)) == 0.0
-    assert capacity(RATES, flat, 30.0, (True, False, True)) == 60.0
+    assert served(RATES, [flat], 30.0, [(True, True, False)]).rate == 40.0, "nobody knows what lies between"
+    assert served(RATES, [(10.0, 20.0, 40.0)], 30.0, [(True, True, False)]).rate == 40.0
+    assert served(RATES, [flat], 30.0, [(False, False, False)]).rate == 0.0
+    assert served(RATES, [flat], 30.0, [(True, False, True)]).rate == 60.0
     found = served(RATES, [flat, flat], 30.0, [(True, True, False), (True, True, False)])
     assert (found.rate, found.at_least, found.at_most) == (40.0, True, False)
     found = served(RATES, [(10.0, 35.0, 40.0)], 30.0, [(True, True, False)])

@@ -121,11 +121,6 @@ def test_capacity_is_respected_and_waiting_told(run, law):
     assert run("JSQ")[1].measures.waited == 0
 
 
-def test_a_request_that_never_fits_is_refused(run, law):
-    with pytest.raises(ValueError, match="kv_tokens: 60 do not hold the longest request"):
-        run("JSQ", pool=Pool((law,) * 4, Limits(kv_tokens=60), sampled=False))
-
-
 def test_no_measured_request_is_an_error(run):
     with pytest.raises(ValueError, match="simulate longer"):
         run("JSQ", window=Window(0.0, 1e-6, 5.0))
@@ -144,9 +139,7 @@ def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, m
 
 
 def test_slow_engines_get_less_of_a_policy_that_knows_their_law(run, law):
-    from eldr.simulate.laws import scaled
-
-    laws = (law, law, scaled(law, 2.0), scaled(law, 2.0))
+    laws = (law, law, law.scaled(2.0), law.scaled(2.0))
     shares = {}
     for text in ("RoundRobin", "MarginalUnion"):
         _, done = run(text, pool=Pool(laws, Limits(), sampled=False))

@@ -4,10 +4,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.balance.packing import activation_weights, spread
 from eldr.sim import traces
 from tests.support.metro import Placement
-from tests.support.metro.baselines import active_set
+from tests.support.metro.baselines import active_set, pack
 
 GEOMETRIES = [(128, 8, 8), (256, 8, 8), (256, 8, 16), (128, 8, 4), (64, 4, 4)]
 """Experts, experts per token, ranks."""

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.balance.packing import activation_weights, spread
 from tests.support.metro import Placement, PlacementError, exact_loads
-from tests.support.metro.baselines import active_set, least_tokens, rank_loads, vllm_choice
+from tests.support.metro.baselines import active_set, least_tokens, pack, rank_loads, vllm_choice
 from tests.unit.support.metro_cases import Captured, random_case, slots, tokens
 
 

@@ -126,12 +126,6 @@ def test_a_manual_page_loses_its_commands(tmp_path: Path) -> None:
     assert sources.manual_page(page) == "NAME\nx - do it\nnow"
 
 
-def test_a_page_of_html_loses_its_tags(tmp_path: Path) -> None:
-    page = tmp_path / "x.html"
-    page.write_text("<head><title>no</title></head><body><p>One &amp;  two<script>no</script><p>three</body>")
-    assert sources.html_page(page) == "One & two\nthree"
-
-
 def test_short_messages_and_other_files_are_no_catalog(tmp_path: Path) -> None:
     (tmp_path / "a.mo").write_bytes(compiled({"a": "court", "b": "un message assez long"}))
     (tmp_path / "b.mo").write_bytes(b"something else entirely")

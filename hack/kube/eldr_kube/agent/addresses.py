@@ -35,13 +35,7 @@ class Addresses:
         self._taken: set[str] = set()
 
     def take(self) -> str:
-        """Return an address that no pod uses; one that was given back comes round last.
-
-        Raises
-        ------
-        OSError
-            If there is none.
-        """
+        """Return an address that no pod uses; one that was given back comes round last; OSError if there is none."""
         for address in itertools.islice(self._row, len(self._all)):
             if address not in self._taken:
                 self._taken.add(address)

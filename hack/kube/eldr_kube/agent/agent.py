@@ -20,7 +20,7 @@ from eldr_kube.agent.events import Recorder
 from eldr_kube.agent.images import ImageMap
 from eldr_kube.agent.launch import Isolation, detect
 from eldr_kube.agent.logs import LogServer
-from eldr_kube.agent.pod import Node, Pod
+from eldr_kube.agent.pod import Node, Pod, show_crash
 
 Object = dict[str, Any]
 OVER = ("Succeeded", "Failed")
@@ -33,13 +33,10 @@ class AgentSettings:
 
     Attributes
     ----------
-    kubeconfig : Path
     state : Path
         Folder of its own; what an agent before left there is removed.
     certificate, key : Path
         For the log server.
-    n_nodes : int
-    images : ImageMap
     backoff : float
         Second restart delay of a failing container, seconds.
     isolate : bool
@@ -57,12 +54,7 @@ class AgentSettings:
 
 
 class Agent:
-    """A node agent.
-
-    Parameters
-    ----------
-    settings : AgentSettings
-    """
+    """A node agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -181,7 +173,7 @@ class Agent:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(_show_crash)
+        task.add_done_callback(show_crash)
         return task
 
     async def _watch_sources(self, api: Api, kind: str) -> None:
@@ -203,8 +195,3 @@ class Agent:
         # A pod that ends may still be listed beside its successor of the same name: the younger one is meant.
         found = [pod for pod in list(self._pods.values()) if pod.named(namespace, name)]
         return found[-1].container(container) if found else None
-
-
-def _show_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        _log.error("a task of a pod failed", exc_info=error)

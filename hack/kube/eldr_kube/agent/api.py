@@ -74,13 +74,7 @@ class Api:
         await self._client.aclose()
 
     async def call(self, method: str, path: str, body: Object | None = None) -> Object:
-        """Call the API server; a PATCH is a strategic merge.
-
-        Raises
-        ------
-        ApiError
-            If it answers with an error.
-        """
+        """Call the API server; a PATCH is a strategic merge; ApiError if it answers with an error."""
         headers = {"content-type": _PATCH if method == "PATCH" else "application/json"}
         content = None if body is None else json.dumps(body)
         return _value(await self._client.request(method, path, content=content, headers=headers))

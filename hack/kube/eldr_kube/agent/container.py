@@ -50,7 +50,6 @@ class Container:
         Makes an event of the pod.
     client : httpx.AsyncClient
         For probes.
-    isolation : Isolation
     grace : float
         Seconds that the pod grants between SIGTERM and SIGKILL.
     backoff : float

@@ -49,13 +49,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def field_value(pod: Object, path: str, address: str) -> str:
-    """Return what a ``fieldRef`` or a downward API item refers to.
-
-    Raises
-    ------
-    MissingSourceError
-        If this agent does not know the field.
-    """
+    """Return what a ``fieldRef`` or a downward API item refers to; MissingSourceError if this agent does not know the field."""
     metadata, spec = pod["metadata"], pod["spec"]
     known = {
         "metadata.name": metadata["name"],
@@ -82,13 +76,7 @@ def _lines(values: dict[str, str] | None) -> str:
 
 
 async def container_env(pod: Object, container: Object, address: str, lookup: Lookup) -> dict[str, str]:
-    """Return the variables that a container's ``envFrom`` and ``env`` define.
-
-    Raises
-    ------
-    MissingSourceError
-        If a source that is not optional does not exist.
-    """
+    """Return the variables that ``envFrom`` and ``env`` define; MissingSourceError if a source that is not optional does not exist."""
     variables: dict[str, str] = {}
     for source in container.get("envFrom", []):
         kind, key = ("ConfigMap", "configMapRef") if "configMapRef" in source else ("Secret", "secretRef")

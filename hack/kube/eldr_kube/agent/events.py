@@ -17,12 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes events in the background; one that repeats within a minute is written once.
-
-    Parameters
-    ----------
-    api : Api
-    """
+    """Writes events in the background; one that repeats within a minute is written once."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -55,13 +55,7 @@ class ImageMap:
         self._patterns = patterns
 
     def find(self, reference: str) -> Image:
-        """Return what an image means.
-
-        Raises
-        ------
-        UnknownImageError
-            If no pattern matches; the message lists the patterns.
-        """
+        """Return what an image means; UnknownImageError if no pattern matches; the message lists the patterns."""
         for pattern, image in self._patterns.items():
             if fnmatchcase(reference, pattern):
                 return image

@@ -99,17 +99,14 @@ class Launch:
 
     Attributes
     ----------
-    command : list of str
     env : mapping of str to str
         Complete environment.
-    workdir : str
     mounts : list of (Path, str, bool)
         Source, target, read-only.
     log : Path
         Where output goes.
     folder : Path
         The container's own, outside of it: root file system, termination message.
-    hostname : str
     message_path : str
         Where the container may leave its last words.
     keep : tuple of str
@@ -146,8 +143,6 @@ class Process:
         What the agent started.
     first : int
         The container's first process, as the host numbers it.
-    launch : Launch
-    isolation : Isolation
     """
 
     def __init__(
@@ -227,13 +222,7 @@ def _signal_group(pid: int) -> None:
 
 
 async def start(launch: Launch, isolation: Isolation) -> Process:
-    """Start a container.
-
-    Raises
-    ------
-    LaunchError
-        If its root file system cannot be built or its program cannot be executed.
-    """
+    """Start a container; LaunchError if its root file system cannot be built or its program cannot be executed."""
     launch.root.mkdir(parents=True, exist_ok=True)
     launch.message.write_bytes(b"")
     launch.message.chmod(0o666)

@@ -14,7 +14,7 @@ from eldr_kube.agent.api import Api, ApiError
 from eldr_kube.agent.clock import precise_timestamp, timestamp
 from eldr_kube.agent.resources import CAPACITY
 from eldr_kube.agent.status import HOST_ADDRESS
-from eldr_kube.binaries import KUBERNETES
+from eldr_kube.servers import KUBERNETES
 
 Object = dict[str, Any]
 LEASE_SECONDS = 40

@@ -28,7 +28,7 @@ from eldr_kube.agent.images import ImageMap, UnknownImageError
 from eldr_kube.agent.launch import Isolation, Launch
 from eldr_kube.agent.sources import Sources, references
 from eldr_kube.agent.state import ContainerState, container_state
-from eldr_kube.agent.status import PodState, phase, pod_status
+from eldr_kube.agent.status import PodState, pod_status
 from eldr_kube.agent.volumes import Volumes
 
 Object = dict[str, Any]
@@ -43,12 +43,8 @@ class Node:
 
     Attributes
     ----------
-    api : Api
-    images : ImageMap
     client : httpx.AsyncClient
         For probes.
-    isolation : Isolation
-    recorder : Recorder
     backoff : float
         Second restart delay of a container, seconds.
     """
@@ -66,7 +62,6 @@ class Pod:
 
     Parameters
     ----------
-    node : Node
     manifest : dict
     address : str
         Its own loopback address.
@@ -138,7 +133,7 @@ class Pod:
         self._keepers = [asyncio.create_task(self._keep_volumes()), asyncio.create_task(self._keep_status())]
         self._life = asyncio.create_task(self._run())
         for task in [*self._keepers, self._life]:
-            task.add_done_callback(_show_crash)
+            task.add_done_callback(show_crash)
 
     async def _run(self) -> None:
         if (lost := self._lost()) is not None:
@@ -184,7 +179,7 @@ class Pod:
 
     def _start(self, state: ContainerState) -> asyncio.Task[None]:
         run = asyncio.create_task(self._containers[state.name].run())
-        run.add_done_callback(_show_crash)
+        run.add_done_callback(show_crash)
         self._runs[state.name] = run
         return run
 
@@ -344,12 +339,8 @@ class Pod:
         self._reported = status
         return True
 
-    @property
-    def phase(self) -> str:
-        """The pod's phase."""
-        return phase(self._state)
 
-
-def _show_crash(task: asyncio.Task[None]) -> None:
+def show_crash(task: asyncio.Task[None]) -> None:
+    """Log why a task of a pod failed, if it did."""
     if not task.cancelled() and (error := task.exception()):
         _log.error("a task of a pod failed", exc_info=error)

@@ -33,8 +33,6 @@ class Prober:
     ----------
     state : ContainerState
         Whose ``started`` and ``ready`` it keeps.
-    address : str
-    client : httpx.AsyncClient
     execute : callable
         Runs a command inside the container.
     changed : callable
@@ -50,13 +48,7 @@ class Prober:
     note: Note
 
     async def run(self) -> None:
-        """Probe for ever.
-
-        Raises
-        ------
-        UnhealthyError
-            If the container has to be restarted.
-        """
+        """Probe for ever; UnhealthyError if the container has to be restarted."""
         spec = self.state.spec
         if startup := spec.get("startupProbe"):
             await self._until_started(startup)

@@ -99,13 +99,7 @@ async def _http(
 
 
 def port_number(port: int | str, container: Object) -> int:
-    """Return a probe's port, looked up by name where it is one.
-
-    Raises
-    ------
-    ValueError
-        If the container has no port of that name.
-    """
+    """Return a probe's port, looked up by name where it is one; ValueError if the container has no port of that name."""
     if isinstance(port, int):
         return port
     named = {item.get("name"): item["containerPort"] for item in container.get("ports", [])}

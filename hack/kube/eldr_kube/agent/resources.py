@@ -38,13 +38,7 @@ def quantity(text: str) -> Decimal:
 
 
 def resource_value(container: Object, reference: Object) -> str:
-    """Return what a ``resourceFieldRef`` means: the node's capacity where a limit is missing, rounded up.
-
-    Raises
-    ------
-    ValueError
-        If the resource or the divisor is not a valid one.
-    """
+    """Return what a ``resourceFieldRef`` means: the node's capacity where there is no limit, rounded up; ValueError if it is no valid one."""
     kind, _, name = reference["resource"].partition(".")
     if kind not in {"limits", "requests"} or not name:
         raise ValueError(f"resourceFieldRef {reference['resource']!r}: expected limits.NAME or requests.NAME")

@@ -33,7 +33,6 @@ class Sources:
 
     Parameters
     ----------
-    api : Api
     pod : dict
     address : str
         The pod's IP address.
@@ -66,13 +65,7 @@ class Sources:
         return None if data is None else {key: value.decode(errors="replace") for key, value in data.items()}
 
     async def files(self, volume: Object) -> Files:
-        """Return the files of a volume that the agent fills.
-
-        Raises
-        ------
-        MissingSourceError
-            If a source that is not optional does not exist.
-        """
+        """Return the files of a volume that the agent fills; MissingSourceError if a source that is not optional does not exist."""
         files: Files = {}
         for source, mode in parts(volume):
             files |= await self._part(source, mode)
@@ -149,13 +142,7 @@ def references(pod: Object) -> set[tuple[str, str]]:
 
 
 def choose(data: dict[str, bytes] | None, kind: str, wanted: Object, mode: int) -> Files:
-    """Return the files that a ConfigMap or Secret source asks for.
-
-    Raises
-    ------
-    MissingSourceError
-        If the object or a wanted key does not exist and is not optional.
-    """
+    """Return the files that a source asks for; MissingSourceError if the object or a wanted key does not exist and is not optional."""
     if data is None:
         if wanted.get("optional"):
             return {}

@@ -24,7 +24,6 @@ class ContainerState:
         Whether it is an init container or a sidecar.
     current, last : dict
         ``state`` and ``lastState`` of its status.
-    restarts : int
     ready : bool
         What its readiness probe says; for a container without one, whether it has started.
     started : bool

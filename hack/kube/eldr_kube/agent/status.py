@@ -20,7 +20,6 @@ class PodState:
     ----------
     initial, main : sequence of ContainerState
         Init containers with sidecars, and containers.
-    address : str
     begun : str
         Timestamp of the pod's start.
     initialized : bool
@@ -74,7 +73,6 @@ def pod_status(pod: PodState, manifest: Object, now: str) -> Object:
 
     Parameters
     ----------
-    pod : PodState
     manifest : dict
         The pod as the API server has it: old conditions and readiness gates.
     now : str

@@ -22,7 +22,6 @@ class Volumes:
     ----------
     folder : Path
         Where they live.
-    sources : Sources
     volumes : list of dict
         ``spec.volumes`` of the pod.
     """
@@ -35,13 +34,7 @@ class Volumes:
         self._lock = asyncio.Lock()
 
     async def write(self) -> None:
-        """Write all volumes, or only what has changed since the last call.
-
-        Raises
-        ------
-        MissingSourceError
-            If a source does not exist.
-        """
+        """Write all volumes, or only what has changed since the last call; MissingSourceError if a source does not exist."""
         async with self._lock:
             for name, volume in self._volumes.items():
                 if "hostPath" in volume:
@@ -58,13 +51,7 @@ class Volumes:
                     self._written[name] = files
 
     def mounts(self, container: Object, variables: Mapping[str, str]) -> Iterator[tuple[Path, str, bool]]:
-        """Yield ``(source, target, read_only)`` for each mount of a container.
-
-        Raises
-        ------
-        MissingSourceError
-            If a sub-path does not exist and cannot be made.
-        """
+        """Yield ``(source, target, read_only)`` for each mount; MissingSourceError if a sub-path does not exist and cannot be made."""
         for mount in container.get("volumeMounts") or []:
             volume = self._volumes[mount["name"]]
             host = volume.get("hostPath")

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.balance.packing import activation_weights, spread
 from eldr.simulate.population import Cells
 from tests.support.metro import Placement, exact, greedy
-from tests.support.metro.baselines import active_set, rank_loads, vllm_choice
+from tests.support.metro.baselines import active_set, pack, rank_loads, vllm_choice
 
 Balance = Literal["tokens", "greedy", "exact"]
 """Replicas are chosen by vLLM's hash of the token's index, or by METRO: greedily, or as well as can be."""

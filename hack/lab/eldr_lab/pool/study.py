@@ -179,7 +179,7 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
         for law, order, held in zip(setting.laws, load.orders, load.held, strict=True)
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
-    return serve(engines, routers, population, load.workload, load.window, setting.limits, talk)
+    return serve(engines, routers, load.workload, load.window, talk)
 
 
 def alike(population: Population) -> Population:

@@ -18,7 +18,7 @@ from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import LAWS, scaled
+from eldr.simulate.laws import LAWS
 from eldr.simulate.population import Population
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload, arranged, poisson
@@ -41,7 +41,7 @@ def trace(population: Population, seed: int) -> tuple[Times, Times]:
     record = rng.integers(0, len(population), len(arrival))  # with replacement, as the demo draws
     tokens = np.full(len(arrival), size.tokens)
     workload = arranged(arrival, arrival, record, tokens, window)
-    law = scaled(LAWS["qwen3-30b-mi300x"].for_experts(population.n_experts), SPEED)
+    law = LAWS["qwen3-30b-mi300x"].for_experts(population.n_experts).scaled(SPEED)
     pool = Pool((law,) * size.decode, Limits(), sampled=True)
     first, second = (_times(pool, population, workload, window, name, seed) for name in POLICIES)
     return first, second

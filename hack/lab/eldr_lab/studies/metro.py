@@ -16,13 +16,13 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from eldr.engine.balance.packing import activation_weights, pack, spread
+from eldr.engine.balance.packing import activation_weights, spread
 from eldr.sim import traces
 from eldr_bench.machine import ROOT, load_before, one_thread, revision
 from eldr_bench.page import measured, row, section
 from eldr_bench.proof import require
 from tests.support.metro import Choice, Placement, exact, exact_loads, greedy, greedy_loads
-from tests.support.metro.baselines import active_set
+from tests.support.metro.baselines import active_set, pack
 
 EXPERTS, TOP_K, RANKS = 256, 8, 8
 BATCHES = 16, 64, 128, 256, 512

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eldr_lab.training.html_pages import html_page
 from eldr_tiny_moe import sources
 from eldr_tiny_moe.corpus import Machine
 
@@ -55,7 +56,7 @@ def files(
     """Return, by kind, files and how to read them."""
 
     def pages(*patterns: str) -> tuple[Callable[[Path], str], Iterable[Path]]:
-        return sources.html_page, (p for pattern in patterns for p in sorted(folder.glob(pattern)))
+        return html_page, (p for pattern in patterns for p in sorted(folder.glob(pattern)))
 
     def manuals(package: str) -> tuple[Callable[[Path], str], Iterable[Path]]:
         return sources.manual_page, sorted((folder / package).glob("**/man/**/*.gz"))

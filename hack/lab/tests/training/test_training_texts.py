@@ -5,6 +5,7 @@ import pytest
 
 from eldr_bench.machine import ROOT
 from eldr_lab.training import training_texts
+from eldr_lab.training.html_pages import html_page
 from eldr_tiny_moe.corpus import Machine
 
 PARAGRAPH = (
@@ -64,3 +65,9 @@ def test_kinds_without_documents_are_left_out(machine: Machine, tmp_path: Path) 
 def test_the_models_notice_names_every_package():
     notice = (ROOT / "hack" / "tiny_moe" / "model" / "NOTICE.md").read_text()
     assert not [package for package in training_texts.PACKAGES if f"`{package}`" not in notice]
+
+
+def test_a_page_of_html_loses_its_tags(tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    page.write_text("<head><title>no</title></head><body><p>One &amp;  two<script>no</script><p>three</body>")
+    assert html_page(page) == "One & two\nthree"

@@ -6,13 +6,7 @@ from typing import Any
 
 
 def replace(owner: Any, name: str, by: Any) -> None:
-    """Set an attribute that is there.
-
-    Raises
-    ------
-    AttributeError
-        If it is not: setting it would change nothing, and nobody would notice.
-    """
+    """Set an attribute that is there; AttributeError if it is not: setting it would change nothing, and nobody would notice."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner.__name__} has no {name} in this release: change {__package__}")
     setattr(owner, name, by)
