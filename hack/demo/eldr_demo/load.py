@@ -152,7 +152,8 @@ class Load:
         except AnswerError as problem:
             error = str(problem)
         except (httpx.HTTPError, NoEndpointError) as problem:
-            error = f"{type(problem).__name__}: {problem}"
+            took = loop.time() - started
+            error = f"{type(problem).__name__}: {problem} ({len(received)} bytes of the answer, {took:.1f} s)"
         self.outcomes.append(Outcome(workload.name, number, started, first, loop.time(), tokens, error))
 
     def _stream(
