@@ -102,7 +102,8 @@ class Load:
     async def run(self, stop: asyncio.Event) -> None:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # httpcore 1.0.9 counts busy connections towards a bound, and closes idle ones, even one just given to a request
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
         timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
             for unique in itertools.count():
