@@ -120,7 +120,15 @@ def installed(api_server: Cluster) -> Cluster:
     ]
     api_server.kubectl("create", "namespace", SYSTEM)
     api_server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+
+    def established() -> bool:  # `kubectl wait` fails where a new one has no conditions yet
+        listed = json.loads(api_server.kubectl("get", "crd", "-o", "json"))["items"]
+        found = [crd.get("status", {}).get("conditions") or [] for crd in listed]
+        return all(
+            {"Established": "True"}.items() <= {c["type"]: c["status"] for c in one}.items() for one in found
+        )
+
+    wait_for(established, "established CRDs")
     return api_server
 
 
