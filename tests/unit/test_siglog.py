@@ -73,6 +73,18 @@ def test_size_bound_drops_the_oldest(tmp_path):
     log.close()
 
 
+def test_size_bound_drops_no_more_than_it_must(tmp_path):
+    bound, segment = 1 << 18, 1 << 15
+    log = open_log(tmp_path, max_bytes=bound)
+    sizes = []
+    for n in range(400):
+        log.append(record(n, 8, 128), now=1000.0)
+        sizes.append(sum(path.stat().st_size for path in log.paths()))
+    log.close()
+    full = next(at for at, size in enumerate(sizes) if size > bound - segment)
+    assert min(sizes[full:]) > bound - 2 * segment
+
+
 def test_age_bound_drops_old_segments_after_a_restart(tmp_path):
     log = open_log(tmp_path)
     log.append(record(1), now=1000.0)

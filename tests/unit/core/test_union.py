@@ -129,6 +129,14 @@ def test_requests_without_a_signature_count_as_the_mean():
     assert unions.outlook(None, ["d0"], [5]).active == pytest.approx([expected([], 5, unions.mean)], abs=1e-3)
 
 
+def test_the_mean_follows_traffic_that_changes():
+    unions = Unions(SHAPE)
+    old, new = (unions.request(prompt(seed), 40) for seed in (1, 2))
+    for request in (*[old] * 3000, *[new] * 3000):
+        unions.join("d0", request).leave()
+    assert unions.mean == pytest.approx(0.05 * old.share + 0.95 * new.share, abs=0.01)
+
+
 def test_few_tokens_say_little():
     unions = Unions(SHAPE)
     one, many = np.zeros((4, 8), np.uint16), np.zeros((4, 8), np.uint16)

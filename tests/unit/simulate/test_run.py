@@ -77,6 +77,11 @@ def test_a_lone_request_sees_the_laws_step_time(run, population, law):
     assert done.joined[0] == workload.arrival[0]
 
 
+def test_the_time_per_token_is_of_those_after_the_first(run):
+    _, done = run("JSQ", tokens=4)
+    assert done.measures.tpot_mean == pytest.approx(np.mean((done.end - done.first) / 3), rel=1e-9)
+
+
 def test_taking_steps_together_changes_nothing(run, population, law, monkeypatch):
     _, together = run("JSQ")
     monkeypatch.setattr("eldr.simulate.active.ExpectedUnion.steady", False)
