@@ -42,6 +42,19 @@ async def test_death_after_the_first_byte_ends_with_an_error_event(start, tokens
         assert (await router.post()).status_code == 200
 
 
+async def test_a_broken_stream_has_a_place_in_every_histogram(start):
+    """Else an engine that breaks its longest answers would look fast."""
+    async with start("p0", "d0") as router:
+        assert (await router.post()).status_code == 200
+        router["d0"].script.append(dies_after(1))
+        router["d0"].release.set()
+        await router.post(stream=True)
+        assert router.counter("requests", outcome="broken_stream") == 1
+        text = router.app.services.metrics.exposition().decode()
+        for what in ("prefill", "first_byte", "request"):
+            assert f"eldr_router_{what}_seconds_count 2.0" in text
+
+
 async def test_death_inside_a_long_body_of_known_length_cuts_the_client(start):
     """One that is short enough to be held back is asked for again instead."""
     async with start("p0", "d0") as router:

@@ -136,6 +136,24 @@ async def test_a_watch_that_ends_at_once_does_not_spin(api, tmp_path, caplog, wa
         await until(lambda: len(names(app)) == 2, "changes to arrive all the same")
 
 
+@pytest.mark.slow
+async def test_pauses_begin_anew_after_a_watch_that_lived(api, tmp_path, waits, monkeypatch):
+    monkeypatch.setattr(follow, "_GOOD_SECONDS", 0.05)
+
+    async def every_fourth_lives(what: str, request: web.Request) -> web.StreamResponse | None:
+        if not what.startswith("watch"):
+            return None
+        return status(500, "not now") if api.seen[what] % 4 else await api.watch(request, seconds=0.5)
+
+    api.hook = every_fourth_lives
+    async with following(api, tmp_path):
+        await waits.until(2, tries=8)
+        for asked in waits.each:
+            assert asked[3] == asked[7] == 0.0
+            assert double(asked[:3], follow._FIRST_SECONDS), asked
+            assert double(asked[4:7], follow._FIRST_SECONDS), asked
+
+
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
 
 

@@ -222,7 +222,7 @@ def test_two_routers_one_killed(two, tmp_path):
 def test_sigterm_finishes_streams_and_exits_0(tmp_path):
     with (
         engine("prefill", *FAST) as p,
-        engine("decode", "--speed", "1") as d,
+        engine("decode", "--speed", "2") as d,  # a stream that outlasts the lame duck
         router(tmp_path, {"p": p.url, "d": d.url}, "--drain-seconds", "60") as r,
     ):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -56,6 +56,16 @@ def test_its_ejection_doubles_when_the_next_pull_fails(engines):
     assert engines["p0"].is_good(3.0)
 
 
+def test_a_good_answer_ends_the_doubling(engines):
+    p0 = engines["p0"]
+    for now in (0.0, 1.0):
+        p0.eject(now)
+    assert not p0.is_good(2.9)
+    p0.answered()
+    p0.eject(3.0)
+    assert p0.is_good(4.0)
+
+
 def test_own_errors_in_a_row(engines):
     p0 = engines["p0"]
     for _ in range(2):
