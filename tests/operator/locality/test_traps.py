@@ -93,6 +93,20 @@ def test_scaled_before_the_first_set_was_active(world):
     world.until_active("x-scale-k3")
 
 
+def test_routers_are_told_of_no_set_that_they_may_not_read(world):
+    world.up()
+    world.kube.merge("Role", "x-router", {"metadata": {"ownerReferences": []}})
+    world.condition("ConfigValid", status="False", reason="ChildRefused")
+    world.fit("one")
+    world.report("one")
+    world.kube.until_condition(FIT, "one", "Succeeded", status="True")
+    world.patch(router={"tau": "0.21"})
+    until_current(world)  # by a pass that knows of the set
+    assert (world.routing["active"], world.routing["staged"]) == (None, None)
+    world.kube.delete("Role", "x-router")
+    world.until_active("one")
+
+
 def test_a_set_that_a_new_router_cannot_load_is_made_anew(world):
     world.up(refit={"minSamples": 10})
     router(world).samples = 10

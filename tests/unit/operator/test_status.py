@@ -135,9 +135,16 @@ def test_transition_times_move_only_when_status_flips(make_cr, seen, now):
     first = seen.status(make_cr(), now)
     later = now + timedelta(hours=1)
     second = seen.but(decode=replace(DECODE, ready=1)).status(make_cr(first), later)
-    times = {found["type"]: found["lastTransitionTime"] for found in second["conditions"]}
+    times = transition_times(second)
     assert times["DecodeReady"] == times["Ready"] == "2026-11-21T13:00:00Z"
     assert times["PrefillReady"] == times["Available"] == "2026-11-21T12:00:00Z"
+    other_reason = replace(DECODE, ready=1, trouble=Condition("", "False", "ImagePull", "pod"))
+    third = seen.but(decode=other_reason).status(make_cr(second), later + timedelta(hours=1))
+    assert transition_times(third) == times
+
+
+def transition_times(status):
+    return {found["type"]: found["lastTransitionTime"] for found in status["conditions"]}
 
 
 def test_events_only_for_changes(make_cr, make_set, seen, now):
