@@ -43,7 +43,7 @@ def test_bootstrap_once_there_are_enough_samples(world):
     ]
     world.condition("CentroidsActive", status="True", reason="Active")
     wait_for(lambda: world.status["router"].get("policyInEffect") == "MarginalUnion", "policy", 60)
-    assert world.status["router"]["acks"] == "1/1"
+    wait_for(lambda: world.status["router"]["acks"] == "1/1", "the router's switch", 60)
     assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in world.status["history"]] == [
         ("x-bootstrap", 1, "Accepted")
     ]
