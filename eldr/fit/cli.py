@@ -96,20 +96,7 @@ def log_command(**chosen: Any) -> None:
 )
 @click.option("--min-samples", type=click.IntRange(1), help="Fail where fewer records are usable.")
 @click.option("--seed", type=click.IntRange(0), default=1)
-def job_command(
-    *,
-    namespace: str,
-    deployment: str,
-    fit_name: str,
-    fit_uid: str,
-    k: int,
-    model: str,
-    lookback_minutes: float | None,
-    since: float | None,
-    before: float | None,
-    min_samples: int | None,
-    seed: int,
-) -> None:
+def job_command(*, fit_name: str, lookback_minutes: float | None, **plain: Any) -> None:
     """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.
 
     Reads the bearer token of the routers' admin ports from ELDR_ADMIN_TOKEN.
@@ -122,19 +109,7 @@ def job_command(
     one_thread()
     from eldr.fit.job import Job, run
 
-    job = Job(
-        namespace=namespace,
-        deployment=deployment,
-        fit=fit_name,
-        fit_uid=fit_uid,
-        k=k,
-        model=model,
-        lookback=None if lookback_minutes is None else lookback_minutes * 60,
-        since=since,
-        before=before,
-        min_samples=min_samples,
-        seed=seed,
-        token=token,
-    )
+    lookback = None if lookback_minutes is None else lookback_minutes * 60
+    job = Job(fit=fit_name, lookback=lookback, token=token, **plain)
     verdict = run(job, progress=lambda text: print(text, file=sys.stderr, flush=True))
     click.echo(f"{verdict['verdict']}: {verdict['message']}")

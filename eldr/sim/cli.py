@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import uvicorn
@@ -61,21 +62,14 @@ from eldr.sim.server import EngineApp
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning")
 def command(
     *,
-    role: str,
     host: str,
     port: int,
-    model: str,
-    speed: float,
     lease_seconds: float,
     ignore_deadlines: bool,
-    max_num_seqs: int,
-    kv_blocks: int,
-    block_size: int,
-    max_model_len: int,
-    first_step_delay: float,
     shutdown_timeout: float,
     path: Path | None,
     log_level: str,
+    **plain: Any,
 ) -> None:
     """Serve a simulated engine that speaks vLLM's HTTP surface and replays captured activations.
 
@@ -87,17 +81,7 @@ def command(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--traces") from error
     settings = EngineSettings(
-        role="prefill" if role == "prefill" else "decode",
-        model=model,
-        address=(host, port),
-        speed=speed,
-        lease=lease_seconds,
-        max_num_seqs=max_num_seqs,
-        kv_blocks=kv_blocks,
-        block_size=block_size,
-        max_model_len=max_model_len,
-        first_step_delay=first_step_delay,
-        heeds_deadlines=not ignore_deadlines,
+        **plain, address=(host, port), lease=lease_seconds, heeds_deadlines=not ignore_deadlines
     )
     try:
         engine = EngineApp(settings, loaded)

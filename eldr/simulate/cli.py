@@ -17,21 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eldr.fit import options as files
 from eldr.fit.samples import FitError
-from eldr.simulate import objective as objectives
-from eldr.simulate import options, picture, report, sources, text
+from eldr.simulate import options, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
-from eldr.simulate.objective import Objective
 from eldr.simulate.outcome import Outcome
-from eldr.simulate.setting import ArrivalTimes, Setting
+from eldr.simulate.setting import Setting
 from eldr.simulate.study import Study, run_study
 from eldr.threads import one_thread
 
 _SAMPLES = 4000  # records of a log, as many as a fit takes
 _WIDTH = 120  # of a table that goes to a file
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("simulate", context_settings={"auto_envvar_prefix": "ELDR_SIMULATE", "show_default": True})
@@ -53,12 +50,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Use only records from this long before the newest one.",
 )
 @click.option(
-    "--arrivals",
-    type=click.Choice(["poisson", "logged"]),
-    default="poisson",
-    help="Requests of a log arrive at random, or in the log's order with its gaps.",
-)
-@click.option(
     "--workload", type=click.Choice(["task", "language", "captured"]),
     help="Requests instead of a log: synthetic kinds of tasks or languages, or captured activations [default: task]",
 )  # fmt: skip
@@ -78,20 +69,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help=f"Step time: {', '.join(LAWS)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
 )
 @click.option(
-    "--speeds",
-    callback=options.numbers(float, 1e-3, 1e3, distinct=False),
-    help="Step time of each engine relative to --law, repeated [default: 1, or as the deployment's routers have learned]",
-)
-@click.option(
     "--policies",
     "contenders",
     callback=options.policies,
     help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
-)
-@click.option(
-    "--objective",
-    callback=options.objective,
-    help="P50=MS, P95=MS, P99=MS or mean=MS per token: find the rate up to which each policy meets it, between the --rate given.",
 )
 @click.option("--seconds", type=files.FiniteRange(1e-3), default=90.0, help="Measured time, simulated.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, help="Repetitions behind the intervals.")
@@ -104,9 +85,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), callback=files.writable,
               help="Write the report as JSON; - for standard output.")  # fmt: skip
-@click.option(
-    "--picture", "picture_file", type=_FILE, callback=files.picture, help="Draw the report as PNG or SVG."
-)
 def command(
     *,
     logs: tuple[Path, ...],
@@ -115,19 +93,15 @@ def command(
     context: str | None,
     model: str | None,
     last_minutes: float | None,
-    arrivals: ArrivalTimes,
     workload: str | None,
     engines: tuple[int, ...] | None,
     rates: tuple[float, ...] | None,
     law: str | None,
-    speeds: tuple[float, ...] | None,
     contenders: tuple[Contender, ...] | None,
-    objective: Objective | None,
     seconds: float,
     seeds: int,
     jobs: int,
     json_file: Path | None,
-    picture_file: Path | None,
 ) -> None:
     """Say what each placement policy would bring, before you change a deployment.
 
@@ -138,26 +112,18 @@ def command(
         logs=bool(logs),
         from_cluster=from_cluster,
         workload=workload,
-        only_of_logs={
-            "--model": model,
-            "--last-minutes": last_minutes,
-            "--arrivals logged": arrivals == "logged",
-        },
+        only_of_logs={"--model": model, "--last-minutes": last_minutes},
         only_of_clusters={"--namespace": namespace, "--context": context},
         only_of_kinds={
             "--policies Domain": any(contender.name == "Domain" for contender in contenders or ())
         },
     )
-    if objective is not None and len(rates or ()) < 2:
-        raise click.UsageError("--objective: give two rates or more with --rate, below and above it")
     try:
         reading = sources.Reading(
             model=model,
             limit=_SAMPLES,
             last=math.inf if last_minutes is None else 60 * last_minutes,
             law=law,
-            speeds=speeds,
-            arrivals=arrivals,
         )
         if from_cluster:
             asked = sources.from_cluster(from_cluster, reading, namespace=namespace, context=context)
@@ -177,12 +143,11 @@ def command(
             rate=rate,
             batch=None if rate else asked.batch,
             law=asked.law,
-            speeds=speeds or asked.speeds,
+            speeds=asked.speeds,
             limits=Limits(),
             seconds=seconds,
             output_tokens=asked.output_tokens,
             sampled=asked.sampled,
-            arrivals=arrivals,
         )
         for n in engines or (asked.engines,)
         for rate in rates or (None,)
@@ -202,11 +167,7 @@ def command(
         "law": asdict(asked.law),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
-    if objective is not None:
-        about["objective"] = objectives.as_json(study, outcomes, objective)
     found = report.as_json(study, outcomes, about)
-    if picture_file is not None:
-        picture.draw(found, picture_file)
     document = json.dumps(found, indent=2)
     if json_file is not None and str(json_file) != "-":
         json_file.write_text(document + "\n")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr.core.placement_sim import inclusion_probabilities
-from eldr.fit.samples import OTHER_MODEL, TOO_OLD, FitError, Samples, make_samples, reservoir
+from eldr.fit.samples import TOO_OLD, FitError, Samples, make_samples, reservoir
 from eldr.siglog import FrameReader, Record, segments
 from eldr.simulate.population import Arrivals, Population, Traffic
 
@@ -102,7 +102,7 @@ def read_logs(
     told = tuple(f"{file} could be read only {reason}" for file, reason in damaged.items())
     try:
         samples = make_samples(chosen, skipped)
-        known = _traffic(samples, times, share=share, limit=limit)
+        known = _traffic(samples, times, share=share)
     except FitError as error:
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
@@ -112,13 +112,7 @@ def read_logs(
     return Logged(model, known, left_out, told)
 
 
-def _traffic(
-    samples: Samples,
-    times: npt.NDArray[np.float64],
-    *,
-    share: float,
-    limit: int,
-) -> Traffic:
+def _traffic(samples: Samples, times: npt.NDArray[np.float64], *, share: float) -> Traffic:
     shape = (samples.prefill.shape[1], samples.prefill.shape[2], samples.top_k)
     half = len(samples) // 2
     calibration = samples.take(np.arange(half))
@@ -127,7 +121,7 @@ def _traffic(
     newer = newer.take(_credible(newer))
     n = len(newer)
     if n < MIN_REQUESTS:
-        raise _too_few(n, len(times), limit, samples.skipped)
+        raise _too_few(n, samples.skipped)
     inclusion = inclusion_probabilities(newer.decode, newer.decode_tokens)
     logs = np.log1p(-inclusion).reshape(n, -1)
     requests = Population(
@@ -150,17 +144,11 @@ def _traffic(
     return Traffic(calibration, requests)
 
 
-def _too_few(n: int, of_model: int, limit: int, skipped: Mapping[str, int]) -> FitError:
-    """Return what is wrong and what helps: a larger part of the log, or a longer log."""
+def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
+    """Return what is wrong and what helps."""
     remedy = "let routers log longer, with decode engines that report activations"
     if older := skipped.get(TOO_OLD, 0):
         remedy = f"{older} were older than the look-back: raise --last-minutes, or {remedy}"
-    usable = of_model - sum(count for reason, count in skipped.items() if reason != OTHER_MODEL)
-    enough: float = 2 * MIN_REQUESTS
-    if limit >= enough:
-        enough = max(enough, math.ceil(limit * MIN_REQUESTS / n)) if n else math.inf
-    if limit < enough <= usable:
-        remedy = f"of {usable} usable records {limit} were kept: raise --max-samples to {enough} or more"
     return FitError(
         "NotEnoughSamples",
         f"{n} records of the log's newer half tell what their decode steps used, at least {MIN_REQUESTS} are needed; {remedy}",

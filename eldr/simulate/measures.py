@@ -104,8 +104,7 @@ class Tally:
             )
         if not self._tokens:
             raise ValueError(
-                "no decode step ran in the measured time: prompts were still being computed; "
-                "give --prefill more engines or shorter times, or simulate longer"
+                "no decode step ran in the measured time: prompts were still being computed; simulate longer"
             )
         tpot = (end[several] - first[several]) / (workload.tokens[several] - 1)
         ttft = (first - workload.arrival)[workload.measured]

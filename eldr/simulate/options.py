@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 
 from eldr.simulate.contenders import Contender, parse_contender
-from eldr.simulate.objective import Objective, parse_objective
 
 Value = TypeVar("Value", int, float)
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -18,10 +17,8 @@ Callback = Callable[[click.Context, click.Parameter, Any], Any]
 MOST_ENGINES = 1024
 
 
-def numbers(
-    kind: Callable[[str], Value], least: float, most: float = math.inf, *, distinct: bool = True
-) -> Callback:
-    """Return a callback that reads numbers separated by commas, from ``least`` to ``most``; each once, if ``distinct``."""
+def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) -> Callback:
+    """Return a callback that reads different numbers separated by commas, from ``least`` to ``most``."""
 
     def read(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Value, ...] | None:
         if text is None:
@@ -36,7 +33,7 @@ def numbers(
             if not (math.isfinite(value) and least <= value <= most):
                 limit = "" if most == math.inf else f" and at most {most:g}"
                 raise click.BadParameter(f"{value}: expected at least {least:g}{limit}", param=parameter)
-        return tuple(dict.fromkeys(values)) if distinct else values
+        return tuple(dict.fromkeys(values))
 
     return read
 
@@ -56,14 +53,6 @@ def policies(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     """Read policies as :func:`parse_policies` does."""
     try:
         return None if text is None else parse_policies(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param=parameter) from None
-
-
-def objective(_: click.Context, parameter: click.Parameter, text: str | None) -> Objective | None:
-    """Read ``P99=MS``."""
-    try:
-        return None if text is None else parse_objective(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param=parameter) from None
 

@@ -1,4 +1,4 @@
-"""What single runs of a study found, and whether their pool keeps up."""
+"""What single runs of a study found."""
 
 from __future__ import annotations
 
@@ -18,8 +18,3 @@ class Outcome(NamedTuple):
     seed: int
     rate: float
     measures: Measures
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether the pool serves the rate for good, rather than only while its queues grow."""
-        return self.measures.waited <= MOST_WAITED

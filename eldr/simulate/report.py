@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from eldr.core.step_law import SPEED_LIMITS
 from eldr.simulate.advice import to_set
 from eldr.simulate.measures import Measures
 from eldr.simulate.outcome import MOST_WAITED, Outcome
@@ -66,7 +65,6 @@ def _setting(study: Study, setting: Setting, outcomes: list[Outcome]) -> dict[st
         "engines": setting.engines,
         "rate": float(np.mean([one.rate for one in outcomes])),
         "batch": setting.batch,
-        "arrivals": setting.arrivals,
         "speeds": list(setting.speeds),
         "best": best,
         "level": level,
@@ -122,7 +120,7 @@ def check_numbers(outcomes: Sequence[Outcome]) -> None:
         for name, value in asdict(one.measures).items():
             if not math.isfinite(value) or (name in COMPARED and value <= 0):
                 raise ValueError(
-                    f"{name} came out as {value:g}: the times of --law and --speeds, or their rate, are too far apart to be simulated "
+                    f"{name} came out as {value:g}: the times of --law, or the rate, are too far apart to be simulated "
                     "together; correct the one that is out of scale"
                 )
 
@@ -145,22 +143,6 @@ def notes(distinct: int, outcomes: Sequence[Outcome], study: Study) -> list[str]
             f"with {policy.text} {worst.measures.waited:.0%} of the requests came to an engine without room "
             f"({setting.engines} engines, {worst.rate:.3g} requests/s): its figures hold waiting, and more so the longer it runs"
         )
-    widest = max(study.settings, key=lambda setting: len(set(setting.engine_speeds)))
-    found += notes_on_speeds(widest.engine_speeds)
     if len(study.seeds) == 1:
         found.append("one seed gives no intervals")
     return found
-
-
-def notes_on_speeds(speeds: Sequence[float]) -> list[str]:
-    """Return what to know of engines whose speeds live routers would not believe."""
-    relative = np.asarray(speeds) / np.median(speeds)
-    least, most = SPEED_LIMITS
-    beyond = sorted({f"{one:.3g}" for one in relative.tolist() if not least <= one <= most})
-    if not beyond:
-        return []
-    text = (
-        f"engines at {', '.join(beyond)} times the median time are simulated with policies that know it; routers learn speeds and "
-        f"believe {least:g} to {most:g} times the median only: MarginalUnion will do less for them than it does here"
-    )
-    return [text]

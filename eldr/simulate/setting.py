@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -13,8 +12,6 @@ from eldr.simulate.load import OperatingPoint, at_batch, at_rate
 from eldr.simulate.population import Ints, Population
 from eldr.simulate.workload import Window, lengths
 
-ArrivalTimes = Literal["poisson", "logged"]
-"""Requests come at random, or with the gaps between the requests of a log."""
 DRAWS = 8
 """Batches that the experts of an even load are a mean of."""
 
@@ -47,17 +44,11 @@ class Setting:
     seconds: float
     output_tokens: int | None
     sampled: bool
-    arrivals: ArrivalTimes = "poisson"
 
     @property
     def laws(self) -> tuple[StepTime, ...]:
         """One per engine."""
-        return tuple(self.law.scaled(speed) for speed in self.engine_speeds)
-
-    @property
-    def engine_speeds(self) -> list[float]:
-        """Times as long as the law, one per engine."""
-        return [self.speeds[at % len(self.speeds)] for at in range(self.engines)]
+        return tuple(self.law.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""

@@ -14,8 +14,7 @@ from eldr.simulate.contenders import usual
 from eldr.simulate.effect import in_effect
 from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
-from eldr.simulate.population import Population, Source
-from eldr.simulate.setting import ArrivalTimes
+from eldr.simulate.population import Source
 from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 
 _BURSTY = 4.0
@@ -37,17 +36,12 @@ class Reading:
         Records kept.
     last : float
         How far back from the newest record, seconds.
-    speeds : tuple of float or None
-        Times as long as the law; None: not told.
-    arrivals : {"poisson", "logged"}
     """
 
     model: str | None
     limit: int
     last: float
     law: str | None
-    speeds: tuple[float, ...] | None
-    arrivals: ArrivalTimes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +90,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
     eldr.fit.samples.FitError
         If the deployment cannot be read, or its logs do not carry a simulation.
     ValueError
-        If the law is none, or arrivals as logged are not known.
+        If the law is none.
     """
     from eldr.simulate.cluster import Cluster  # brings the client library
 
@@ -111,13 +105,13 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
             )
         learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
         notes = own.notes
-        if reading.speeds is None and own.speeds is not None:
+        if own.speeds is not None:
             listed = ", ".join(f"{speed:g}" for speed in own.speeds)
             learned += f" Its engines take {listed} times as long, as routers have learned."
-        elif reading.speeds is None:
+        else:
             notes = (
                 *notes,
-                "its routers have not learned how fast single engines are: all are simulated alike; give --speeds if they are not",
+                "its routers have not learned how fast single engines are: all are simulated alike",
             )
         reading = replace(reading, model=reading.model or own.model, law=reading.law or own.law)
         asked = from_logs(list(found.logs), reading, share=own.share)
@@ -147,7 +141,7 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     eldr.fit.samples.FitError
         If the logs do not carry a simulation.
     ValueError
-        If the law is none, or arrivals as logged are not known.
+        If the law is none.
     """
     law = reading.law
     logged = read_logs(
@@ -159,7 +153,10 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
         share=share,
     )
     calibration, requests = logged.known.calibration, logged.known.requests
-    notes = (*logged.damaged, *_on_arrivals(requests, reading.arrivals))
+    notes = logged.damaged
+    if (known := requests.arrivals) and known.burstiness > _BURSTY:
+        times = f"{known.burstiness:.0f} times the variance of random ones"
+        notes = (*notes, f"the log's requests come in bursts ({times}), simulated ones do not")
     if law is None:
         notes = (*notes, "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law")
     skipped = "".join(f", {count} left out ({reason})" for reason, count in logged.skipped.items())
@@ -173,24 +170,7 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
         distinct=len(requests),
         notes=notes,
         has_rate=requests.arrivals is not None,
-        batch=None if reading.arrivals == "logged" else BATCH,
     )
-
-
-def _on_arrivals(requests: Population, arrivals: ArrivalTimes) -> tuple[str, ...]:
-    known = requests.arrivals
-    if known is None:
-        if arrivals == "logged":
-            raise ValueError(
-                "--arrivals: the times in this log tell no order of its requests; use --arrivals poisson"
-            )
-        return ()
-    if arrivals == "poisson" and known.burstiness > _BURSTY:
-        times = f"{known.burstiness:.0f} times the variance of random ones"
-        return (
-            f"the log's requests come in bursts ({times}); with --arrivals logged simulated ones do, too",
-        )
-    return ()
 
 
 def from_captured(law: str | None) -> Asked:

@@ -91,7 +91,6 @@ def meet(prepared: Prepared, setting: Setting) -> Load:
         window=window,
         seed=seed,
         output_tokens=setting.output_tokens,
-        logged=setting.arrivals == "logged",
     )
     return Load(point.rate, window, workload)
 

@@ -9,13 +9,8 @@ from rich.table import Table
 
 from eldr import contract
 from eldr.simulate.advice import MAPPING
-from eldr.simulate.outcome import MOST_WAITED
 
 _WORTH_A_WORD = 1e-3  # of TPOT
-_KEEPS_UP = (
-    f"A rate counts as served while at most {100 * MOST_WAITED:g} % of the requests find their engine without room. Beyond that, queues "
-    "grow while the time per token of full batches stays the same. Add values of --rate near the limit for a finer answer."
-)
 
 
 def recommendation(setting: dict[str, Any]) -> str:
@@ -113,35 +108,10 @@ def print_text(report: dict[str, Any], console: Console) -> None:
         console.print(_table(setting))
         if said := details(setting):
             console.print(said, highlight=False, markup=False)
-    if "objective" in report:
-        _print_objective(report["objective"], console)
     if any(row["policy"].startswith(contract.POLICY_MARGINAL) for row in settings[0]["policies"]):
         console.print(MAPPING, highlight=False, markup=False)
     for note in report["notes"]:
         console.print(f"Note: {note}", highlight=False, markup=False)
-
-
-def _print_objective(objective: dict[str, Any], console: Console) -> None:
-    name = objective["measure"].removeprefix("tpot_").replace("p", "P").replace("mean", "a mean")
-    for pool in objective["pools"]:
-        title = f"{pool['engines']} engines: requests per second within {name} of {_time(objective['seconds'])} per token"
-        console.print(title, highlight=False)
-        table = Table(box=None, pad_edge=False)
-        table.add_column("policy", no_wrap=True)
-        table.add_column("served", justify="right", no_wrap=True)
-        table.add_column("keeps up to", justify="right", no_wrap=True)
-        for policy in pool["policies"]:
-            table.add_row(policy["policy"], _served(policy), f"{policy['keeps_up']:g}")
-        console.print(table)
-    console.print(_KEEPS_UP, highlight=False, markup=False)
-
-
-def _served(policy: dict[str, Any]) -> str:
-    rate, half_width = policy["served"]
-    if not rate:
-        return "fewer than the lowest rate"
-    text = f"{rate:.1f}" if half_width is None else f"{rate:.1f} ±{half_width:.1f}"
-    return f"{text}, at least" if policy["at_least"] else f"{text}, at most" if policy["at_most"] else text
 
 
 def _table(setting: dict[str, Any]) -> Table:

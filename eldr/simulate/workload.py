@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eldr.simulate.population import Arrivals, Ints, Population
+from eldr.simulate.population import Ints, Population
 
 Times = npt.NDArray[np.float64]
 
@@ -67,9 +67,8 @@ def make_workload(
     window: Window,
     seed: int,
     output_tokens: int | None,
-    logged: bool = False,
 ) -> Workload:
-    """Draw Poisson arrivals, or take the requests in the order and with the gaps in which they were logged.
+    """Draw Poisson arrivals.
 
     Parameters
     ----------
@@ -79,24 +78,15 @@ def make_workload(
         The same for every policy that is compared.
     output_tokens : int, optional
         Length of all answers; None: as long as each request's was.
-    logged : bool
-        Take logged gaps, all of them scaled to the rate. The seed says where in the log it begins; after its end it begins again.
 
     Raises
     ------
     ValueError
-        If lengths or logged arrivals are not known, or the rate is none, or leads to too many requests.
+        If lengths are not known, or the rate is none, or leads to too many requests.
     """
-    rng = np.random.default_rng([seed, 1])
-    last = last_arrival(rate, window)
-    if logged:
-        if population.arrivals is None:
-            raise ValueError("arrivals: nobody knows when these requests came; use poisson")
-        arrival, record = _as_logged(population.arrivals, rate, last, rng)
-    else:
-        arrival = poisson(rate, last, rng)
-        chance = np.random.default_rng([seed, 2])
-        record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
+    arrival = poisson(rate, last_arrival(rate, window), np.random.default_rng([seed, 1]))
+    chance = np.random.default_rng([seed, 2])
+    record = draw_records(population, draw_labels(population, len(arrival), chance), chance)
     return arranged(arrival, arrival, record, lengths(population, record, output_tokens), window)
 
 
@@ -136,17 +126,6 @@ def poisson(rate: float, last: float, rng: np.random.Generator) -> Times:
     while arrival[-1] < last:
         arrival = np.concatenate([arrival, arrival[-1] + np.cumsum(rng.exponential(1 / rate, expected))])
     return arrival[: np.searchsorted(arrival, last)]
-
-
-def _as_logged(arrivals: Arrivals, rate: float, last: float, rng: np.random.Generator) -> tuple[Times, Ints]:
-    """Go round in the log from a random request on until it is too late."""
-    n = len(arrivals.gaps)
-    order = (int(rng.integers(n)) + np.arange(n)) % n
-    gaps = arrivals.gaps[order] / (arrivals.gaps.mean() * rate)
-    rounds = int(last / gaps.sum()) + 1
-    arrival = np.cumsum(np.tile(gaps, rounds))
-    n_before = int(np.searchsorted(arrival, last))
-    return arrival[:n_before], np.tile((order + 1) % n, rounds)[:n_before]
 
 
 def draw_labels(population: Population, n: int, rng: np.random.Generator) -> Ints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from typing import Any
 
 import click
 
@@ -43,17 +44,7 @@ _option = functools.partial(click.option, show_envvar=True)
 )
 @_option("--host", default="0.0.0.0", help="Address of both ports.")
 @_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-def command(
-    *,
-    namespaces: tuple[str, ...],
-    all_namespaces: bool,
-    image: str,
-    resync_seconds: float,
-    metrics_port: int,
-    liveness_port: int,
-    host: str,
-    log_level: str,
-) -> None:
+def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str, **plain: Any) -> None:
     """Reconcile EldrDeployment and EldrFit in a cluster.
 
     Uses the pod's service account, or outside a cluster the kubeconfig. SIGTERM stops it; what it made goes on running.
@@ -63,15 +54,7 @@ def command(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    settings = Settings(
-        namespaces=namespaces,
-        image=image,
-        resync_seconds=resync_seconds,
-        metrics_port=metrics_port,
-        liveness_port=liveness_port,
-        host=host,
-    )
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(Settings(namespaces=namespaces, **plain)))
     except OperatorError as error:
         raise click.ClickException(str(error)) from error

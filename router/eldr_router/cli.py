@@ -7,6 +7,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -76,27 +77,16 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 )
 def command(
     *,
-    source: str,
-    workers: Path | None,
-    centroids: Path | None,
     peer: tuple[str, ...],
-    namespace: str,
-    deployment: str,
-    host: str,
-    port: int,
-    admin_host: str,
-    admin_port: int,
-    log_dir: Path | None,
     log_mebibytes: int,
     log_hours: float,
-    drain_seconds: float,
     prefill_timeout_seconds: float,
     decode_idle_timeout_seconds: float,
     connect_timeout_seconds: float,
     max_body_mebibytes: int,
     max_bodies_mebibytes: int,
-    access_log: bool,
     log_level: str,
+    **plain: Any,
 ) -> None:
     """Route OpenAI requests: prefill, then the decode engine that fits best.
 
@@ -114,27 +104,16 @@ def command(
     )
     try:
         settings = Settings(
-            source=source,
-            workers=workers,
-            centroids=centroids,
+            **plain,
             peers=peer,
-            namespace=namespace,
-            deployment=deployment,
-            host=host,
-            port=port,
-            admin_host=admin_host,
-            admin_port=admin_port,
             admin_token=os.environ.get(ENV_ADMIN_TOKEN, "").strip(),
-            log_dir=log_dir,
             log_bytes=log_mebibytes << 20,
             log_seconds=log_hours * 3600,
-            drain_seconds=drain_seconds,
             prefill_timeout=prefill_timeout_seconds,
             decode_idle_timeout=decode_idle_timeout_seconds,
             connect_timeout=connect_timeout_seconds,
             max_body=max_body_mebibytes << 20,
             max_bodies=max_bodies_mebibytes << 20,
-            access_log=access_log,
         )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eldr.simulate.population import Arrivals
 from eldr.simulate.workload import Window, make_workload
 
 WINDOW = Window(10.0, 110.0, 20.0)
@@ -46,18 +45,3 @@ def test_lengths_are_given_or_the_requests_own(population):
 def test_a_rate_is_positive(population):
     with pytest.raises(ValueError, match="more than 0"):
         make(population, rate=0.0)
-
-
-def test_logged_requests_come_in_their_order_with_their_gaps(population):
-    gaps = np.random.default_rng(1).exponential(3.0, len(population))
-    known = replace(population, arrivals=Arrivals(gaps, 1 / 3))
-    workload = make(known, rate=2.0, logged=True, window=Window(100.0, 400.0, 100.0))
-    record, steps = workload.record, np.diff(workload.arrival)
-    assert len(record) > 4 * len(population), "it goes round"
-    assert np.array_equal(record[1:], (record[:-1] + 1) % len(population))
-    assert steps == pytest.approx(gaps[record[:-1]] / (gaps.mean() * 2.0))
-    assert 490 < workload.arrival[-1] < 500
-    other = make(known, rate=2.0, logged=True, seed=1)
-    assert other.record[0] != record[0]
-    with pytest.raises(ValueError, match="nobody knows when"):
-        make(population, logged=True)

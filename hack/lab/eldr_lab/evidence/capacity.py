@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from eldr.simulate.objective import capacity
 from eldr_lab.evidence import published
 from eldr_lab.evidence.cells import JSQ, RATES
 from eldr_lab.evidence.intervals import Interval, interval
@@ -68,3 +69,26 @@ def measured_gain(geometry: str, workload: str, policy: str, quantile: int) -> G
         return None
     found = capacity(RATES, ours, objective)
     return Gain(interval([100 * (found / OBJECTIVE_RATE - 1)]), found >= RATES[-1])
+
+
+def capacity(rates: Sequence[float], times: Sequence[float], objective: float) -> float:
+    """Return the highest rate whose time keeps an objective, by straight lines between neighbours.
+
+    Beyond the highest rate nothing is known: it is returned where even that one keeps the objective; 0 where none does.
+
+    Parameters
+    ----------
+    rates : sequence of float
+        Ascending.
+    times : sequence of float
+        One per rate.
+    objective : float
+        In the times' unit.
+    """
+    best = rates[0] if times[0] <= objective else 0.0
+    for (low, before), (high, after) in itertools.pairwise(zip(rates, times, strict=True)):
+        if after <= objective:
+            best = high
+        elif before <= objective:
+            best = low + (high - low) * (objective - before) / (after - before)
+    return best
