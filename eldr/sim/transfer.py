@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import httpx
 
+from eldr.clients import UNBOUNDED
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import WireError, pull_deadline
@@ -34,7 +35,7 @@ class Transfer:
     def __init__(self, metrics: EngineMetrics, *, heeds_deadlines: bool = True) -> None:
         self._metrics = metrics
         self._heeds_deadlines = heeds_deadlines
-        self._client = httpx.AsyncClient(timeout=5.0)
+        self._client = httpx.AsyncClient(timeout=5.0, limits=UNBOUNDED)
         self._telling: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

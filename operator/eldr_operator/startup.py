@@ -12,6 +12,7 @@ import kopf
 from prometheus_client import start_http_server
 
 from eldr import contract
+from eldr.clients import UNBOUNDED
 from eldr_operator import handlers
 from eldr_operator.clock import utc_now
 from eldr_operator.controller import Controller
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 async def serve(settings: Settings) -> None:
     """Run the operator until SIGTERM; OperatorError if the custom resources are not served, or the API server cannot be reached."""
     metrics = Metrics()
-    async with connect() as api, httpx.AsyncClient(trust_env=False) as http:
+    async with connect() as api, httpx.AsyncClient(trust_env=False, limits=UNBOUNDED) as http:
         await check_resources(api)
         cache = Cache()
         reconciler = Reconciler(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import uvloop
 
+from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.app import App
 from eldr_router.ops.probes import Probes
@@ -177,7 +178,7 @@ async def serving(
     options.setdefault("workers", folder / "workers.yaml")
     write_workers(options["workers"], made, **fields)
     app = App(Settings(**options))
-    async with httpx.AsyncClient(timeout=DEADLINE) as client:
+    async with httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client:
         await app.start()
         try:
             router = Router(app, {engine.name: engine for engine in made}, options["workers"], client)

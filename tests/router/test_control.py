@@ -9,6 +9,7 @@ import pytest
 
 from eldr import centroids, contract
 from eldr.centroids import CentroidSet
+from eldr.clients import UNBOUNDED
 from eldr_router.app import App
 from eldr_router.plan.table import Intent, SetRef
 from eldr_router.settings import Settings
@@ -333,7 +334,7 @@ async def test_drain_finishes_streams_and_refuses_newcomers(start):
         assert await asyncio.wait_for(idle[0].read(), 30) == b"", "idle connections are closed"
         idle[1].close()
         assert (await router.state())["draining"] is True
-        async with httpx.AsyncClient() as other:
+        async with httpx.AsyncClient(limits=UNBOUNDED) as other:
             with pytest.raises(httpx.ConnectError):
                 await other.get(f"{router.url}/ready")
         assert not drain.done()

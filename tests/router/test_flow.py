@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eldr import contract
+from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
 from tests.fakes.engines import TOKENS, answer, pieces, slow
 from tests.router.conftest import until
@@ -322,8 +323,7 @@ async def test_responses_keep_the_engines_headers_but_not_hop_by_hop_ones(start)
 @pytest.mark.slow
 async def test_many_clients_at_once(start):
     async with start("p0", "p1", "d0", "d1", "d2") as router:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=60, limits=UNBOUNDED) as client:
 
             async def one(i: int) -> None:
                 body = {"model": "m", "prompt": f"prompt {i}", "stream": i % 2 == 0}

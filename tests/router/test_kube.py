@@ -17,6 +17,7 @@ import pytest
 from kubernetes.aio.client import ApiClient, Configuration
 
 from eldr import centroids, contract
+from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from eldr_router.app import App
 from eldr_router.settings import Settings
@@ -227,7 +228,10 @@ async def test_requests_are_served_through_pods(space, tmp_path):
             await space.pod(engine.name, engine.role, engine.host, index - 1 if index else None)
         active = await space.shard("f-1", centroids.dump(make_set()))
         await space.routing(epoch=1, active=active)
-        async with following(space, tmp_path) as app, httpx.AsyncClient(timeout=60) as client:
+        async with (
+            following(space, tmp_path) as app,
+            httpx.AsyncClient(timeout=60, limits=UNBOUNDED) as client,
+        ):
             await until(lambda: app.control.settled and len(names(app)) == 2, "the router to be settled")
             host, port = app.addresses[0]
             for values, name in (

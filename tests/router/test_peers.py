@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from eldr.clients import UNBOUNDED
 from eldr_kube.ports import free_port, free_ports
 from eldr_router.app import App
 from eldr_router.plan import shares as rules
@@ -29,9 +30,7 @@ async def peers(made: list[FakeEngine], folder, count: int, **fields) -> AsyncIt
     workers = folder / "workers.yaml"
     write_workers(workers, made, **fields)
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(timeout=DEADLINE, limits=httpx.Limits(max_connections=500))
-        )
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED))
         routers = [
             await stack.enter_async_context(starting(made, workers, client, port, ports)) for port in ports
         ]
@@ -258,7 +257,7 @@ async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeyp
     workers, ports = tmp_path / "w", free_ports(2)
     async with (
         engines("p0", "d0") as made,
-        httpx.AsyncClient(timeout=DEADLINE) as client,
+        httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
     ):
         write_workers(workers, made, max_in_flight=4)
         async with (
@@ -279,7 +278,7 @@ async def test_a_router_restarts_at_its_address(tmp_path):
         workers, ports = tmp_path / "w", free_ports(2)
         write_workers(workers, made, max_in_flight=4)
         async with (
-            httpx.AsyncClient(timeout=DEADLINE) as client,
+            httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
             starting(made, workers, client, ports[0], ports) as first,
         ):
             for _ in range(3):
@@ -329,7 +328,10 @@ async def test_routers_place_by_each_others_experts(tmp_path):
 @pytest.mark.slow
 async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
     port = free_port()
-    async with engines("p0", "d0", "d1") as made, httpx.AsyncClient(timeout=DEADLINE) as client:
+    async with (
+        engines("p0", "d0", "d1") as made,
+        httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
+    ):
         workers = tmp_path / "workers.yaml"
         write_workers(workers, made, policy="MarginalUnion")
         async with starting(made, workers, client, port, [port, 0]) as router:

@@ -235,8 +235,10 @@ def predicted(live: Live, policy: str) -> Mapping[str, float]:
         "--log": live.log,
         "--engines": N_ENGINES,
         "--rate": phase.measured.sum() / (phase.window.end - phase.window.warmup),
-        "--law": f"{LAW.fixed * 1e3},{LAW.per_expert * 1e6},{LAW.per_request * 1e6}",
-        "--speeds": phase.slowness,
+        "--law": ",".join(
+            str(phase.slowness * one)
+            for one in (LAW.fixed * 1e3, LAW.per_expert * 1e6, LAW.per_request * 1e6)
+        ),
         "--seconds": 60,
         "--jobs": 1,
         "--policies": POLICIES[policy],

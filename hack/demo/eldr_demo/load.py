@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import orjson
 
+from eldr.clients import UNBOUNDED
 from eldr.contract import HEADER_LOG
 from eldr_demo.answers import AnswerError, Prompt, read_stream
 from eldr_demo.arrivals import Arrivals
@@ -102,10 +103,8 @@ class Load:
     async def run(self, stop: asyncio.Event) -> None:
         """Send requests until told to stop, then wait for the last answers."""
         loop = asyncio.get_running_loop()
-        # httpcore 1.0.9 counts busy connections towards a bound, and closes idle ones, even one just given to a request
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
         timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
-        async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
+        async with httpx.AsyncClient(limits=UNBOUNDED, timeout=timeout) as client:
             for unique in itertools.count():
                 if not await self.arrivals.next(stop):
                     break

@@ -13,6 +13,7 @@ import httpx
 from rich.console import Console
 
 from eldr import contract
+from eldr.clients import UNBOUNDED
 from eldr_demo import objects
 from eldr_demo.engines import Engines
 from eldr_demo.load import Load
@@ -160,7 +161,7 @@ class Demo:
     async def _idle(self) -> None:
         """Check that nothing is left in flight: in the engines, and in the routers' counts."""
         engines = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
-        async with httpx.AsyncClient(timeout=10.0) as client:
+        async with httpx.AsyncClient(timeout=10.0, limits=UNBOUNDED) as client:
 
             async def none_running() -> bool:
                 pages = [(await client.get(f"{url}/metrics")).text for url in engines]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
+from eldr.clients import UNBOUNDED
 from eldr.core.random_batches import random_unions
 from eldr.wire import decode_counts
 
@@ -159,7 +160,7 @@ class Sampler:
         """Sample once a second until told to stop."""
         readers = [Reader(url) for url in self.engines()]
         failures = 0
-        async with httpx.AsyncClient(timeout=30.0) as client:
+        async with httpx.AsyncClient(timeout=30.0, limits=UNBOUNDED) as client:
             while not stop.is_set():
                 try:
                     totals = await asyncio.gather(*(reader.read(client) for reader in readers))

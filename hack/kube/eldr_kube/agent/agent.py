@@ -75,7 +75,10 @@ class Agent:
         api = Api(settings.kubeconfig)
         recorder = Recorder(api)
         # A pod's certificate is its own affair, and the user's proxy has no place between a kubelet and its pods.
-        client = httpx.AsyncClient(verify=False, trust_env=False)
+        # A probe opens a connection of its own, as a kubelet's does.
+        client = httpx.AsyncClient(
+            verify=False, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+        )
         self._node = Node(api, settings.images, client, isolation, recorder, settings.backoff)
         logs = LogServer(self._find, settings.certificate, settings.key, api.ca)
         try:

@@ -48,7 +48,8 @@ class Api:
         self.ca = Path(target["certificate-authority"])
         headers = {"authorization": f"Bearer {config['users'][0]['user']['token']}"}
         context = ssl.create_default_context(cafile=str(self.ca))
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+        # with bounds, httpcore 1.0.9 may close a connection under a request
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=None)
         timeout = httpx.Timeout(15.0, pool=None)
         self._client = httpx.AsyncClient(
             base_url=self.server,
