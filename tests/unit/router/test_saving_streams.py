@@ -9,7 +9,9 @@ from tests.support.random_pool import POOLS, Pool
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS, ids=Pool.told)
+@pytest.mark.parametrize(
+    "pool", [*POOLS[:-1], pytest.param(POOLS[-1], marks=pytest.mark.long)], ids=Pool.told
+)
 def test_random_batches_save_nothing(pool):
     known = traces.load()
     found = [
