@@ -27,6 +27,8 @@ _SAMPLE_SECONDS = 1.0
 _AROUND = 10.0
 _SHOWN = 8
 _LEAVE_SECONDS = 240.0
+_LONGER_SECONDS = 90.0
+"""So long after the disturbances a slow machine may take until every manner has had an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class Report:
 
 
 class Crowd:
-    """Clients that come and go until time is up.
+    """Clients that come and go until time is up, and then until nobody lacks an answer.
 
     Parameters
     ----------
@@ -84,10 +86,19 @@ class Crowd:
         Of the routers.
     report : callable
         Takes every record.
+    lacking : callable
+        Returns the manners of clients that got no answer so far.
     """
 
-    def __init__(self, round_: Round, ports: list[int], report: Callable[[Record], None]) -> None:
+    def __init__(
+        self,
+        round_: Round,
+        ports: list[int],
+        report: Callable[[Record], None],
+        lacking: Callable[[], list[str]],
+    ) -> None:
         self._round = round_
+        self._lacking = lacking
         self._ports = ports
         self._report = report
         self._numbers = itertools.count()
@@ -101,7 +112,7 @@ class Crowd:
 
     async def _come(self, client: int, until: float) -> None:
         rng = random.Random(f"{self._round.seed} client {client}")
-        while time.monotonic() < until:
+        while (now := time.monotonic()) < until or (now < until + _LONGER_SECONDS and self._lacking()):
             one = visit(rng, next(self._numbers))
             await Client(rng.choice(self._ports), one, self._report).perform()
             await asyncio.sleep(rng.uniform(0.0, 0.2))
@@ -128,6 +139,10 @@ async def _run(round_: Round, stage: Stage) -> Report:
         elif verdict.outcome == "ok" and record.first and record.manner == "plain":
             report.first_bytes.append(record.first)
 
+    def lacking() -> list[str]:
+        expect_none = ("stall", "leave")
+        return [one for one in MANNERS if one not in expect_none and not report.outcomes[one, "ok"]]
+
     files_before = [sample.files for sample in stage.samples(0.0)]
     samples: list[list[Sample]] = [[] for _ in stage.routers]
     sampling = asyncio.create_task(_sample(stage, samples))
@@ -135,7 +150,7 @@ async def _run(round_: Round, stage: Stage) -> Report:
     prefill, decode = stage.names("p"), stage.names("d")
     try:
         async with asyncio.timeout(round_.seconds + _LEAVE_SECONDS), asyncio.TaskGroup() as group:
-            group.create_task(Crowd(round_, stage.ports, take).run())
+            group.create_task(Crowd(round_, stage.ports, take, lacking).run())
             group.create_task(director.disturb(disturbances(rng, round_.seconds, prefill, decode)))
             group.create_task(director.reload(reloads(rng, round_.seconds, prefill, decode)))
     except (TimeoutError, ExceptionGroup) as error:
@@ -159,9 +174,7 @@ async def _run(round_: Round, stage: Stage) -> Report:
     report.faults += [_fault(stage, director.windows, *suspect) for suspect in suspects[:_SHOWN]]
     report.faults += [Fault(f"{v.outcome}: {r.ask.name}") for r, v in suspects[_SHOWN:]]
     report.faults += [
-        Fault(f"nobody who is {manner} got an answer: the soak shows nothing of them")
-        for manner in MANNERS
-        if manner not in ("stall", "leave") and not report.outcomes[manner, "ok"]
+        Fault(f"nobody who is {manner} got an answer: the soak shows nothing of them") for manner in lacking()
     ]
     return report
 
