@@ -8,11 +8,11 @@ check: ## format, lint, types, import directions, chart
 quick: venv ## checks, and the tests that take a moment and start no process; about two minutes
 	@hack/check
 	@hack/test quick
-test: venv ## all tests of the product; about ten minutes on two processors once the control plane is built
+test: venv ## all tests of the product; at most ten minutes on two processors once the control plane is built
 	@hack/test
-test-all: venv ## all tests there are: long ones, the lab's, what needs this machine to itself
+test-all: venv ## all tests but those of e2e-vllm: long ones, the lab's, what needs this machine to itself
 	@hack/test all
-e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about a quarter of an hour; skipped where they cannot be installed
+e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about twenty minutes; skipped where they cannot be installed
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600

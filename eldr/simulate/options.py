@@ -32,7 +32,9 @@ def numbers(kind: Callable[[str], Value], least: float, most: float = math.inf) 
         for value in values:
             if not (math.isfinite(value) and least <= value <= most):
                 limit = "" if most == math.inf else f" and at most {most:g}"
-                raise click.BadParameter(f"{value}: expected at least {least:g}{limit}", param=parameter)
+                raise click.BadParameter(
+                    f"{value}: expected a finite number, at least {least:g}{limit}", param=parameter
+                )
         return tuple(dict.fromkeys(values))
 
     return read

@@ -34,10 +34,9 @@ def details(setting: dict[str, Any]) -> str:
     if (choice := _choice(setting)) is None:
         return ""
     sentences = []
-    close = [name for name in (setting["best"], *setting["level"]) if name != choice["policy"]]
-    if close:
+    if setting["level"]:
         sentences.append(
-            f"These seeds do not separate {', '.join(close)} from {choice['policy']} in the mean."
+            f"In the mean these seeds do not separate {', '.join(setting['level'])} from {setting['best']}."
         )
     if (calm := _calmest(setting, choice)) is not choice and _fields(calm) != _fields(choice):
         sentences.append(
@@ -48,13 +47,16 @@ def details(setting: dict[str, Any]) -> str:
 
 
 def _choice(setting: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the policy to set: of those that chance does not separate in the mean, the one with the shortest tail."""
-    best = _winner(setting)
-    if best is None:
-        return None
-    level = [row for row in setting["policies"] if row["policy"] in setting["level"]]
-    choice: dict[str, Any] = min((best, *level), key=_tail)
-    return choice
+    """Return the policy to set: of those that shorten the mean and are level with the best one, the one with the shortest tail."""
+    shorter = [row for row in setting["policies"][1:] if _shortens(row)]
+    level = [row for row in shorter if row["policy"] in (setting["best"], *setting["level"])]
+    return min(level or shorter, key=_tail, default=None)
+
+
+def _shortens(row: dict[str, Any]) -> bool:
+    """Tell whether a policy's mean is shorter than the first policy's by more than chance, and worth a word."""
+    mean, half_width = row["change"]["tpot_mean"]
+    return bool(mean <= -_WORTH_A_WORD and mean + (half_width or 0.0) < 0)
 
 
 def _chance(row: dict[str, Any], field: str) -> str:
@@ -69,13 +71,6 @@ def _tail(row: dict[str, Any]) -> float:
 def _fields(row: dict[str, Any]) -> str:
     """Return what is set, without the remarks: one setting may be two rows."""
     return str(row["set"]).partition(" (")[0]
-
-
-def _winner(setting: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the policy with the least mean, None where it may be chance or is worth no word."""
-    best: dict[str, Any] = next(row for row in setting["policies"] if row["policy"] == setting["best"])
-    chance = setting["policies"][0]["policy"] in setting["level"]
-    return None if chance or best["change"]["tpot_mean"][0] > -_WORTH_A_WORD else best
 
 
 def _calmest(setting: dict[str, Any], best: dict[str, Any]) -> dict[str, Any]:

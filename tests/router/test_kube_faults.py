@@ -106,6 +106,7 @@ def told(caplog) -> list[str]:
     return [r.getMessage() for r in records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [403, 429, 500])
 async def test_a_refused_watch_is_asked_for_less_and_less(api, tmp_path, caplog, waits, code):
     async def refuse(what: str, request: web.Request) -> web.Response | None:
@@ -195,6 +196,7 @@ async def test_the_time_that_the_server_asks_for_is_given(api, tmp_path, waits):
         await until(lambda: names(app) == ["x-decode-0"], "the pods after all")
 
 
+@pytest.mark.slow
 async def test_an_ordinary_end_of_a_watch_costs_nothing(api, tmp_path, quick, caplog):
     async def short(what: str, request: web.Request) -> web.StreamResponse | None:
         return await api.watch(request, seconds=0.5) if what.startswith("watch") else None
@@ -209,6 +211,7 @@ async def test_an_ordinary_end_of_a_watch_costs_nothing(api, tmp_path, quick, ca
         assert not told(caplog)
 
 
+@pytest.mark.slow
 async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypatch):
     token, certificates = tmp_path / "token", tmp_path / "ca"
     token.write_text("old")
@@ -241,6 +244,7 @@ async def test_a_token_that_expired_is_read_again(api, tmp_path, quick, monkeypa
         await until(lambda: app.control.problem is None, "the end of the problem")
 
 
+@pytest.mark.slow
 async def test_a_flapping_server(api, tmp_path, quick, caplog):
     async with following(api, tmp_path) as app:
         await until(lambda: names(app) and app.services.table.epoch == 1, "the first state")

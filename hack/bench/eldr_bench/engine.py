@@ -21,7 +21,7 @@ import numpy as np
 from eldr.engine.install import copy
 from eldr_bench.engine_child import TOKENS, Child, Shape, Work
 from eldr_bench.engine_memory import memory
-from eldr_bench.machine import ROOT, vllm_environment
+from eldr_bench.machine import ROOT, revision, vllm_environment
 
 PAGE = ROOT / "docs" / "benchmarks" / "engine.md"
 WARM_UP = 3
@@ -103,7 +103,7 @@ def page(tables: Mapping[str, list[str]], starts: int, rounds: int) -> str:
     lines = [
         "# What the plug-in costs a real engine",
         "",
-        f"`make bench-engine` on {datetime.now(UTC).date()}: vLLM 0.32 on a CPU ({platform.machine()}), one thread, no compilation.",
+        f"`make bench-engine` on {datetime.now(UTC).date()}, {revision()}: vLLM 0.32 on a CPU ({platform.machine()}), one thread, no compilation.",
         "An engine with the plug-in and one without it got the same requests in turns, each in a process of its own that holds scheduler,",
         "model and hooks, without HTTP server and transport. Compared is the CPU time that the process used, which other programs disturb",
         "less than the clock. Two processes differ by a few per cent even when they run the same, so that the engines were started",

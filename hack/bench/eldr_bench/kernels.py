@@ -19,6 +19,7 @@ import torch
 
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.kernels import RequestRows
+from eldr_bench.machine import revision
 from eldr_bench.proof import require
 
 PAGE = Path(__file__).parents[3] / "docs" / "benchmarks" / "kernels.md"
@@ -95,7 +96,8 @@ def measure(tokens: int, device: torch.device, repeats: int) -> str:
     kernels = kernels_for(device)
     form = "kernels_triton" if device.type == "cuda" else "kernels"
     require(
-        kernels.__name__ == f"eldr.engine.{form}", f"the form that runs is {kernels.__name__}, not {form}"
+        kernels.__name__ == f"eldr.engine.capture.{form}",
+        f"the form that runs is {kernels.__name__}, not {form}",
     )
     ids, slots = choices(tokens, device)
     table = torch.zeros((BLOCKS + 1, LAYERS, EXPERTS), dtype=torch.uint8, device=device)
@@ -131,7 +133,7 @@ def page(lines: list[str], device: torch.device) -> str:
         [
             "# What counting costs, per layer",
             "",
-            f"`hack/bench/eldr_bench/kernels.py` on {name}: {form}. Qwen3-30B-A3B's shape: {LAYERS} layers of {EXPERTS} experts, top-{TOP_K},",
+            f"`hack/bench/eldr_bench/kernels.py`, {revision()}, on {name}: {form}. Qwen3-30B-A3B's shape: {LAYERS} layers of {EXPERTS} experts, top-{TOP_K},",
             f"hidden size {HIDDEN}, expert size {INNER}, bfloat16, KV blocks of {BLOCK} tokens. Medians; all layers are counted by one call, and the",
             "time is divided by their number. A step has attention and more beside its experts, so of a step the share is smaller.",
             "",

@@ -136,7 +136,6 @@ class ControlPlane:
             "--authorization-mode=RBAC",
             "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
-            "--enable-priority-and-fairness=false",
             "--kubelet-preferred-address-types=InternalIP",
             f"--token-auth-file={tokens}",
             f"--client-ca-file={self.ca}",

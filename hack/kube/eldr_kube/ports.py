@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
 import os
@@ -66,7 +67,9 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _of(process: int) -> Ports:  # noqa: ARG001 - one that was forked has a share of its own
-    return Ports()
+    ports = Ports()
+    atexit.register(ports.close)
+    return ports
 
 
 def _free(first: int, in_a_row: int) -> bool:

@@ -27,7 +27,7 @@ def serve():
                 pass
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}"
 
@@ -44,6 +44,7 @@ def test_all_routers_are_read(serve, records):
     assert report == {}
 
 
+@pytest.mark.slow
 def test_a_lost_router_is_left_out_and_a_damaged_tail_reported(serve, records):
     good = serve(frame(records[0]) + b"\xff" * 40)
     dead = "http://127.0.0.1:1"

@@ -40,11 +40,25 @@ def test_a_long_sentence_is_named_with_its_length(faults):
 
 
 @pytest.mark.parametrize(
-    "text", ["It was mended.", "When traffic harms it.", "A re-fit runs.", "The step-time law holds."]
+    ("text", "better"),
+    [
+        ("It was mended.", "fixed"),
+        ("When traffic harms it.", "regresses"),
+        ("A re-fit runs.", "refit"),
+        ("The Learned law holds.", "step-time model"),
+    ],
 )
-def test_words_to_avoid_are_named_with_a_better_one(faults, text):
+def test_words_to_avoid_are_named_with_a_better_one(faults, text, better):
     (fault,) = faults(text)
     assert "write " in fault
+    assert better in fault
+
+
+def test_every_bold_word_of_the_glossarys_last_column_is_refused(prose, faults):
+    words = prose.avoided((SCRIPT.parents[1] / "docs" / "glossary.md").read_text())
+    assert len(words) > 25
+    for word, better in words.items():
+        assert any(f"write {better}" in fault for fault in faults(f"It says {word} here.")), word
 
 
 @pytest.mark.parametrize(

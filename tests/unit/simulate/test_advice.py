@@ -53,6 +53,16 @@ def test_what_may_be_chance_is_marked():
     assert details(nothing) == ""
 
 
+def test_a_policy_that_is_surely_shorter_is_set_where_the_one_with_the_least_mean_may_be_chance():
+    found = setting(
+        row("MarginalUnion", -0.006, width=0.005),
+        row("MarginalUnion:prior=0.23", -0.011, width=0.015),
+        best="MarginalUnion:prior=0.23",
+        level=["JSQ", "MarginalUnion"],
+    )
+    assert recommendation(found).startswith("Set spec.router.policy: MarginalUnion (so it is before")
+
+
 def test_of_policies_that_are_level_in_the_mean_the_one_with_the_shorter_tail_is_set():
     band, marginal = row("ELDR", -0.08, 0.03), row("MarginalUnion:prior=0.23", -0.078, -0.048)
     before, bounded = row("MarginalUnion", -0.061, -0.06), row("ELDR:max_load=1.25", -0.05, -0.08)
@@ -60,7 +70,7 @@ def test_of_policies_that_are_level_in_the_mean_the_one_with_the_shorter_tail_is
     assert recommendation(found).startswith(
         "Set spec.router.policy: MarginalUnion (its prior needs no setting"
     )
-    assert details(found) == "These seeds do not separate ELDR from MarginalUnion:prior=0.23 in the mean."
+    assert details(found) == "In the mean these seeds do not separate MarginalUnion:prior=0.23 from ELDR."
     found = setting(band, bounded, best="ELDR")
     assert recommendation(found).startswith('Set spec.router.policy: ELDR, tau: "0.1". ')
     assert details(found) == (

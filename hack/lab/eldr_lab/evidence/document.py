@@ -119,7 +119,7 @@ def _about(results: Results) -> str:
         "[Evidence](../evidence.md), written by `make -C hack/lab evidence`. Simulated with the router's own policies: "
         f"{len(plan.cells)} cells, {plan.size.seconds:.0f} s measured each, answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. "
         f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Policies of one seed meet the same requests."
-        + (f" Code: {results.revision}." if results.revision else "")
+        + (f" Code of the simulation: {results.revision}; real engines: on the pages of their benchmarks." if results.revision else "")
     )  # fmt: skip
 
 

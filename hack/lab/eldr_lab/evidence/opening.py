@@ -89,8 +89,8 @@ def _legend(results: Results) -> str:
         "*band*: the paper's policy, `ELDR`. *default*: `MarginalUnion` with centroids as its prior. *ceiling*: a search that knows all arrivals, activations and "
         "lengths in advance. It lowers the mean, so that its P99 is no bound.\n\n"
         f"Simulated: 16 MI300X engines, mean over {RATES[0]:.0f} to {RATES[-1]:.0f} requests/s, against the best of four balancers. Real engines: against JSQ. "
-        "± is half of a 95 % interval (Student's t), over seeds or over traces. The default and the ceiling are judged under seeds that nothing was "
-        f"chosen under ({fresh})."
+        "± is half of a 95 % interval (Student's t), over seeds or over traces. The default is judged under seeds that nothing was "
+        f"chosen under ({fresh}), the ceiling under the first {plan.ceilings} of them."
     )
 
 
@@ -190,7 +190,7 @@ def _deep(results: Results) -> list[str]:
     return [
         (
             f"**With all {cells[0].layers} layers simulated instead of 8**, the default changes the mean by {ours} % against JSQ and by {band} % against "
-            "the band."
+            f"the band (seeds {listed([str(seed) for seed in results.plan.seeds])})."
         )
     ]
 

@@ -19,7 +19,7 @@ TITLE = "On real engines"
 def read(policies: Path = POLICIES, laws: Path = LAWS) -> str:
     """Return the section; it says which command is missing where one has not been run yet."""
     about = (
-        "Stock vLLM on CPUs, a small trained model with wide experts, real text, the router's own policies, unions and learned law: the "
+        "Stock vLLM on CPUs, a small trained model with wide experts, real text, the router's own policies, unions and learned step-time model: the "
         "strongest evidence that there is without accelerators. How it was measured: "
         "[steps](benchmarks/steps.md), [placement](benchmarks/policies.md)."
     )
