@@ -47,12 +47,8 @@ def main(names: tuple[str, ...]) -> None:
         print(f"running {name}", file=sys.stderr, flush=True)
         conditions = f"{revision()}, {load_before()}"
         module, *arguments = BENCHMARKS[name]
-        done = subprocess.run(
-            [sys.executable, "-m", f"eldr_bench.{module}", *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", f"eldr_bench.{module}", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             sys.exit(f"{name}: ended with {done.returncode}; its figures on the page stay as they were")
         known[name] = {

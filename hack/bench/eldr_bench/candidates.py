@@ -58,28 +58,21 @@ class Candidate:
     def prove(self, state: Mapping[str, Any]) -> None:
         """Hold a router's state against what it was asked, ``asked`` requests with a signature and without."""
         counters: Mapping[str, float] = state["counters"]
+
+        def counted(name: str) -> dict[str, float]:
+            return {key: n for key, n in counters.items() if n and key.startswith(f"eldr_router_{name}")}
+
         require(state["policy"] == self.policy, f"{self.name}: policy {state['policy']} is in effect")
-        signed, unsigned = PLACED[self.policy]
-        expected = {series(*signed): self.asked[True], series(*unsigned): self.asked[False]}
-        placed = {name: n for name, n in counters.items() if name.startswith("eldr_router_placements_total")}
+        asked, total = dict(zip(PLACED[self.policy], (True, False), strict=True)), self.asked.total()
+        expected = {series(*how): self.asked[signed] for how, signed in asked.items() if self.asked[signed]}
+        placed, ended, failed = map(counted, ("placements_total", "requests_total", "retries"))
         require(placed == expected, f"{self.name}: placed {placed}, expected {expected}")
-        total = self.asked.total()
-        ended = {name: n for name, n in counters.items() if name.startswith("eldr_router_requests_total")}
-        require(
-            ended == {'eldr_router_requests_total{outcome="ok"}': total},
-            f"{self.name}: of {total} requests {ended}",
-        )
-        failed = {name: n for name, n in counters.items() if n and name.startswith("eldr_router_retries")}
+        ok = {'eldr_router_requests_total{outcome="ok"}': total}
+        require(ended == ok, f"{self.name}: of {total} requests {ended}")
         require(not failed, f"{self.name}: attempts were given up, {failed}")
-        unions = state["locality"]
-        if self.policy == POLICY_MARGINAL:
-            known = unions["requests"] if unions else 0
-            require(
-                known == self.asked[True],
-                f"{self.name}: {known} of {self.asked[True]} requests are in unions",
-            )
-        else:
-            require(unions is None, f"{self.name}: it keeps unions, {unions}")
+        known = state["locality"] and state["locality"]["requests"]
+        wanted = self.asked[True] if self.policy == POLICY_MARGINAL else None
+        require(known == wanted, f"{self.name}: {known} of {wanted} requests are in unions")
 
 
 def series(policy: str, reason: str) -> str:

@@ -26,6 +26,7 @@ from eldr.simulate.laws import parse_law
 from eldr.simulate.measures import Measures
 from eldr.simulate.setting import Setting
 from eldr.simulate.study import Prepared, meet, run_one
+from eldr_bench.proof import require
 from eldr_lab.correlation.statistics import Capture
 
 PAIRS = 30_000
@@ -135,7 +136,11 @@ def in_pools(capture: Capture, seeds: Sequence[int]) -> dict[str, list[Measures]
         for name, form in forms(capture).items():
             cosines = _cosines(form, traffic.calibration.decode, fitted, served, seed)
             seen = replace(prepared, similarity={(ENGINES, BALANCED): cosines})
-            runs.setdefault(name, []).append(run_one(seen, setting, band, load))
+            banded = run_one(seen, setting, band, load)
+            require(
+                banded != runs[plain.text][-1], f"the band by {name} placed every request as {plain.text} did"
+            )
+            runs.setdefault(name, []).append(banded)
     return runs
 
 

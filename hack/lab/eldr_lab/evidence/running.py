@@ -11,11 +11,12 @@ from typing import NamedTuple, Protocol
 from eldr.core.step_time import StepTime
 from eldr.simulate.engine import Limits
 from eldr.simulate.measures import Measures
-from eldr.simulate.run import Pool
+from eldr.simulate.run import Pool, Run
 from eldr.simulate.synthetic import Synthetic
+from eldr_bench.proof import require
 from eldr_lab.evidence import forms, step_laws
 from eldr_lab.evidence.ceiling import best_schedule
-from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, PRIOR, Cell, Size
+from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, JSQ, LOCALITY, PRIOR, Cell, Size
 from eldr_lab.evidence.prefilling import prefill
 from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
@@ -23,13 +24,15 @@ from eldr_lab.pool.laws import LAWS
 from eldr_lab.pool.models import GEOMETRIES, LATER
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import Load, Prepared, meet, prepare, run_one, run_whole
+from eldr_lab.pool.study import Load, Prepared, meet, prepare, run_whole
 from eldr_lab.pool.workload import Drift
 
 MOST = 512
 """Largest batch: none of the published loads comes near."""
 _TYPICAL_ACTIVE = 100.0
 """Experts whose cost a flat law keeps as a constant."""
+_SHARED = 2.0
+"""Requests per step and router from which on a policy must differ from the balancer."""
 
 
 class Group(NamedTuple):
@@ -168,13 +171,29 @@ def run_group(plan: Plan, group: Group) -> Found:
             fitted = Prepared(group.seed, prepared.population, {(cell.engines, "balanced"): cosines})
         setting = setting_of(cell, size)
         load = meet(fitted, setting)
-        for name in policies:
-            if name == CEILING:
-                runs[cell, name] = _ceiling(fitted, setting, load)
-            else:
-                runs[cell, name] = run_one(fitted, setting, parse_contender(name), load)
+        whole = {
+            name: run_whole(fitted, setting, parse_contender(name), load)
+            for name in policies
+            if name != CEILING
+        }
+        prove(cell, whole)
+        runs |= {(cell, name): one.measures for name, one in whole.items()}
+        if CEILING in policies:
+            runs[cell, CEILING] = _ceiling(fitted, setting, load)
     known = group.seed in plan.seeds and any(cell.experiment == "main" for cell in cells)
     return Found(group, runs, forms.facts(traffic, size.pairs, group.seed) if known else {})
+
+
+def prove(cell: Cell, runs: Mapping[str, Run]) -> None:
+    """End the program if a policy that looks at experts placed every request as JSQ did.
+
+    It may where experts cost nothing, and where hardly two requests of a router share an engine.
+    """
+    if cell.law == "flat" or JSQ not in runs or runs[JSQ].measures.batch < _SHARED * cell.routers:
+        return
+    for name in LOCALITY:
+        unlike = name not in runs or (runs[name].worker != runs[JSQ].worker).any()
+        require(unlike, f"{name} placed every request as {JSQ} did in {cell}")
 
 
 def _ceiling(prepared: Prepared, setting: Setting, load: Load) -> Measures:

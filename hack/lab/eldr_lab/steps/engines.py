@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from eldr_bench.machine import ROOT, vllm_environment
-from eldr_lab.steps.machine import VARIABLES, wide_model
+from eldr_bench.proof import require
+from eldr_lab.steps.machine import VARIABLES, WIDTH, wide_model
 from eldr_lab.steps.step import Step
 
 _PATIENCE = 60.0
@@ -107,6 +108,13 @@ class Engine:
             return self._connection.recv()
         except (EOFError, ConnectionError) as error:
             raise EngineEndedError(f"an engine ended while asked to {call[0]}") from error
+
+
+def prove(about: dict[str, Any], dtype: str) -> str:
+    """End the program unless an engine is of the kind that the pages name; return the version of its vLLM."""
+    expected = {"device": "cpu", "dtype": dtype, "width": WIDTH, "eager": True, "threads": 1}
+    require(about | expected == about, f"the engine says {about}, not {expected}")
+    return str(about["vllm"])
 
 
 @contextmanager

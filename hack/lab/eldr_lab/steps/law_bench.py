@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from eldr_bench.machine import ROOT, cpu_model
+from eldr_bench.machine import ROOT, cpu_model, revision
 from eldr_lab.steps.batches import measure
-from eldr_lab.steps.engines import first_engine
+from eldr_lab.steps.engines import first_engine, prove
 from eldr_lab.steps.law import Law, Steps, as_routers_learn_it, fit, medians, read
 from eldr_lab.steps.machine import N_EXPERTS, WIDTH
 
@@ -29,12 +29,12 @@ BATCHES = (4, 8, 16, 32)
 TOKENS = 32
 
 
-def page(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> str:
+def page(found: Mapping[str, Steps], laws: Mapping[str, Law], version: str) -> str:
     """Return the page."""
     lines = [
         "# Steps of a real engine follow their active experts",
         "",
-        f"`make -C hack/lab bench-steps` on {datetime.now(UTC).date()}: vLLM 0.32 on a CPU ({cpu_model()}), one thread, no compilation. The small trained model with",
+        f"`make -C hack/lab bench-steps` on {datetime.now(UTC).date()}, {revision()}: vLLM {version} on a CPU ({cpu_model()}), one thread, no compilation. The small trained model with",
         f"every expert widened to {WIDTH} units by weights that add nothing: the same tokens and the same experts, but reading one costs",
         "as much as it does in a large model. Batches of one kind of text, of two, of all, and of copies of few requests, in random order.",
         "A step's time is the CPU time of its one thread at the machine's median speed: others share it, and its speed changes by up to two",
@@ -122,9 +122,10 @@ def draw(found: Mapping[str, Steps], laws: Mapping[str, Law]) -> None:
 @click.option("--seed", default=0, help="Of prompts, order and sampling.")
 def command(*, dtypes: tuple[str, ...], seed: int) -> None:
     """Measure, and write docs/benchmarks/steps.md."""
-    found, laws = {}, {}
+    found, laws, version = {}, {}, ""
     for dtype in dtypes:
         with first_engine(dtype, "steps.log") as engine, Progress(console=Console(stderr=True)) as bar:
+            version = prove(engine.about(), dtype)
             task = bar.add_task(dtype)
             told = partial(_tell, bar, task)
             found[dtype] = read(list(measure(engine, list(BATCHES), TOKENS, seed, told)))
@@ -133,7 +134,7 @@ def command(*, dtypes: tuple[str, ...], seed: int) -> None:
         click.echo(
             f"{dtype}: T = {fixed:.2f} + {expert:.3f} A + {request:.3f} B ms, R2 {law.r2:.3f} (batch alone {law.r2_batch:.3f}), {law.steps} steps"
         )
-    PAGE.write_text(page(found, laws))
+    PAGE.write_text(page(found, laws, version))
     FIGURES.write_text(json.dumps({dtype: asdict(law) for dtype, law in laws.items()}, indent=1) + "\n")
     draw(found, laws)
     click.echo(f"wrote {PAGE.relative_to(ROOT)}")

@@ -16,10 +16,9 @@ from eldr_bench.machine import ROOT, cpu_model, revision, vllm_environment
 from eldr_bench.proof import require
 from eldr_lab.steps import policies_figures, policies_page
 from eldr_lab.steps.batches import measure
-from eldr_lab.steps.engines import first_engine
+from eldr_lab.steps.engines import first_engine, prove
 from eldr_lab.steps.law import fit, read
 from eldr_lab.steps.law_bench import BATCHES, TOKENS
-from eldr_lab.steps.machine import WIDTH
 from eldr_lab.steps.measured_with import key
 from eldr_lab.steps.pace import Pace
 from eldr_lab.steps.pools import Setting, Trace
@@ -83,16 +82,14 @@ def _measure(
 ) -> None:
     commit = revision()  # now: the checkout may change while hours of measurements run what is loaded
     with first_engine(dtype, "policies.log") as engine:
-        about = engine.about()
-        expected = {"device": "cpu", "dtype": dtype, "width": WIDTH, "eager": True, "threads": 1}
-        require(about | expected == about, f"the engine says {about}, not {expected}")
+        version = prove(engine.about(), dtype)
         task = progress.add_task("recording requests", total=CALIBRATION + prompts)
         traffic = make_traffic(engine, CALIBRATION, prompts, seed, partial(progress.advance, task))
         started = next((Start.from_json(row["start"]) for row in store.rows if "start" in row), None)
         pace = Pace(engine.reference, started.usual if started else None)
         if started is None:
             started = begin(engine, traffic, todo[0][1].batch, pace, seed)
-            store.add({"start": started.as_json(), "kinds": list(traffic.kinds), "vllm": about["vllm"]})
+            store.add({"start": started.as_json(), "kinds": list(traffic.kinds), "vllm": version})
         require(
             started.traffic == digest(traffic), "requests do not do what they did when the first trace ran"
         )

@@ -10,6 +10,7 @@ Writes ``docs/benchmarks/affinity.md``. Deterministic but for the speed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -19,6 +20,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from eldr_bench.machine import ROOT
+from eldr_bench.proof import require
 from eldr_lab.studies.prefill_pool import (
     EXCHANGE,
     Result,
@@ -139,7 +141,14 @@ def measure(world: World) -> tuple[float, dict[str, list[Result]]]:
         for name, rule in RULES.items()
     }
     results["oracle"] = [best(world, turns, number) for number, turns in enumerate(workloads)]
-    return statistics.fmean(map(ceiling, workloads)), results
+    most = [ceiling(turns) for turns in workloads]
+    for (one, runs), (other, others) in itertools.combinations(results.items(), 2):
+        require(runs != others, f"{world}: {one} and {other} chose the same engines")
+    for name, runs in results.items():
+        found = [run.hits for run in runs]
+        within = all(hits <= bound for hits, bound in zip(found, most, strict=True))
+        require(within, f"{world}: {name} finds {found}, more than was sent before, {most}")
+    return statistics.fmean(most), results
 
 
 def _mean(results: Sequence[Result], what: str) -> float:

@@ -20,8 +20,9 @@ from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
 from eldr.simulate.laws import LAWS
 from eldr.simulate.population import Population
-from eldr.simulate.run import Pool, simulate
+from eldr.simulate.run import Pool, Run, simulate
 from eldr.simulate.workload import Window, Workload, arranged, poisson
+from eldr_bench.proof import require
 from eldr_demo import compare
 from eldr_demo.simulated import MIXES, SimulatedEngines
 
@@ -43,17 +44,21 @@ def trace(population: Population, seed: int) -> tuple[Times, Times]:
     workload = arranged(arrival, arrival, record, tokens, window)
     law = LAWS["qwen3-30b-mi300x"].for_experts(population.n_experts).scaled(SPEED)
     pool = Pool((law,) * size.decode, Limits(), sampled=True)
-    first, second = (_times(pool, population, workload, window, name, seed) for name in POLICIES)
-    return first, second
+    first, second = (_run(pool, population, workload, window, name, seed) for name in POLICIES)
+    require((first.worker != second.worker).any(), f"trace {seed}: both policies placed every request alike")
+    return _times(first, workload, window), _times(second, workload, window)
 
 
-def _times(  # noqa: PLR0917 - one of each
+def _run(  # noqa: PLR0917 - one of each
     pool: Pool, population: Population, workload: Workload, window: Window, name: str, seed: int
-) -> Times:
+) -> Run:
     contender = parse_contender(name)
-    run = simulate(
+    return simulate(
         pool, population, workload, window, contender.policy({}), unions=contender.unions, seed=seed
     )
+
+
+def _times(run: Run, workload: Workload, window: Window) -> Times:
     inside = np.flatnonzero((run.first >= window.warmup) & (run.end <= window.end))
     tpot = (run.end - run.first) / (workload.tokens - 1)
     return {int(number): float(tpot[number]) for number in inside}

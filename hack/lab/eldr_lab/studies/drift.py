@@ -23,6 +23,7 @@ from scipy import stats
 
 from eldr.sim import traces
 from eldr_bench.machine import ROOT
+from eldr_bench.proof import require
 from eldr_operator.drift.evidence import Z
 from eldr_operator.drift.spec import DriftSpec
 from tests.support.drifting import (
@@ -90,6 +91,7 @@ def stationary(rate: str, crowd: str, index: int) -> dict[str, Any]:
     requests = stream(found, lambda _: mix, rate=float(rate), seconds=DAY, crowd=CROWDS[crowd], rng=rng)
     expected = baseline(found, mix, size=size, crowd=CROWDS[crowd], rng=rng)
     course = watch(found, requests, expected, SPEC, seconds=DAY, rng=rng, every=_every(rate))
+    require(course.scores, f"{rate}/s, {crowd}, {index}: no window was judged in a day")
     return {"alarms": len(course.detected), "windows": len(course.scores), "highest": max(course.scores)}
 
 
@@ -112,6 +114,14 @@ def changed(rate: str, crowd: str, change: str, index: int) -> dict[str, Any]:
     )
     expected = baseline(found, mix, size=size, crowd=CROWDS[crowd], rng=rng)
     course = watch(found, requests, expected, SPEC, seconds=ends, rng=rng, every=_every(rate), after=begins)
+    before = sum(time <= begins for time in course.times)
+    require(
+        before >= SPEC.consecutive_windows,
+        f"{change}, {rate}/s, {crowd}, {index}: {before} windows before it",
+    )
+    require(
+        (requests.times > begins).any(), f"{change}, {rate}/s, {crowd}, {index}: no request came after it"
+    )
     at = next((time for time in course.detected if time > begins), None)
     if at is None:
         return {"requests": None, "minutes": None}
@@ -123,6 +133,7 @@ def unsaved(pool: Pool, index: int) -> dict[str, Any]:
     """Look for half a day at what placement saves in a pool whose batches are random, in standard errors."""
     rng = np.random.default_rng([SEEDS + index, POOLS.index(pool)])
     looks = [one for one in pool.looks(traces.load(), DAY / 2, rng) if one is not None]
+    require(looks, f"{pool.told()}, {index}: no look told what is saved")
     z = np.array([one.share / one.error for one in looks])
     lost = np.convolve(z < -Z, np.ones(SPEC.consecutive_windows), "valid") >= SPEC.consecutive_windows
     return {

@@ -24,6 +24,7 @@ import numpy as np
 import orjson
 
 from eldr.contract import ROLE_DECODE
+from eldr_bench.proof import require
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.reports import read_report, write_report
 from eldr_router.plan.shares import Shares
@@ -50,6 +51,7 @@ class Simulation:
     now: float = 0.0
     queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     order: itertools.count[int] = field(default_factory=itertools.count)
+    placed: int = 0
     refused: int = 0
     bytes: int = 0
     asked: int = 0
@@ -113,6 +115,7 @@ class Simulation:
             self.refused += 1
             return
         at = placement.endpoint.spec.slot
+        self.placed += 1
         self.counts[at] += 1
         self.at(self.now + seconds, lambda: self.end(placement.lease, at))
 
@@ -136,6 +139,10 @@ class Simulation:
                 measured += step
             self.now = when
             what()
+        came = sum(when < seconds for when, _, _ in arrivals)
+        require(self.placed + self.refused == came, f"{self.placed} placed, {self.refused} refused of {came}")
+        peers = [peer for registry in self.registries for peer in registry.shares.peers.values()]
+        require(all(peer.report for peer in peers), "a router never heard another one")
         return ratio / measured, deviation / measured
 
 

@@ -4,8 +4,11 @@ import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -19,7 +22,7 @@ from eldr_lab.evidence.intervals import Interval
 from eldr_lab.evidence.opening import score
 from eldr_lab.evidence.reproduction import rows
 from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, MEAN, P50, Results
-from eldr_lab.evidence.running import Plan, run
+from eldr_lab.evidence.running import Plan, prove, run
 
 DOCS = ROOT / "docs"
 
@@ -155,6 +158,19 @@ def test_every_part_is_simulated_as_its_cell_says(results):
 def standing(policy, mean, worst, cell):
     some = Interval(mean, 0.1)
     return advice.Standing(policy, some, some, some, Interval(worst, 0.1), cell)
+
+
+@pytest.mark.parametrize(
+    ("law", "batch", "ends"), [("shipped", 9.0, True), ("flat", 9.0, False), ("shipped", 1.5, False)]
+)
+def test_no_figures_come_of_a_policy_that_only_balanced(law, batch, ends):
+    cell = next(cell for cell in full() if BAND in cell.policies and cell.law == law)
+    run, other = (
+        SimpleNamespace(worker=np.array(at), measures=SimpleNamespace(batch=batch)) for at in ([0, 1], [1, 0])
+    )
+    prove(cell, {JSQ: run, BAND: other, "RoundRobin": run})
+    with pytest.raises(SystemExit, match="ELDR placed every request as JSQ did") if ends else nullcontext():
+        prove(cell, {JSQ: run, BAND: run})
 
 
 def test_recommendation_follows_its_rule():
