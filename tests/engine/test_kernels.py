@@ -71,8 +71,7 @@ def test_requests_are_counted_from_their_first_generated_token(seed, block_size,
     def rows():
         return RequestRows(
             torch.zeros(n_rows + 1, LAYERS, experts, dtype=torch.int32),
-            torch.tensor([*owners, n_rows]),
-            torch.tensor([*offsets, 0]),
+            torch.tensor([*zip(owners, offsets, strict=True), (n_rows, 0)]),
             block_size,
         )
 
@@ -104,8 +103,7 @@ def test_a_step_of_nothing_but_padding_changes_nothing(module):
     assert (table[:BLOCKS] == 1).all()
     rows = RequestRows(
         torch.zeros(3, LAYERS, 8, dtype=torch.int32),
-        torch.zeros(BLOCKS + 1, dtype=torch.int64),
-        torch.zeros(BLOCKS + 1, dtype=torch.int64),
+        kernels.unowned(BLOCKS, 0),
         16,
     )
     assert module.count_step(rows, ids, slots).tolist() == [0] * LAYERS

@@ -58,18 +58,21 @@ class RequestRows:
     ----------
     counts : Tensor of int32, shape (n_rows + 1, L, E)
         The last row takes what is not counted.
-    row_of_block : Tensor of int64, shape (n_blocks + 1,)
-        Row of the request that generates into a block, else ``n_rows``.
-    first_offset : Tensor of int64, shape (n_blocks + 1,)
-        First offset of a block that counts: the prompt may end in the middle of it.
+    owner : Tensor of int64, shape (n_blocks + 1, 2)
+        Of each block: row of the request that generates into it, else ``n_rows``; and its first offset that counts, as the
+        prompt may end in the middle of it.
     block_size : int
         Tokens per block.
     """
 
     counts: torch.Tensor
-    row_of_block: torch.Tensor
-    first_offset: torch.Tensor
+    owner: torch.Tensor
     block_size: int
+
+
+def unowned(n_blocks: int, n_rows: int, device: torch.device | None = None) -> torch.Tensor:
+    """Return :attr:`RequestRows.owner` while no request generates."""
+    return torch.tensor([n_rows, 0], dtype=torch.int64, device=device).repeat(n_blocks + 1, 1)
 
 
 def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> None:
@@ -88,9 +91,10 @@ def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Ten
     spare, experts = counts.shape[0] - 1, counts.shape[2]
     slots = slots.to(torch.int64)
     real = slots >= 0
-    blocks = torch.where(real, slots // rows.block_size, rows.row_of_block.shape[0] - 1)
-    counted = real & (slots % rows.block_size >= rows.first_offset[blocks])
-    row = torch.where(counted, rows.row_of_block[blocks], spare)
+    blocks = torch.where(real, slots // rows.block_size, rows.owner.shape[0] - 1)
+    row, first = rows.owner.index_select(0, blocks).unbind(1)
+    counted = real & (slots % rows.block_size >= first)
+    row = torch.where(counted, row, spare)
     cells = _cells(row, expert_ids, experts, spare)
     ones = torch.ones((), dtype=counts.dtype, device=counts.device).expand(cells.numel())
     counts.view(-1).index_add_(0, cells.view(-1), ones)

@@ -58,8 +58,7 @@ def _count_requests(
     used,
     expert_ids,
     slots,
-    row_of_block,
-    first_offset,
+    owner,
     n_rows,
     n_layers,
     n_experts,
@@ -76,8 +75,8 @@ def _count_requests(
         chosen = (ids >= 0) & (ids < n_experts)
         tl.store(used + layer * n_experts + ids, 1, mask=chosen)
         block = slot // block_size
-        row = tl.load(row_of_block + block)
-        if (row < n_rows) & (slot % block_size >= tl.load(first_offset + block)):
+        row = tl.load(owner + 2 * block)
+        if (row < n_rows) & (slot % block_size >= tl.load(owner + 2 * block + 1)):
             tl.atomic_add(counts + (row * n_layers + layer) * n_experts + ids, 1, mask=chosen)
 
 
@@ -111,8 +110,7 @@ def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor)
             used,
             expert_ids,
             slots,
-            rows.row_of_block,
-            rows.first_offset,
+            rows.owner,
             rows.counts.shape[0] - 1,
             layers,
             experts,

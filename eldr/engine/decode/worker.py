@@ -6,6 +6,7 @@ requests' counts. :mod:`eldr.engine.decode.tracking` says which positions count.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -19,8 +20,9 @@ from eldr.engine.balance.choice import Balance
 from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
-from eldr.engine.capture.kernels import RequestRows
+from eldr.engine.capture.kernels import RequestRows, unowned
 from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.capture.staging import Staging
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.tracking import Plan, n_rows
@@ -77,6 +79,7 @@ class DecodeWorker:
                 experts = config.model_config.get_num_experts()
                 self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
+                self._staging = Staging(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
         if over is not None:
@@ -96,7 +99,7 @@ class DecodeWorker:
         if self._rows is not None and not self._hidden:
             self._capture.begin(orders.requests)
             if orders.plan:
-                self._released |= _apply(orders.plan, self._rows)
+                self._released |= _apply(orders.plan, self._rows, self._staging)
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
@@ -143,24 +146,21 @@ def _empty_rows(
     with table_memory(size):
         table = RequestRows(
             torch.zeros(shape, dtype=torch.int32, device=device),
-            row_of_block=torch.full((n_blocks + 1,), rows, dtype=torch.int64, device=device),
-            first_offset=torch.zeros(n_blocks + 1, dtype=torch.int64, device=device),
+            owner=unowned(n_blocks, rows, device),
             block_size=block_size,
         )
     logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size / 2**20)
     return table
 
 
-def _apply(plan: Plan, rows: RequestRows) -> dict[str, torch.Tensor]:
+def _apply(plan: Plan, rows: RequestRows, staging: Staging) -> dict[str, torch.Tensor]:
     """Change the tables, and return the counts of the requests that ended."""
-    device, released = rows.counts.device, {}
-    for request, row in plan.release:
-        released[request] = rows.counts[row].clone()
-        rows.counts[row].zero_()
-    if plan.unmap:
-        rows.row_of_block[torch.tensor(plan.unmap, device=device)] = rows.counts.shape[0] - 1
-    if plan.map:
-        changes = torch.tensor(plan.map, dtype=torch.int64, device=device)
-        rows.row_of_block[changes[:, 0]] = changes[:, 1]
-        rows.first_offset[changes[:, 0]] = changes[:, 2]
-    return released
+    released = [row for _, row in plan.release]
+    owners = dict.fromkeys(plan.unmap, (rows.counts.shape[0] - 1, 0))
+    owners |= {block: (row, first) for block, row, first in plan.map}
+    numbers = itertools.chain(released, owners, *owners.values())
+    ended, blocks, owner = staging.send(list(numbers)).split((len(released), len(owners), 2 * len(owners)))
+    counts = rows.counts.index_select(0, ended)
+    rows.counts.index_fill_(0, ended, 0)
+    rows.owner.index_copy_(0, blocks, owner.view(-1, 2))
+    return dict(zip((request for request, _ in plan.release), counts.unbind(), strict=True))

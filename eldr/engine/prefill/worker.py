@@ -12,6 +12,7 @@ from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import cell_type
 from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.capture.staging import Staging
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 
@@ -43,6 +44,7 @@ class PrefillWorker:
                     n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
                 )
                 self._kernels = kernels_for(self._capture.device)
+                self._staging = Staging(self._capture.device)
         except HiddenRoutingError as error:
             self._hidden = str(error)
             logger.warning("ELDR: serving without signatures: %s", error)
@@ -79,8 +81,7 @@ class PrefillWorker:
 
     def _sum(self, blocks: list[int]) -> torch.Tensor:
         assert self._table is not None  # noqa: S101 - finish() looked
-        rows = torch.tensor(blocks, dtype=torch.int64, device=self._table.device)
-        return self._table.index_select(0, rows).sum(0, dtype=torch.int32)
+        return self._table.index_select(0, self._staging.send(blocks)).sum(0, dtype=torch.int32)
 
 
 def _empty_table(n_blocks: int, capture: RoutingCapture, experts: int, block_size: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from eldr.engine.capture.backend import kernels_for
-from eldr.engine.capture.kernels import RequestRows
+from eldr.engine.capture.kernels import RequestRows, unowned
 from eldr_bench.machine import revision
 from eldr_bench.proof import require
 
@@ -37,10 +37,10 @@ def choices(tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tens
 
 def request_rows(tokens: int, device: torch.device) -> RequestRows:
     """Return rows of decode requests, one token of each in a block of its own."""
-    row_of_block = torch.full((BLOCKS + 1,), ROWS, device=device)
-    row_of_block[:tokens] = torch.arange(tokens, device=device) % ROWS
+    owner = unowned(BLOCKS, ROWS, device)
+    owner[:tokens, 0] = torch.arange(tokens, device=device) % ROWS
     counts = torch.zeros((ROWS + 1, LAYERS, EXPERTS), dtype=torch.int32, device=device)
-    return RequestRows(counts, row_of_block, torch.zeros_like(row_of_block), BLOCK)
+    return RequestRows(counts, owner, BLOCK)
 
 
 def moe_layer(tokens: int, ids: torch.Tensor) -> Callable[[], object]:
