@@ -32,7 +32,7 @@ SETUPS = {
     "p-lost": Setup(role="prefill", lease=SHORT_LEASE, side_host="lo"),
     # one answer of the longest kind fills it
     "d0": Setup(role="decode", lease=LEASE, blocks=72),
-    "d1": Setup(role="decode", lease=LEASE, gate=True, arguments=("--shutdown-timeout", "120")),
+    "d1": Setup(role="decode", lease=LEASE, children=("Gate",), arguments=("--shutdown-timeout", "120")),
 }
 
 

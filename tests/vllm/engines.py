@@ -15,7 +15,7 @@ import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -47,6 +47,27 @@ _QUIET = {
     "ELDR_CPU_SHARED_CORES": "1",
 }
 
+
+class Mode(NamedTuple):
+    """What computes and schedules in an engine.
+
+    Attributes
+    ----------
+    runner : {"V1", "V2"}
+    scheduler : {"synchronous", "asynchronous"}
+    """
+
+    runner: str
+    scheduler: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What an engine's environment says for it."""
+        asked = {"VLLM_USE_V2_MODEL_RUNNER": str(int(self.runner == "V2"))}
+        asked |= {"TRITON_INTERPRET": "1"} if self.runner == "V2" else {}
+        return asked | ({"ELDR_CPU_ASYNC": "1"} if self.scheduler == "asynchronous" else {})
+
+
 Role = Literal["prefill", "decode", "plain"]
 
 
@@ -66,10 +87,10 @@ class Setup:
         Longest prompt plus output.
     side_host : str
         What the engine hands out as the host of its side channel.
-    gate : bool
-        Load the connector that can hold the engine after a pull.
-    saboteur : bool
-        Load the connector that can make ranks differ.
+    children : tuple of str
+        Connectors of tests to load beside the transport: ``Gate`` can hold the engine after a pull, ``Saboteur`` make ranks differ.
+    mode : Mode or None
+        What runs inside; None: what vLLM picks on this machine.
     plugin : Path or None
         Folder with the ``eldr`` package whose connector runs beside the transport; None for the transport alone.
     arguments, env : more of both
@@ -80,8 +101,8 @@ class Setup:
     blocks: int = 1024
     max_len: int = 2048
     side_host: str = "127.0.0.1"
-    gate: bool = False
-    saboteur: bool = False
+    children: tuple[str, ...] = ()
+    mode: Mode | None = None
     plugin: Path | None = None
     model: Path = MODEL
     arguments: tuple[str, ...] = ()
@@ -98,12 +119,9 @@ class Setup:
         children: list[dict[str, Any]] = [nixl]
         if self.plugin:  # as the operator has it: on decode engines it is asked first
             children.insert(self.role == "prefill", {"kv_connector": "EldrConnector", "kv_role": role})
-        if self.gate:
-            gate = {"kv_connector": "Gate", "kv_connector_module_path": "eldr_test_gate", "kv_role": role}
-            children.append(gate)
-        if self.saboteur:
-            module = {"kv_connector_module_path": "eldr_test_saboteur"}
-            children.append({"kv_connector": "Saboteur", "kv_role": role, **module})
+        for name in ("Witness", *self.children):
+            module = {"kv_connector_module_path": f"eldr_test_{name.lower()}"}
+            children.append({"kv_connector": name, "kv_role": role, **module})
         config: dict[str, Any] = {
             "kv_connector": "MultiConnector",
             "kv_role": role,
@@ -152,7 +170,7 @@ class Engine:
         """Start it; :meth:`ready` tells when it serves."""
         assert self._process is None
         self._starts += 1
-        paths = [str(Path(__file__).parent / "engine_side")] if self.setup.gate or self.setup.saboteur else []
+        paths = [str(Path(__file__).parent / "engine_side")]
         paths += [str(self.setup.plugin)] if self.setup.plugin else []
         env = {
             key: value
@@ -171,7 +189,7 @@ class Engine:
                 self._command(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=env | self.setup.env,
+                env=env | (self.setup.mode.env if self.setup.mode else {}) | self.setup.env,
                 start_new_session=True,
             )
 
@@ -205,6 +223,10 @@ class Engine:
             return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
+
+    def mode(self) -> Mode:
+        """Return what the engine itself says to run in."""
+        return Mode(*((self.gate / what).read_text() for what in Mode._fields))
 
     def tail(self, lines: int = 40) -> str:
         """Return the end of its log."""

@@ -47,7 +47,7 @@ def setup_of(layout: str, plugin: Path, log: Path, **changes: int) -> Setup:
     return Setup(
         role="decode",
         lease=LEASE,
-        saboteur=True,
+        children=("Saboteur",),
         plugin=plugin,
         max_len=512,
         arguments=(

@@ -13,7 +13,7 @@ import pytest
 from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
-from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.engines import NAME, Engine, Mode, Setup
 from tests.vllm.pair import Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
@@ -43,6 +43,7 @@ class Pools:
     decode: Engine
     near_ties: list[str]
     family: str
+    mode: Mode | None
 
     @property
     def hybrid(self) -> bool:
@@ -50,29 +51,40 @@ class Pools:
         return self.family in {"gptoss", "gemma4"}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+V2 = Mode("V2", "asynchronous")
+"""What vLLM runs in on GPUs."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((family, None) for family in FAMILIES), ("qwen3moe-trained", V2)],
+    ids=[*FAMILIES, "qwen3moe-trained-v2-asynchronous"],
+)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
-    folder = tmp_path_factory.mktemp(request.param)
+    family, mode = request.param
+    folder = tmp_path_factory.mktemp(family)
     model = MODEL
-    if "trained" not in request.param:
+    if "trained" not in family:
         model = folder / "model"
-        made = run_in(environment, "eldr_tiny_moe.variants", request.param, str(model))
+        made = run_in(environment, "eldr_tiny_moe.variants", family, str(model))
         out, _ = made.communicate(timeout=240)
         assert made.returncode == 0, out
     engines = []
-    for role, cache in zip(("prefill", "decode"), FAMILIES[request.param], strict=True):
+    for role, cache in zip(("prefill", "decode"), FAMILIES[family], strict=True):
         crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
-        crowded += ARGUMENTS.get(request.param, ())
-        setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
+        crowded += ARGUMENTS.get(family, ())
+        setup = Setup(
+            role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded, mode=mode
+        )
         engines.append(Engine(role, setup, environment, folder))
     for engine in engines:
         engine.start()
     try:
         with ReferenceClient(environment, model) as reference:
             for engine in engines:
-                wait_for(engine.ready, f"{engine.name} of {request.param}", 300, engine.tail)
+                wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Pools(pair, reference, *engines, near_ties, request.param)
+            yield Pools(pair, reference, *engines, near_ties, family, mode)
             pair.close()
     finally:
         for engine in engines:
@@ -81,6 +93,11 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
 
 def tokens(seed: int, n: int) -> list[int]:
     return np.random.default_rng(seed).integers(300, VOCABULARY, n).tolist()
+
+
+def test_the_engines_run_in_this_mode(pools):
+    for engine in (pools.prefill, pools.decode):
+        assert engine.mode() == (pools.mode or Mode("V1", "synchronous")), engine.tail()
 
 
 def test_cold_then_from_the_prefix_cache(pools):

@@ -18,6 +18,7 @@ import sys
 import time
 from typing import Any
 
+from eldr_vllm_cpu import modes
 from eldr_vllm_cpu.replace import replace
 
 ENV = "ELDR_CPU_SHARED_CORES"
@@ -30,8 +31,10 @@ def register() -> None:
     """Do what the environment asks for; called by vLLM in each of an engine's processes.
 
     ``ELDR_CPU_SHARED_CORES`` makes an engine a good neighbour, ``ELDR_CPU_EXPERT_PARALLEL`` supplies what
-    :mod:`eldr_vllm_cpu.expert_parallel` says.
+    :mod:`eldr_vllm_cpu.expert_parallel` says, ``ELDR_CPU_ASYNC`` schedules asynchronously.
     """
+    if os.environ.get(modes.ENV_ASYNC):
+        modes.schedule_asynchronously()
     if os.environ.get(ENV_EXPERT_PARALLEL):
         from eldr_vllm_cpu import expert_parallel
 
