@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from typing import Any, Self
 
@@ -72,6 +73,14 @@ class Kube:
         if answer.is_error:
             raise Refused(answer)
         return answer.json()
+
+    def watch(self, url: str, seconds: int, **query: str) -> list[Object]:
+        """Return what a watch tells within some seconds; at resource version 0, first of what is there."""
+        asked = {"watch": "1", "timeoutSeconds": str(seconds), "resourceVersion": "0"} | query
+        answer = self._client.get(url, params=asked)
+        if answer.is_error:
+            raise Refused(answer)
+        return [json.loads(line) for line in answer.text.splitlines()]
 
     def get(self, kind: str, name: str) -> Object:
         return self.request("GET", path(kind, self.namespace, name))
