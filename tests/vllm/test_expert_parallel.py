@@ -287,7 +287,7 @@ def test_routers_do_what_they_do_for_a_dead_engine_where_a_rank_is_killed(
     prefill, one_process, environment, plugin, tmp_path, background, when, layout, part
 ):
     """Before a first token vLLM 0.32 may tell nobody: its server shuts down, and waits for answers that never come."""
-    setup = replace(setup_of(layout, plugin, tmp_path / "experts"), saboteur=False)
+    setup = replace(setup_of(layout, plugin, tmp_path / "experts"), children=())
     ranks = Engine("ranks-killed", setup, environment, tmp_path)
     other = Engine(
         "other", Setup(role="decode", lease=LEASE, plugin=plugin, max_len=512), environment, tmp_path
