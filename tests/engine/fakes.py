@@ -98,6 +98,9 @@ class Slots:
     def bind(self) -> None:
         """Leave everything as it is."""
 
+    def load(self, attention_metadata: object) -> None:
+        """Leave everything as it is."""
+
     def take(self) -> torch.Tensor | None:
         """Return the slots."""
         return self.slots

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from eldr import contract
 from eldr.engine import metrics
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.counting import Counting
 from eldr.engine.decode import worker as decode_worker
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.scheduler import DecodeScheduler
@@ -61,6 +62,7 @@ def worker(monkeypatch, chosen):
 @pytest.fixture
 def scheduler():
     half = DecodeScheduler.__new__(DecodeScheduler)
+    half._counting = Counting("activations")
     half._stats, half._begun, half._ended, half._empty, half._experts = metrics.EngineStats(), [], {}, [], 16
     return half
 
@@ -121,7 +123,7 @@ def test_a_step_in_which_ranks_disagreed_ends_the_engine_before_its_tokens_leave
 
 def test_a_worker_that_cannot_see_the_routing_still_tells_of_trouble(worker, chosen, scheduler, monkeypatch):
     blind = worker()
-    blind._hidden = "hidden"
+    blind._counting.stop("hidden")
     with pytest.raises(RanksDisagreeError):
         scheduler.update(step(blind, chosen, trouble=True))
 

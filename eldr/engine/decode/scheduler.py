@@ -13,10 +13,11 @@ import numpy as np
 from eldr.engine import metrics
 from eldr.engine.balance.agreement import disagreement
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.ring import RingWriter, rings_of
-from eldr.engine.decode.tracking import Ended, Tracker, n_rows
+from eldr.engine.decode.tracking import Ended, Plan, Tracker, n_rows
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
 from eldr.engine.steps import blocks_in, scheduled
@@ -70,6 +71,7 @@ class DecodeScheduler:
         self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
+        self._counting = Counting("activations")
         self.pulls = PullDeadlines(self._stats.add_late_pull)
         cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
@@ -82,16 +84,19 @@ class DecodeScheduler:
     def add(self, request: Any) -> None:
         """Follow a request."""
         self.pulls.add(request)
-        if request.resumable:  # prompt and answer take turns
-            self._stats.add_record("unavailable")
-            return
-        self._tracker.add(request.request_id, request.num_prompt_tokens)
+        with self._counting:
+            if request.resumable:  # prompt and answer take turns
+                self._stats.add_record("unavailable")
+            else:
+                self._tracker.add(request.request_id, request.num_prompt_tokens)
 
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""
-        plan = self._tracker.step(
-            scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
-        )
+        plan = Plan()
+        with self._counting:
+            plan = self._tracker.step(
+                scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
+            )
         pulls = self.pulls.pulls(output.num_scheduled_tokens)
         if not output.total_num_scheduled_tokens:
             return DecodeOrders(plan, pulls=pulls)
@@ -102,6 +107,12 @@ class DecodeScheduler:
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
         self.pulls.end(request)
+        with self._counting:
+            self._end(request)
+            return
+        self._stats.add_record("unavailable")
+
+    def _end(self, request: Any) -> None:
         ended = self._tracker.end(request.request_id)
         if ended is None:
             return
@@ -122,19 +133,24 @@ class DecodeScheduler:
         """
         if not isinstance(report, StepReport):
             return
-        requests = report.requests()
-        if (chosen := report.balance()) is not None:
-            if chosen.trouble:  # before this step's tokens leave the engine
-                raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
-            if requests != 0:
+        chosen = report.balance()
+        if chosen is not None and chosen.trouble:  # before this step's tokens leave the engine
+            raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
+        with self._counting:
+            if chosen is not None and report.requests() != 0:
                 self._stats.add_balance(chosen.figures, chosen.decision_seconds)
-        if report.hidden:
+            if report.hidden:
+                self._counting.stop(report.hidden)
+            if not self._counting.stopped:
+                self._take(report)
+        if self._counting.stopped:
             for _ in (*self._ended, *self._empty):
                 self._stats.add_record("unavailable")
             self._ended.clear()
             self._empty.clear()
             self._begun.clear()
-            return
+
+    def _take(self, report: StepReport) -> None:
         counts, union = report.arrived()
         if union is not None:
             # one token was generated, and never fed: a reader that knows need not wait
@@ -146,7 +162,7 @@ class DecodeScheduler:
             if (ended := self._ended.pop(request, None)) is not None:
                 self._publish(request, value, ended)
         if union is not None and report.step is not None:
-            self._measure(report.step, union, requests)
+            self._measure(report.step, union, report.requests())
 
     def _measure(self, step: int, union: np.ndarray, of_all: int | None) -> None:
         now = time.perf_counter()

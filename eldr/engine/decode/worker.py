@@ -23,6 +23,7 @@ from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import RequestRows, unowned
 from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
+from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.tracking import Plan, n_rows
@@ -70,53 +71,62 @@ class DecodeWorker:
         self._slots = StepSlots(group.layer_name)
         self._step: int | None = None
         self._released: dict[str, Any] = {}
-        self._hidden = ""
+        self._counting = Counting("activations")
         self._rows: RequestRows | None = None
         over = union_group(config)
-        try:
-            self._capture = RoutingCapture(config, over=over)
-            if reports:
-                experts = config.model_config.get_num_experts()
-                self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
-                self._kernels = kernels_for(self._capture.device)
-                self._staging = Staging(self._capture.device)
-        except HiddenRoutingError as error:
-            self._hidden = str(error)
+        with self._counting:
+            try:
+                self._capture = RoutingCapture(config, over=over)
+                if reports:
+                    experts = config.model_config.get_num_experts()
+                    self._rows = _empty_rows(
+                        n_rows(config), n_blocks, self._capture, experts, group.block_size
+                    )
+                    self._kernels = kernels_for(self._capture.device)
+                    self._staging = Staging(self._capture.device)
+            except HiddenRoutingError as error:
+                self._counting.stop(str(error))
         if over is not None:
-            self._hidden = next(filter(None, gather(self._hidden, over)), "")
-        if self._hidden:
-            logger.warning("ELDR: serving without activations: %s", self._hidden)
-        elif over is not None:
-            self._capture.share()
+            for stopped in filter(None, gather(self._counting.stopped, over)):
+                self._counting.stop(stopped)
+            if not self._counting.stopped:
+                self._capture.share()
 
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
         self._step = orders.step
         self.pulls.begin(orders.pulls)
-        self._slots.bind()
         if self._balance is not None:
             self._balance.begin()
-        if self._rows is not None and not self._hidden:
-            self._capture.begin(orders.requests)
-            if orders.plan:
-                self._released |= _apply(orders.plan, self._rows, self._staging)
+        with self._counting:
+            self._slots.bind()
+            if self._rows is not None and not self._counting.stopped:
+                self._capture.begin(orders.requests)
+                if orders.plan:
+                    self._released |= _apply(orders.plan, self._rows, self._staging)
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
-        self._slots.load(attention_metadata)
+        with self._counting:
+            self._slots.load(attention_metadata)
 
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
-        slots, step = self._slots.take(), self._step
+        step, report = self._step, None
+        chosen = self._balance_report() if self._reports and step is not None else None
+        with self._counting:
+            report = self._count(step, chosen)
+        if self._counting.stopped:
+            return StepReport({}, step, hidden=self._counting.stopped, balance=chosen)
+        return report
+
+    def _count(self, step: int | None, chosen: BalanceReport | None) -> StepReport | None:
+        slots = self._slots.take()
         if self._rows is not None:
             self._capture.end()
-        if slots is None and step is not None and not self._hidden:
-            self._hidden = NO_SLOTS
-            logger.error("ELDR: serving without activations from now on: %s", NO_SLOTS)
-        chosen = self._balance_report() if self._reports and step is not None else None
-        if self._hidden:
-            return StepReport({}, step, hidden=self._hidden, balance=chosen)
-        if self._rows is None:
+        if slots is None and step is not None:
+            self._counting.stop(NO_SLOTS)
+        if self._rows is None or self._counting.stopped:
             return None
         union = requests = None
         if slots is not None and step is not None:

@@ -14,6 +14,7 @@ from vllm.v1.request import RequestStatus
 
 from eldr.engine import metrics
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.counting import Counting
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.provenance import CountedBlocks
@@ -38,33 +39,44 @@ class PrefillScheduler:
         self._streaming: set[str] = set()
         self._ready: dict[str, dict[str, Any]] = {}
         self._handed_out: dict[str, dict[str, Any]] = {}
-        self._hidden = ""
+        self._counting = Counting("signatures")
         self._stats = metrics.EngineStats()
 
     def add(self, request: Any) -> None:
         """Follow a request whose KV another engine will pull."""
         if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return
-        if request.resumable:  # its prompt grows while it runs
-            self._streaming.add(request.request_id)
-            self._stats.add_record("unavailable")
-        else:
-            self._waiting[request.request_id] = request.num_prompt_tokens
+        with self._counting:
+            if request.resumable:  # its prompt grows while it runs
+                self._streaming.add(request.request_id)
+                self._stats.add_record("unavailable")
+            else:
+                self._waiting[request.request_id] = request.num_prompt_tokens
 
     def matched(self, request: Any, tokens: int) -> None:
         """Take how much of a request is in the prefix cache, before its blocks are allocated."""
-        self._blocks.matched(request.request_id, tokens)
+        with self._counting:
+            self._blocks.matched(request.request_id, tokens)
 
     def allocated(self, request: Any, blocks: Any) -> None:
         """Take a request's blocks, before a step or a load fills them."""
-        self._blocks.allocated(request.request_id, lambda: list(blocks.get_block_ids()[self._group.index]))
+        with self._counting:
+            self._blocks.allocated(
+                request.request_id, lambda: list(blocks.get_block_ids()[self._group.index])
+            )
 
     def orders(self, output: Any) -> PrefillOrders:
         """Return which prompts are complete with this step."""
+        orders = PrefillOrders(runs=bool(output.total_num_scheduled_tokens))
+        with self._counting:
+            if not self._counting.stopped:
+                self._complete(output, orders)
+        return orders
+
+    def _complete(self, output: Any, orders: PrefillOrders) -> None:
         steps, blocks_of = scheduled(output), blocks_in(output, self._group.index)
         # all of them first: a prompt may share a block that another request of the same step computes
         self._blocks.computed(steps, blocks_of)
-        orders = PrefillOrders(runs=bool(steps))
         for request, computed, tokens in steps if self._waiting else ():
             prompt = self._waiting.get(request)
             if prompt is None or not computed < prompt <= computed + tokens:
@@ -75,7 +87,6 @@ class PrefillScheduler:
                 self._partial.add(request)
             else:
                 self._partial.discard(request)
-        return orders
 
     def end(self, request: Any) -> dict[str, Any] | None:
         """Return what goes into ``kv_transfer_params``.
@@ -83,6 +94,14 @@ class PrefillScheduler:
         vLLM asks before it hands over the step's report, but sends the answer after that: the object is filled in
         between, by :meth:`update`.
         """
+        with self._counting:
+            return self._end(request)
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
+            return None
+        self._stats.add_record("unavailable")
+        return {"eldr": _unavailable(self._counting.stopped)}
+
+    def _end(self, request: Any) -> dict[str, Any] | None:
         name = request.request_id
         self._blocks.forget(name)
         if name in self._streaming:
@@ -96,7 +115,9 @@ class PrefillScheduler:
             return None
         value = self._ready.pop(name, None)
         if value is None:
-            value = self._handed_out[name] = _unavailable(self._hidden or "no counts for this request")
+            value = self._handed_out[name] = _unavailable(
+                self._counting.stopped or "no counts for this request"
+            )
         else:
             self._forget(name)
             self._stats.add_record("exact" if value["exact"] else "inexact")
@@ -109,12 +130,16 @@ class PrefillScheduler:
     def update(self, report: Any) -> None:
         """Take the worker's report of a step."""
         if isinstance(report, StepReport):
-            self._hidden = report.hidden
-            for request, counts in report.arrived()[0].items():
-                self._pop(request, counts)
+            with self._counting:
+                if report.hidden:
+                    self._counting.stop(report.hidden)
+                if not self._counting.stopped:
+                    for request, counts in report.arrived()[0].items():
+                        self._pop(request, counts)
         for request, value in self._handed_out.items():
             self._forget(request)
             if "counts" not in value:
+                value["unavailable"] = self._counting.stopped or value["unavailable"]
                 self._stats.add_record("unavailable")
         self._handed_out.clear()
 

@@ -13,6 +13,7 @@ from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import cell_type
 from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
+from eldr.engine.counting import Counting
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 
@@ -35,41 +36,46 @@ class PrefillWorker:
         self._slots = StepSlots(group.layer_name)
         self._block_size = group.block_size
         self._orders = PrefillOrders()
-        self._hidden = ""
+        self._counting = Counting("signatures")
         self._table: torch.Tensor | None = None
-        try:
-            self._capture = RoutingCapture(config)
-            if reports:
-                self._table = _empty_table(
-                    n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
-                )
-                self._kernels = kernels_for(self._capture.device)
-                self._staging = Staging(self._capture.device)
-        except HiddenRoutingError as error:
-            self._hidden = str(error)
-            logger.warning("ELDR: serving without signatures: %s", error)
+        with self._counting:
+            try:
+                self._capture = RoutingCapture(config)
+                if reports:
+                    self._table = _empty_table(
+                        n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
+                    )
+                    self._kernels = kernels_for(self._capture.device)
+                    self._staging = Staging(self._capture.device)
+            except HiddenRoutingError as error:
+                self._counting.stop(str(error))
 
     def begin(self, orders: PrefillOrders) -> None:
         """Begin a step, before its forward pass."""
         self._orders = orders
-        self._slots.bind()
-        if self._table is not None:
-            self._capture.begin()
+        with self._counting:
+            self._slots.bind()
+            if self._table is not None:
+                self._capture.begin()
 
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
-        self._slots.load(attention_metadata)
+        with self._counting:
+            self._slots.load(attention_metadata)
 
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass, and sum the prompts that ended with it."""
+        report = None
+        with self._counting:
+            report = self._finish()
+        return StepReport({}, hidden=self._counting.stopped) if self._counting.stopped else report
+
+    def _finish(self) -> StepReport | None:
         slots, orders = self._slots.take(), self._orders
-        if slots is None and orders.runs and not self._hidden:
+        if slots is None and orders.runs:
             # rows of this step's blocks keep counts of other prompts, so no later sum can be trusted either
-            self._hidden = NO_SLOTS
-            logger.error("ELDR: serving without signatures from now on: %s", NO_SLOTS)
-        if self._hidden:
-            return StepReport({}, hidden=self._hidden)
-        if self._table is None:
+            self._counting.stop(NO_SLOTS)
+        if self._table is None or self._counting.stopped:
             return None
         if slots is not None:
             self._kernels.count_blocks(
@@ -80,7 +86,7 @@ class PrefillWorker:
         return StepReport({request: self._sum(blocks) for request, blocks in orders.finishing.items()})
 
     def _sum(self, blocks: list[int]) -> torch.Tensor:
-        assert self._table is not None  # noqa: S101 - finish() looked
+        assert self._table is not None  # noqa: S101 - _finish() looked
         return self._table.index_select(0, self._staging.send(blocks)).sum(0, dtype=torch.int32)
 
 

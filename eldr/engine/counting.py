@@ -1,0 +1,56 @@
+"""Whether an engine counts: what goes wrong there ends counting, never the engine."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from eldr.engine.errors import RanksDisagreeError
+
+logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
+
+
+class Counting:
+    """The state of one half. As a context it takes every exception but those that must end the engine.
+
+    Parameters
+    ----------
+    what : str
+        What is counted, for the log.
+
+    Attributes
+    ----------
+    stopped : str
+        Why nothing is counted any more; empty while it is.
+
+    Examples
+    --------
+    >>> counting = Counting("signatures")
+    >>> with counting:
+    ...     raise KeyError("a field that vLLM renamed")
+    >>> counting.stopped
+    "counting failed: KeyError('a field that vLLM renamed')"
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.stopped = ""
+
+    def stop(self, why: str) -> None:
+        """Count no more; the first reason is kept, and logged."""
+        if not self.stopped:
+            self.stopped = why
+            logger.error("ELDR: serving without %s from now on: %s", self._what, why)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, RanksDisagreeError):
+            return False
+        if not self.stopped:
+            logger.error("ELDR: counting failed", exc_info=error)
+        self.stop(f"counting failed: {error!r}")
+        return True

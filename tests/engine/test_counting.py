@@ -1,0 +1,195 @@
+"""Whatever fails while an engine counts: it serves on, says why, and hands out no counts that may be wrong."""
+
+import logging
+
+import pytest
+import torch
+
+from eldr.contract import PULL_BEFORE_KEY
+from eldr.engine.counting import Counting
+from eldr.engine.decode.scheduler import DecodeScheduler
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.prefill import scheduler as prefill_scheduler
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
+from tests.engine.fakes import LAYERS, Capture, Slots
+from tests.engine.halves import GROUP, REMOTE, TOP_K, config, output, request, sent
+
+WHY = "a field that vLLM renamed"
+
+
+def fail(*_, **__):
+    raise KeyError(WHY)
+
+
+@pytest.fixture
+def wrong(engine, caplog):
+    """Errors that the plug-in logged."""
+    caplog.set_level(logging.ERROR, "vllm.eldr")
+    return lambda: [one for one in caplog.records if one.levelno == logging.ERROR]
+
+
+def step(half, worker, new=(), cached=(), blocks=None):
+    """Run a step in which every token uses experts 0 and 1."""
+    n = sum(tokens for _, _, tokens in (*new, *cached))
+    slots = [
+        blocks[name][at // GROUP.block_size] * GROUP.block_size + at % GROUP.block_size
+        for name, done, tokens in (*new, *cached)
+        for at in range(done, done + tokens)
+    ]
+    Slots.slots = torch.tensor(slots) if slots else None
+    Capture.ids = torch.tensor([0, 1], dtype=torch.int32).expand(n, LAYERS, TOP_K)
+    worker.begin(sent(half.orders(output(new, cached, blocks))))
+    worker.load(None)
+    report = worker.finish()
+    return None if report is None else sent(report)
+
+
+class Blocks:
+    def get_block_ids(self):
+        return [99], [1]
+
+
+def prefilled(half, worker, name):
+    """Serve a prompt of four tokens; return what its answer says."""
+    asked = request(name, 4, kv=REMOTE)
+    half.add(asked)
+    half.matched(asked, 0)
+    half.allocated(asked, Blocks())
+    report = step(half, worker, new=[(name, 0, 4)], blocks={name: [1]})
+    answer = half.end(asked)
+    half.update(report)
+    half.stats()
+    return answer["eldr"]
+
+
+PREFILL = [
+    *(("worker", "_slots", name) for name in ("bind", "load", "take")),
+    *(("worker", "_capture", name) for name in ("begin", "expert_ids")),
+    *(("worker", "_kernels", name) for name in ("count_blocks",)),
+    ("worker", "_staging", "send"),
+    *(("half", "_blocks", name) for name in ("matched", "allocated", "computed", "counted", "forget")),
+    ("half", "_waiting", "get"),
+]
+
+
+class Failing:
+    """Something of which one method fails."""
+
+    def __init__(self, inner, name):
+        self._inner = inner
+        setattr(self, name, fail)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def __bool__(self):
+        return True
+
+    def __contains__(self, item):
+        return item in self._inner
+
+    def __setitem__(self, key, value):
+        self._inner[key] = value
+
+
+def spoil(half, worker, where, part, name):
+    owner = half if where == "half" else worker
+    setattr(owner, part, Failing(getattr(owner, part), name))
+
+
+@pytest.fixture
+def prefill():
+    half = PrefillScheduler(config(), GROUP)
+    return half, PrefillWorker(config(), GROUP, 40, reports=True)
+
+
+def test_a_prompt_is_counted_while_nothing_fails(wrong, prefill):
+    assert prefilled(*prefill, "a")["exact"] is True
+    assert not wrong()
+
+
+@pytest.mark.parametrize(("where", "part", "name"), PREFILL, ids=lambda value: value)
+def test_a_prefill_engine_serves_on(wrong, prefill, where, part, name):
+    prefilled(*prefill, "a")
+    spoil(*prefill, where, part, name)
+    for each in ("b", "c"):
+        said = prefilled(*prefill, each)
+        assert "counts" not in said
+        assert said["unavailable"] == f"counting failed: KeyError('{WHY}')"
+    assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
+    assert len(wrong()) <= 3, "what follows from it, once in each process"
+
+
+def test_an_answer_that_cannot_be_written_is_none(wrong, prefill, monkeypatch):
+    monkeypatch.setattr(prefill_scheduler, "encode_counts", fail)
+    assert "counting failed" in prefilled(*prefill, "a")["unavailable"]
+    monkeypatch.undo()
+    assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
+
+
+DECODE = [
+    *(("worker", "_slots", name) for name in ("bind", "load", "take")),
+    *(("worker", "_capture", name) for name in ("begin", "end", "expert_ids")),
+    ("worker", "_kernels", "count_step"),
+    ("worker", "_staging", "send"),
+    *(("half", "_tracker", name) for name in ("add", "step", "end")),
+    *(("half", "_ring", name) for name in ("write",)),
+]
+
+
+def decoded(half, worker, name):
+    """Serve a request whose prompt of four tokens was pulled, for three tokens."""
+    asked = request(name, 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
+    half.add(asked)
+    half.pulls.allocated(asked)
+    half.update(step(half, worker, new=[(name, 3, 1)], blocks={name: [1, 2]}))
+    for at in (4, 5):
+        half.update(step(half, worker, cached=[(name, at, 1)], blocks={name: [1, 2]}))
+    half.end(asked)
+    half.update(step(half, worker))
+    half.update(step(half, worker, new=[("last", 0, 1)], blocks={"last": [5]}))
+    stats = half.stats()
+    return {} if stats is None else stats.data["records"]
+
+
+@pytest.fixture
+def decode():
+    half = DecodeScheduler(config("counting"), GROUP, records=4)
+    yield half, DecodeWorker(config("counting"), GROUP, 40, reports=True)
+    half.close()
+
+
+@pytest.mark.parametrize(("where", "part", "name"), [(None, None, None), *DECODE], ids=str)
+def test_a_decode_engine_serves_on(wrong, decode, where, part, name):
+    assert decoded(*decode, "a") == {"exact": 1}
+    if where is None:
+        assert not wrong()
+        return
+    spoil(*decode, where, part, name)
+    for each in ("b", "c"):
+        assert decoded(*decode, each).get("exact", 0) == 0
+    assert any("counting failed" in one.getMessage() for one in wrong())
+    assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
+
+
+def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decode):
+    half, worker = decode
+    spoil(half, worker, "half", "_tracker", "step")
+    spoil(half, worker, "worker", "_slots", "bind")
+    asked = request("a", 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
+    half.add(asked)
+    half.pulls.allocated(asked)
+    assert half.orders(output()).pulls == {"a": 1e12}
+    worker.begin(sent(half.orders(output())))
+    assert worker.pulls._pulls == {"a": 1e12}
+
+
+def test_ranks_that_disagree_end_the_engine_all_the_same():
+    counting = Counting("activations")
+    with pytest.raises(RanksDisagreeError), counting:
+        raise RanksDisagreeError("maps differ")
+    with pytest.raises(KeyboardInterrupt), counting:
+        raise KeyboardInterrupt
+    assert not counting.stopped
