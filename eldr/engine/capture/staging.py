@@ -23,7 +23,8 @@ class Staging:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         # torch keeps pinned memory that is let go, and gives it out again once the copies from it are done
-        del [self._host(SIZE) for _ in range(_STEPS)][:]
+        held = [self._host(SIZE) for _ in range(_STEPS)]
+        del held
 
     def send(self, values: Sequence[int]) -> torch.Tensor:
         """Return the values on the device, int64 of shape (n,); what is queued there before may still run."""
