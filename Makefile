@@ -1,4 +1,4 @@
-.PHONY: help venv check quick test test-all e2e-vllm demo bench bench-engine soak kube-up lab-test
+.PHONY: help venv check quick test test-all e2e-vllm e2e-vllm-all demo bench bench-engine soak kube-up lab-test
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -16,6 +16,9 @@ e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about t
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
+e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchronous, V2-synchronous or V2-asynchronous; ONLY=EXPRESSION as of pytest -k
+	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
+	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest tests/vllm --override-ini timeout=1200 $(if $(ONLY),-k "$(ONLY)")
 demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit" or router

@@ -68,6 +68,20 @@ class Mode(NamedTuple):
         return asked | ({"ELDR_CPU_ASYNC": "1"} if self.scheduler == "asynchronous" else {})
 
 
+ENV_MODE = "ELDR_VLLM_MODE"
+"""Names the mode of all engines that tests ask for none, as ``V2-asynchronous``; ``make e2e-vllm-all MODE=...`` sets it."""
+
+
+def asked_mode() -> Mode | None:
+    """Return the mode that the environment names, if it names one."""
+    if not (text := os.environ.get(ENV_MODE)):
+        return None
+    runner, _, scheduler = text.partition("-")
+    if runner not in {"V1", "V2"} or scheduler not in {"synchronous", "asynchronous"}:
+        raise ValueError(f"{ENV_MODE}: expected V1 or V2, then -synchronous or -asynchronous, got {text!r}")
+    return Mode(runner, scheduler)
+
+
 Role = Literal["prefill", "decode", "plain"]
 
 
@@ -90,7 +104,7 @@ class Setup:
     children : tuple of str
         Connectors of tests to load beside the transport: ``Gate`` can hold the engine after a pull, ``Saboteur`` make ranks differ.
     mode : Mode or None
-        What runs inside; None: what vLLM picks on this machine.
+        What runs inside, by default what :func:`asked_mode` says; None: what vLLM picks on this machine.
     plugin : Path or None
         Folder with the ``eldr`` package whose connector runs beside the transport; None for the transport alone.
     arguments, env : more of both
@@ -102,7 +116,7 @@ class Setup:
     max_len: int = 2048
     side_host: str = "127.0.0.1"
     children: tuple[str, ...] = ()
-    mode: Mode | None = None
+    mode: Mode | None = field(default_factory=asked_mode)
     plugin: Path | None = None
     model: Path = MODEL
     arguments: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ reused all the time.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -43,7 +43,6 @@ class Pools:
     decode: Engine
     near_ties: list[str]
     family: str
-    mode: Mode | None
 
     @property
     def hybrid(self) -> bool:
@@ -73,9 +72,8 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
     for role, cache in zip(("prefill", "decode"), FAMILIES[family], strict=True):
         crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
         crowded += ARGUMENTS.get(family, ())
-        setup = Setup(
-            role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded, mode=mode
-        )
+        setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
+        setup = replace(setup, mode=mode or setup.mode)
         engines.append(Engine(role, setup, environment, folder))
     for engine in engines:
         engine.start()
@@ -84,7 +82,7 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Pools(pair, reference, *engines, near_ties, family, mode)
+            yield Pools(pair, reference, *engines, near_ties, family)
             pair.close()
     finally:
         for engine in engines:
@@ -97,7 +95,7 @@ def tokens(seed: int, n: int) -> list[int]:
 
 def test_the_engines_run_in_this_mode(pools):
     for engine in (pools.prefill, pools.decode):
-        assert engine.mode() == (pools.mode or Mode("V1", "synchronous")), engine.tail()
+        assert engine.mode() == (engine.setup.mode or Mode("V1", "synchronous")), engine.tail()
 
 
 def test_cold_then_from_the_prefix_cache(pools):
