@@ -139,8 +139,7 @@ class DecodeScheduler:
         with self._counting:
             if chosen is not None and report.requests() != 0:
                 self._stats.add_balance(chosen.figures, chosen.decision_seconds)
-            if report.hidden:
-                self._counting.stop(report.hidden)
+            self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
             if not self._counting.stopped:
                 self._take(report)
         if self._counting.stopped:

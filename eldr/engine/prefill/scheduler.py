@@ -131,8 +131,7 @@ class PrefillScheduler:
         """Take the worker's report of a step."""
         if isinstance(report, StepReport):
             with self._counting:
-                if report.hidden:
-                    self._counting.stop(report.hidden)
+                self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
                 if not self._counting.stopped:
                     for request, counts in report.arrived()[0].items():
                         self._pop(request, counts)
