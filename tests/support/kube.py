@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 
 from eldr import contract
+from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
@@ -41,6 +42,7 @@ class Kube:
             headers={"Authorization": f"Bearer {token or cluster.token}"},
             verify=ssl.create_default_context(cafile=str(cluster.ca)),
             timeout=30,
+            limits=UNBOUNDED,  # threads share it
             trust_env=False,
         )
 

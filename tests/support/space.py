@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
 
@@ -27,6 +28,7 @@ class Space:
             headers={"authorization": f"Bearer {cluster.token}"},
             verify=ssl.create_default_context(cafile=str(cluster.ca)),
             timeout=30,
+            limits=UNBOUNDED,
         )
 
     def __enter__(self) -> Self:
