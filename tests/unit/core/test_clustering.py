@@ -157,3 +157,5 @@ def test_refining_goes_on_from_given_centers(seed):
     np.testing.assert_array_equal(first.centers, kept)
     once = refine_balanced(moved, first.centers, max_iter=1)
     np.testing.assert_array_equal(once.labels, refine_balanced(moved, kept, max_iter=1).labels)
+    with pytest.raises(ValueError, match="3 points cannot fill 4 clusters"):
+        refine_balanced(moved[:3], kept)
