@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from types import TracebackType
 
-from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
@@ -50,6 +50,9 @@ class Counting:
     ) -> bool:
         if not isinstance(error, Exception) or isinstance(error, RanksDisagreeError):
             return False
+        if isinstance(error, HiddenRoutingError):  # known, and told with its remedy
+            self.stop(str(error))
+            return True
         if not self.stopped:
             logger.error("ELDR: counting failed", exc_info=error)
         self.stop(f"counting failed: {error!r}")

@@ -8,7 +8,7 @@ from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, 
 from vllm.v1.request import RequestStatus
 
 from eldr.engine.capture.cache import CacheGroup
-from tests.engine.fakes import LAYERS
+from tests.engine.fakes import LAYERS, Capture, Slots
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
 EXPERTS, TOP_K = 6, 2
@@ -62,6 +62,17 @@ def output(new=(), cached=(), blocks=None, preempted=None):
             boundary_state_offloads={},
         ),
     )
+
+
+def route(new=(), cached=(), blocks=None, *, expert=0):
+    """Have every token of a step use the experts (expert, expert + 1), in the slots of its request's blocks; the last one is padding."""
+    slots = [
+        blocks[name][position // GROUP.block_size] * GROUP.block_size + position % GROUP.block_size
+        for name, done, n in (*new, *cached)
+        for position in range(done, done + n)
+    ]
+    Slots.slots = torch.tensor([*slots, -1]) if slots else None
+    Capture.ids = torch.tensor([expert, expert + 1], dtype=torch.int32).expand(len(slots) + 1, LAYERS, TOP_K)
 
 
 def counts_of(tokens):

@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-import torch
 
 from eldr.contract import PULL_BEFORE_KEY
 from eldr.engine.counting import Counting
@@ -13,8 +12,7 @@ from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.prefill import scheduler as prefill_scheduler
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
-from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import GROUP, REMOTE, TOP_K, config, output, request, sent
+from tests.engine.halves import GROUP, REMOTE, config, output, request, route, sent
 
 WHY = "a field that vLLM renamed"
 
@@ -32,14 +30,7 @@ def wrong(engine, caplog):
 
 def step(half, worker, new=(), cached=(), blocks=None):
     """Run a step in which every token uses experts 0 and 1."""
-    n = sum(tokens for _, _, tokens in (*new, *cached))
-    slots = [
-        blocks[name][at // GROUP.block_size] * GROUP.block_size + at % GROUP.block_size
-        for name, done, tokens in (*new, *cached)
-        for at in range(done, done + tokens)
-    ]
-    Slots.slots = torch.tensor(slots) if slots else None
-    Capture.ids = torch.tensor([0, 1], dtype=torch.int32).expand(n, LAYERS, TOP_K)
+    route(new, cached, blocks)
     worker.begin(sent(half.orders(output(new, cached, blocks))))
     worker.load(None)
     report = worker.finish()

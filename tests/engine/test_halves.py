@@ -16,8 +16,8 @@ from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
 from eldr.wire import decode_counts
-from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, sent
+from tests.engine.fakes import LAYERS
+from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, route, sent
 
 
 def test_how_many_records_are_kept():
@@ -112,13 +112,7 @@ def run(half, worker, new=(), cached=(), blocks=None, *, expert):
     """Run a step in which every token uses the experts (expert, expert + 1)."""
     step = output(new, cached, blocks)
     worker.begin(sent(half.orders(step)))
-    slots = [
-        blocks[name][position // GROUP.block_size] * GROUP.block_size + position % GROUP.block_size
-        for name, done, n in (*new, *cached)
-        for position in range(done, done + n)
-    ]
-    Slots.slots = torch.tensor([*slots, -1]) if slots else None
-    Capture.ids = torch.tensor([expert, expert + 1], dtype=torch.int32).expand(len(slots) + 1, LAYERS, TOP_K)
+    route(new, cached, blocks, expert=expert)
     report = worker.finish()
     return None if report is None else sent(report)
 

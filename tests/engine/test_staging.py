@@ -10,8 +10,8 @@ from eldr.engine.decode.scheduler import DecodeScheduler
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
-from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import GROUP, REMOTE, TOP_K, config, output, request, sent
+from tests.engine.fakes import LAYERS
+from tests.engine.halves import GROUP, REMOTE, TOP_K, config, output, request, route, sent
 
 aten = torch.ops.aten
 WAITS = {
@@ -87,13 +87,7 @@ def test_what_waits_is_seen(waits):
 def step(half, worker, new=(), cached=(), blocks=None):
     """Run a step whose every token uses experts 0 and 1; return the report, and the operations of our part of it."""
     orders = sent(half.orders(output(new, cached, blocks)))
-    slots = [
-        blocks[name][position // GROUP.block_size] * GROUP.block_size + position % GROUP.block_size
-        for name, done, n in (*new, *cached)
-        for position in range(done, done + n)
-    ]
-    Slots.slots = torch.tensor(slots) if slots else None
-    Capture.ids = torch.tensor([0, 1], dtype=torch.int32).expand(len(slots), LAYERS, TOP_K)
+    route(new, cached, blocks)
     with Lists(), Watched() as watched:
         worker.begin(orders)
         report = worker.finish()

@@ -1,11 +1,14 @@
 """Real engines serve on, token for token, where counting fails."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 
 from eldr import contract
 from tests.support.processes import wait_for
 from tests.vllm.engines import NAME, Engine, Setup
+from tests.vllm.fleet import serving
 from tests.vllm.pair import Pair
 
 WHY = "counting failed: RuntimeError('CUDA out of memory')"
@@ -16,23 +19,11 @@ PROMPT = list(range(300, 360))
 def engines(environment, plugin, tmp_path):
     setup = Setup(role="prefill", plugin=plugin, max_len=512, children=("Fault",))
     found = [
-        Engine("prefill-fault", setup, environment, tmp_path),
-        Engine(
-            "decode-fault",
-            Setup(role="decode", plugin=plugin, max_len=512, children=("Fault",)),
-            environment,
-            tmp_path,
-        ),
+        Engine(f"{role}-fault", replace(setup, role=role), environment, tmp_path)
+        for role in ("prefill", "decode")
     ]
-    for engine in found:
-        engine.start()
-    try:
-        for engine in found:
-            wait_for(engine.ready, engine.name, 300, engine.tail)
+    with serving(*found):
         yield found
-    finally:
-        for engine in found:
-            engine.stop()
 
 
 def signature(engine):

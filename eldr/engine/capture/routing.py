@@ -28,14 +28,11 @@ from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroE
 from eldr.engine.capture.kernels import NO_EXPERT
 from eldr.engine.capture.recompute import recompute
 from eldr.engine.capture.union import GroupUnion
+from eldr.engine.errors import HiddenRoutingError
 
 logger = init_logger("vllm.eldr")
 
 NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
-
-
-class HiddenRoutingError(RuntimeError):
-    """Which experts the model uses cannot be seen, or not counted."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import RequestRows, unowned
-from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullWatch
@@ -75,17 +75,12 @@ class DecodeWorker:
         self._rows: RequestRows | None = None
         over = union_group(config)
         with self._counting:
-            try:
-                self._capture = RoutingCapture(config, over=over)
-                if reports:
-                    experts = config.model_config.get_num_experts()
-                    self._rows = _empty_rows(
-                        n_rows(config), n_blocks, self._capture, experts, group.block_size
-                    )
-                    self._kernels = kernels_for(self._capture.device)
-                    self._staging = Staging(self._capture.device)
-            except HiddenRoutingError as error:
-                self._counting.stop(str(error))
+            self._capture = RoutingCapture(config, over=over)
+            if reports:
+                experts = config.model_config.get_num_experts()
+                self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
+                self._kernels = kernels_for(self._capture.device)
+                self._staging = Staging(self._capture.device)
         if over is not None:
             for stopped in filter(None, gather(self._counting.stopped, over)):
                 self._counting.stop(stopped)

@@ -11,7 +11,7 @@ from vllm.logger import init_logger
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import cell_type
-from eldr.engine.capture.routing import NO_SLOTS, HiddenRoutingError, RoutingCapture, StepSlots, table_memory
+from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
 from eldr.engine.messages import StepReport
@@ -39,16 +39,13 @@ class PrefillWorker:
         self._counting = Counting("signatures")
         self._table: torch.Tensor | None = None
         with self._counting:
-            try:
-                self._capture = RoutingCapture(config)
-                if reports:
-                    self._table = _empty_table(
-                        n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
-                    )
-                    self._kernels = kernels_for(self._capture.device)
-                    self._staging = Staging(self._capture.device)
-            except HiddenRoutingError as error:
-                self._counting.stop(str(error))
+            self._capture = RoutingCapture(config)
+            if reports:
+                self._table = _empty_table(
+                    n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size
+                )
+                self._kernels = kernels_for(self._capture.device)
+                self._staging = Staging(self._capture.device)
 
     def begin(self, orders: PrefillOrders) -> None:
         """Begin a step, before its forward pass."""
