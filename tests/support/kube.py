@@ -71,18 +71,18 @@ class Kube:
         **query: str,
     ) -> Object:
         headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
-        answer = self._client.request(method, url, json=body, params=query, headers=headers)
+        return self._answer(method, url, json=body, params=query, headers=headers).json()
+
+    def _answer(self, method: str, url: str, **asked: Any) -> httpx.Response:
+        answer = self._client.request(method, url, **asked)
         if answer.is_error:
             raise Refused(answer)
-        return answer.json()
+        return answer
 
     def watch(self, url: str, seconds: int, **query: str) -> list[Object]:
         """Return what a watch tells within some seconds; at resource version 0, first of what is there."""
         asked = {"watch": "1", "timeoutSeconds": str(seconds), "resourceVersion": "0"} | query
-        answer = self._client.get(url, params=asked)
-        if answer.is_error:
-            raise Refused(answer)
-        return [json.loads(line) for line in answer.text.splitlines()]
+        return [json.loads(line) for line in self._answer("GET", url, params=asked).text.splitlines()]
 
     def get(self, kind: str, name: str) -> Object:
         return self.request("GET", path(kind, self.namespace, name))

@@ -70,9 +70,12 @@ class Candidate:
         ok = {'eldr_router_requests_total{outcome="ok"}': total}
         require(ended == ok, f"{self.name}: of {total} requests {ended}")
         require(not failed, f"{self.name}: attempts were given up, {failed}")
-        known = state["locality"] and state["locality"]["requests"]
-        wanted = self.asked[True] if self.policy == POLICY_MARGINAL else None
-        require(known == wanted, f"{self.name}: {known} of {wanted} requests are in unions")
+        unions, signed = state["locality"], self.asked[True]
+        if self.policy == POLICY_MARGINAL:
+            known = unions["requests"] if unions else 0
+            require(known == signed, f"{self.name}: {known} of {signed} requests are in unions")
+        else:
+            require(unions is None, f"{self.name}: it keeps unions, {unions}")
 
 
 def series(policy: str, reason: str) -> str:

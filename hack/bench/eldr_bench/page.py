@@ -31,7 +31,7 @@ def measured(conditions: str) -> str:
     """Return what was measured on: date, machine, and the conditions before."""
     return (
         f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, {cpu_model()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"Linux {platform.release().split('-')[0]}; {conditions}, afterwards {os.getloadavg()[0]:.1f}"
+        f"Linux {platform.release().split('-')[0]}. Measured at {conditions}, afterwards {os.getloadavg()[0]:.1f}."
     )
 
 
