@@ -41,7 +41,6 @@ class EngineSpec(CamelModel):
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
     lease_seconds: int = 300
-    model_runner: Literal["V1", "V2"] = "V1"
 
 
 class RoleSpec(CamelModel):

@@ -52,7 +52,6 @@ def create(kube, name="x", **spec):
         ),
         ({"router": {"placement": "Daemon"}}, "spec.router.placement"),
         ({"engine": {"type": "TensorRT"}}, "spec.engine.type"),
-        ({"engine": {"modelRunner": "V3"}}, "spec.engine.modelRunner"),
         ({"signatures": {"samplePercent": 101}}, "spec.signatures.samplePercent"),
         ({"engine": {"leaseSeconds": 1}}, "spec.engine.leaseSeconds"),
         ({"refit": {"suspend": "yes"}}, "spec.refit.suspend"),

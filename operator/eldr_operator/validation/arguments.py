@@ -108,7 +108,6 @@ _RULES = (
     _Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),
     _Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
     _Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
-    _Rule(("--async-scheduling",), "remove it: counting is proved for synchronous scheduling only"),
     _Rule(
         ("--shutdown-timeout",),
         "remove it: drainSeconds of the role sets it, and how long a pod may take to end",

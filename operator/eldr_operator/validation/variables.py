@@ -24,7 +24,6 @@ def _is_false(value: str) -> bool:
 
 
 _RULES: Mapping[str, tuple[Callable[[str], bool] | None, str]] = {
-    "VLLM_USE_V2_MODEL_RUNNER": (None, "remove it: the runner is spec.engine.modelRunner"),
     "VLLM_DP_SIZE": (
         lambda value: value.strip() == "1",
         "remove it: use more replicas, or, for decode engines whose ranks share their experts, spec.decode.parallelism.data",

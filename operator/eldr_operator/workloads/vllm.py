@@ -103,7 +103,6 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
         f"--shutdown-timeout={spec.drain_seconds}",
         *parallelism.arguments(spec),
         *batch,
-        "--no-async-scheduling",  # decode-time activations are proved for synchronous scheduling only
         f"--disable-access-log-for-endpoints={','.join(_QUIET_PATHS)}",
         *cr.spec.engine.args,
         *spec.args,
@@ -138,7 +137,6 @@ def _environment(cr: EldrDeployment, spec: RoleSpec) -> list[Object]:
     values = {
         "VLLM_PLUGINS": PLUGIN,
         "PYTHONPATH": PLUGIN_DIR,
-        "VLLM_USE_V2_MODEL_RUNNER": "1" if cr.spec.engine.model_runner == "V2" else "0",
         "HOME": _CACHE_DIR,
         "XDG_CACHE_HOME": _CACHE_DIR,
         "VLLM_CACHE_ROOT": f"{_CACHE_DIR}/vllm",

@@ -73,7 +73,7 @@ def test_command_line_ends_with_what_users_say(make_vllm):
     assert container["args"][-2:] == ["--dtype=float32", "--max-num-seqs=900"]
     assert {
         *("--served-model-name=served", "--host=$(POD_IP)", "--port=8100", "--shutdown-timeout=40"),
-        *("--tensor-parallel-size=4", "--no-async-scheduling", "--max-num-seqs=700"),
+        *("--tensor-parallel-size=4", "--max-num-seqs=700"),
     } <= set(container["args"])
     assert pod(cr, "decode")["terminationGracePeriodSeconds"] > 40
     decode_only = ("--tensor-parallel-size", "--max-num-seqs")
@@ -91,9 +91,22 @@ def test_users_variables_win(make_vllm):
     found = variables(engine(cr, "prefill"))
     assert found["VLLM_PLUGINS"] == "eldr,mine"
     assert found["PYTHONPATH"] == "/eldr/plugin"
-    assert found["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert len(found) == len(engine(cr, "prefill")["env"])
-    assert variables(engine(make_vllm({"modelRunner": "V2"}), "decode"))["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_scheduling_runner_and_graphs_are_as_vllm_decides(make_vllm, role):
+    container = engine(make_vllm(accelerator={"resourceName": "amd.com/gpu"}), role)
+    switches = (
+        "async-scheduling",
+        "enforce-eager",
+        "chunked-prefill",
+        "prefix-caching",
+        "compilation",
+        "cudagraph",
+    )
+    assert not [each for each in container["args"] if any(switch in each for switch in switches)]
+    assert not [name for name in variables(container) if "RUNNER" in name or "COMPILE" in name]
 
 
 @pytest.mark.parametrize(("resource", "is_amd"), [("amd.com/gpu", True), ("nvidia.com/gpu", False)])
@@ -148,8 +161,8 @@ def test_images(make_vllm):
     ("spec", "message"),
     [
         (
-            {"engine": {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "1"}]}},
-            "spec.engine.env[0]: 'VLLM_USE_V2_MODEL_RUNNER=1': remove it: the runner is spec.engine.modelRunner",
+            {"engine": {"env": [{"name": "VLLM_DP_SIZE", "value": "2"}]}},
+            "spec.engine.env[0]: 'VLLM_DP_SIZE=2': remove it: ",
         ),
         (
             {"decode": {"env": [{"name": "A"}, {"name": "VLLM_DP_SIZE", "value": "2"}]}},
@@ -180,8 +193,8 @@ def test_images(make_vllm):
             "spec.decode.env[0]: 'VLLM_USE_RUST_FRONTEND=true': remove it: ",
         ),
         (
-            {"decode": {"env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "valueFrom": {"x": {}}}]}},
-            "spec.decode.env[0]: 'VLLM_USE_V2_MODEL_RUNNER': remove it: ",
+            {"decode": {"env": [{"name": "ELDR_BALANCE", "valueFrom": {"x": {}}}]}},
+            "spec.decode.env[0]: 'ELDR_BALANCE': remove it: ",
         ),
         (
             {
