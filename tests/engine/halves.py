@@ -26,17 +26,25 @@ def config(instance="test"):
         scheduler_config=SimpleNamespace(max_num_seqs=2),
         parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
         instance_id=instance,
+        num_speculative_tokens=0,
     )
 
 
-def request(name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False):
+def request(
+    name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False, generated=0
+):
     return SimpleNamespace(
-        request_id=name, num_prompt_tokens=prompt, status=status, kv_transfer_params=kv, resumable=resumable
+        request_id=name,
+        num_prompt_tokens=prompt,
+        num_output_tokens=generated,
+        status=status,
+        kv_transfer_params=kv,
+        resumable=resumable,
     )
 
 
-def output(new=(), cached=(), blocks=None, preempted=None):
-    """Return a step: new and cached are (request, tokens computed before, tokens in the step)."""
+def output(new=(), cached=(), blocks=None, preempted=None, drafts=None):
+    """Return a step: new and cached are (request, tokens computed before, tokens in the step), drafts how many of these are ones."""
     return SchedulerOutput(
         scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=done) for name, done, _ in new],
         scheduled_cached_reqs=CachedRequestData(
@@ -50,7 +58,7 @@ def output(new=(), cached=(), blocks=None, preempted=None):
         ),
         num_scheduled_tokens={name: n for name, _, n in (*new, *cached)},
         total_num_scheduled_tokens=sum(n for _, _, n in (*new, *cached)),
-        scheduled_spec_decode_tokens={},
+        scheduled_spec_decode_tokens={name: [-1] * n for name, n in (drafts or {}).items()},
         scheduled_encoder_inputs={},
         num_common_prefix_blocks=[],
         finished_req_ids=set(),

@@ -16,7 +16,7 @@ REFUSED = {
     *("prefill_context_parallel_size", "decode_context_parallel_size", "pipeline_parallel_size"),
     *("data_parallel_size", "data_parallel_rank", "nnodes", "node_rank", "master_addr", "master_port"),
     *("api_server_count", "speculative_config", "port", "host", "kv_transfer_config", "served_model_name"),
-    *("enable_dbo", "async_scheduling", "ubatch_size", "headless", "grpc", "uds", "root_path", "ssl_keyfile"),
+    *("enable_dbo", "ubatch_size", "headless", "grpc", "uds", "root_path", "ssl_keyfile"),
 }
 
 

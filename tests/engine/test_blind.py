@@ -29,7 +29,7 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
     half.close()
 
 
-@pytest.mark.parametrize(("half", "mib"), [(PrefillWorker, "12.0"), (DecodeWorker, "16.0")])
+@pytest.mark.parametrize(("half", "mib"), [(PrefillWorker, "12.0"), (DecodeWorker, "24.0")])
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate")]
 )

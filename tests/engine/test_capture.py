@@ -130,11 +130,28 @@ def engine(*modules, experts=EXPERTS):
         model_config=model,
         scheduler_config=SimpleNamespace(max_num_batched_tokens=8),
         parallel_config=SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1),
+        speculative_config=None,
         compilation_config=SimpleNamespace(
             static_forward_context={"attention": torch.nn.Identity(), **context},
             static_all_moe_layers=list(context),
         ),
     )
+
+
+def test_layers_of_a_model_that_drafts_are_left_out():
+    target, head, draft = Layer(0), Layer(3), Layer(0)
+    config = engine()
+    names = {
+        "model.layers.0.mlp": target,
+        "model.layers.3.mlp": head,
+        "draft_model.model.layers.0.mlp": draft,
+    }
+    config.compilation_config.static_forward_context = names
+    config.compilation_config.static_all_moe_layers = list(names)
+    with pytest.raises(ValueError, match="layer 0: it routes more than once"):
+        routing.moe_modules(config)
+    config.speculative_config = object()
+    assert routing.moe_modules(config) == [target]
 
 
 def route(layer, ids):

@@ -108,9 +108,9 @@ class TestPrefillScheduler:
         assert half.stats().data["records"] == {"unavailable": 1}
 
 
-def run(half, worker, new=(), cached=(), blocks=None, *, expert):
+def run(half, worker, new=(), cached=(), blocks=None, *, drafts=None, expert):
     """Run a step in which every token uses the experts (expert, expert + 1)."""
-    step = output(new, cached, blocks)
+    step = output(new, cached, blocks, drafts=drafts)
     worker.begin(sent(half.orders(step)))
     route(new, cached, blocks, expert=expert)
     report = worker.finish()
@@ -135,6 +135,38 @@ def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
             assert value.counts.tolist() == [[4, 4, 2, 2, 0, 0]] * LAYERS
 
 
+def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
+    half = PrefillScheduler(config(), GROUP)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    blocks = {"first": [3, 5], "second": [3, 7]}
+    for name, computed, expert in (("first", 0, 0), ("second", 4, 2)):
+        half.add(request(name, 6, kv=REMOTE))
+        tokens = 8 - computed
+        report = run(
+            half, worker, new=[(name, computed, tokens)], blocks=blocks, drafts={name: 2}, expert=expert
+        )
+        answer = half.end(request(name, 6))
+        half.update(report)
+        value = decode_counts(answer["eldr"])
+        assert value.exact
+        assert value.counts[0].tolist() == ([6, 6, 0, 0, 0, 0] if name == "first" else [4, 4, 2, 2, 0, 0])
+
+
+def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
+    half = PrefillScheduler(config(), GROUP)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    blocks = {"whole": [3, 5], "next": [3, 5]}
+    half.add(request("whole", 3))
+    run(half, worker, new=[("whole", 0, 3)], blocks=blocks, expert=0)
+    run(half, worker, cached=[("whole", 3, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
+    run(half, worker, cached=[("whole", 4, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
+    half.add(request("next", 6, kv=REMOTE))
+    report = run(half, worker, new=[("next", 4, 2)], blocks=blocks, expert=0)
+    answer = half.end(request("next", 6))
+    half.update(report)
+    assert decode_counts(answer["eldr"]).exact is False
+
+
 def test_decode_publishes_what_generated_tokens_activated_and_measures_every_step(
     engine, monkeypatch, tmp_path
 ):
@@ -142,13 +174,15 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     half = DecodeScheduler(config("d"), GROUP, records=4)
     worker = DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     name = "cmpl-eldr-0a1b2c3d-7-1-0-0123abcd"
-    half.add(request(name, 6, kv={"do_remote_prefill": True}))
+    asked = request(name, 6, kv={"do_remote_prefill": True})
+    half.add(asked)
     blocks = {name: [4, 2, 8]}
     half.update(run(half, worker, new=[(name, 5, 1)], blocks=blocks, expert=0))  # the prompt's last token
     half.update(run(half, worker, cached=[(name, 6, 1)], blocks=blocks, expert=2))
     half.update(run(half, worker, cached=[(name, 7, 1)], blocks=blocks, expert=2))
     half.update(run(half, worker, cached=[(name, 8, 1)], blocks=blocks, expert=4))
-    assert half.end(request(name, 6)) is None
+    asked.num_output_tokens = 4
+    assert half.end(asked) is None
     half.update(run(half, worker, expert=0))
     reader = RingReader(path_of("d", tmp_path))
     (record,) = page(reader, after=0, limit=9)["records"]
@@ -189,7 +223,9 @@ def decoding(engine, monkeypatch, tmp_path):
     """Return both halves of a decode engine, and a way to read its records."""
     monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
     half = DecodeScheduler(config("d"), GROUP, records=4)
-    worker = DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
+    asked = config("d")
+    asked.num_speculative_tokens = 1
+    worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)
     reader = RingReader(path_of("d", tmp_path))
     yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
     reader.close()
@@ -198,9 +234,10 @@ def decoding(engine, monkeypatch, tmp_path):
 
 def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(decoding):
     half, worker, records = decoding
-    half.add(request("one", 6))
+    one = request("one", 6, generated=1)
+    half.add(one)
     report = run(half, worker, new=[("one", 5, 1)], blocks={"one": [4, 2]}, expert=0)
-    half.end(request("one", 6))  # vLLM ends a request before it hands over the step's report
+    half.end(one)  # vLLM ends a request before it hands over the step's report
     half.update(report)
     (record,) = records()
     value = decode_counts(record)
@@ -223,6 +260,7 @@ def test_a_prompt_that_is_computed_here_for_it_came_too_late_to_be_pulled_does_n
     half.update(run(half, worker, new=[("late", 0, 4)], blocks=blocks, expert=0))  # the prompt, in two chunks
     half.update(run(half, worker, cached=[("late", 4, 2)], blocks=blocks, expert=0))
     half.update(run(half, worker, cached=[("late", 6, 1)], blocks=blocks, expert=2))
+    late.num_output_tokens = 2
     half.end(late)
     half.update(run(half, worker, expert=0))
     (record,) = records()
@@ -258,21 +296,39 @@ def test_steps_whose_report_never_comes_are_forgotten(decoding):
     assert half.stats().data["batch"] == [1]
 
 
-def test_steps_that_are_scheduled_ahead_count_the_token_that_was_fed_after_the_end(decoding):
+def test_a_token_that_is_fed_after_the_end_does_not_count(decoding):
     half, worker, records = decoding
-    blocks = {"a": [4, 2]}
-    half.add(request("a", 3))
+    blocks, asked = {"a": [4, 2]}, request("a", 3)
+    half.add(asked)
     half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
     # asynchronous scheduling: a step is scheduled before the report of the one before it has come
     report = run(half, worker, cached=[("a", 3, 1)], blocks=blocks, expert=2)
     ahead = run(half, worker, cached=[("a", 4, 1)], blocks=blocks, expert=4)
-    half.end(request("a", 3))
+    asked.num_output_tokens = 2
+    half.end(asked)
     half.update(report)
     half.update(ahead)
     half.update(run(half, worker, expert=0))
     value = decode_counts(records()[0])
-    assert (value.tokens, value.exact) == (2, True)
-    assert value.counts.tolist() == [[0, 0, 1, 1, 1, 1]] * LAYERS
+    assert (value.tokens, value.exact) == (1, True)
+    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
+
+
+def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
+    half, worker, records = decoding
+    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
+    half.add(asked)
+    # a pulled request begins with a step as long as any: its drafts are none yet, and computed again
+    half.update(run(half, worker, new=[("a", 2, 2)], blocks=blocks, expert=0))
+    half.update(run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2))  # rejected
+    half.update(run(half, worker, cached=[("a", 4, 2)], blocks=blocks, expert=4))  # accepted
+    half.update(run(half, worker, cached=[("a", 6, 2)], blocks=blocks, expert=0))
+    asked.num_output_tokens = 5  # the draft of the last step is the end of the answer, and never fed
+    half.end(asked)
+    half.update(run(half, worker, expert=0))
+    value = decode_counts(records()[0])
+    assert (value.tokens, value.exact) == (4, True)
+    assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
 
 
 def test_reports_survive_the_way_between_processes():

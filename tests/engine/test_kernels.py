@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from eldr.engine.capture import kernels, kernels_triton
-from eldr.engine.capture.kernels import RequestRows
 from tests.support.metro.baselines import active_set
 
 BLOCKS, LAYERS = 12, 3
@@ -61,38 +60,101 @@ def test_blocks_are_counted_and_cleared_at_their_first_token(seed, block_size, e
     assert torch.equal(by_triton[:BLOCKS], plain[:BLOCKS])
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("block_size", "experts", "top_k"), SHAPES)
-def test_requests_are_counted_from_their_first_generated_token(seed, block_size, experts, top_k):
-    ids, slots = step(seed, block_size, experts, top_k)
-    generator = torch.Generator().manual_seed(seed)
-    n_rows = 4
+class Requests:
+    """Requests that generate, each position's latest experts, and the rows that should hold the same.
 
-    def rows():
-        return RequestRows(
-            torch.zeros(n_rows + 1, LAYERS, experts, dtype=torch.int32),
-            torch.tensor([*zip(owners, offsets, strict=True), (n_rows, 0)]),
-            block_size,
+    A step computes one to DRAFTS + 1 positions of a request, from the last one on that is known; which of them are accepted, chance
+    decides. A later one may begin before that is known to the scheduler, but never before the device knows it.
+    """
+
+    DRAFTS, N = 2, 4
+    WINDOW = 2 * (1 + DRAFTS)
+
+    def __init__(self, module, block_size, experts, top_k, seed):
+        self.module, self.block_size, self.experts, self.top_k = module, block_size, experts, top_k
+        self.chance = np.random.default_rng(seed)
+        self.rows = kernels.request_rows(
+            *(self.N, BLOCKS),
+            window=self.WINDOW,
+            layers=LAYERS,
+            experts=experts,
+            top_k=top_k,
+            block_size=block_size,
+        )
+        self.prompts = [int(n) for n in self.chance.integers(1, 2 * block_size, self.N)]
+        self.computed = [n - 1 for n in self.prompts]
+        self.latest = [{} for _ in range(self.N)]
+        owned = zip(self.chance.permutation(BLOCKS).reshape(self.N, -1).tolist(), self.prompts, strict=True)
+        self.blocks = []
+        for row, (blocks, prompt) in enumerate(owned):
+            self.blocks.append(blocks)
+            for index in range(prompt // block_size, len(blocks)):
+                self.rows.owner[blocks[index]] = torch.tensor([row, index * block_size, prompt])
+
+    def slot(self, row, position):
+        return self.blocks[row][position // self.block_size] * self.block_size + position % self.block_size
+
+    def step(self):
+        """Compute positions of some requests, with padding between them, and hold the active experts against the choices."""
+        fed = []
+        for row, computed in enumerate(self.computed):
+            n = int(self.chance.integers(0, self.DRAFTS + 2))
+            fed += [
+                (row, p) for p in range(computed, min(computed + n, len(self.blocks[row]) * self.block_size))
+            ]
+            fed.append((row, None))
+            if n:
+                self.computed[row] = computed + 1 + int(self.chance.integers(0, n))
+        ids = torch.from_numpy(
+            self.chance.random((len(fed), LAYERS, self.experts))
+            .argsort(-1)[..., : self.top_k]
+            .astype(np.int32)
+        )
+        ids[torch.from_numpy(self.chance.random(ids.shape) < 0.05)] = self.experts  # no expert's
+        slots = torch.tensor([-1 if position is None else self.slot(row, position) for row, position in fed])
+        active = self.module.count_step(self.rows, ids, slots)
+        real = ids[slots >= 0]
+        for layer in range(LAYERS):
+            assert active[layer] == len(set(known(real[:, layer].flatten(), self.experts)))
+        for (row, position), chosen in zip(fed, ids, strict=True):
+            if position is not None and position >= self.prompts[row]:
+                self.latest[row][position] = chosen
+
+    def room(self):
+        return all(
+            computed + self.DRAFTS < len(blocks) * self.block_size
+            for computed, blocks in zip(self.computed, self.blocks, strict=True)
         )
 
-    owners = torch.randint(0, n_rows + 1, (BLOCKS,), generator=generator).tolist()
-    offsets = torch.randint(0, block_size, (BLOCKS,), generator=generator).tolist()
-    plain = torch.zeros(n_rows, LAYERS, experts, dtype=torch.int32)
-    union = [set() for _ in range(LAYERS)]
-    for token, slot in enumerate(slots.tolist()):
-        if slot < 0:
-            continue
-        for layer in range(LAYERS):
-            union[layer].update(known(ids[token, layer], experts))
-            block, offset = divmod(slot, block_size)
-            if owners[block] < n_rows and offset >= offsets[block]:
-                for expert in known(ids[token, layer], experts):
-                    plain[owners[block], layer, expert] += 1
-    for module in (kernels, kernels_triton):
-        counted = rows()
-        active = module.count_step(counted, ids, slots)
-        assert torch.equal(counted.counts[:n_rows], plain), module.__name__
-        assert active.tolist() == [len(used) for used in union], module.__name__
+    def check(self):
+        """End all requests some positions before what was computed last."""
+        last = [
+            max(prompt, computed) - int(self.chance.integers(0, 2)) - 1
+            for prompt, computed in zip(self.prompts, self.computed, strict=True)
+        ]
+        found = kernels.take_requests(self.rows, torch.arange(self.N), torch.tensor(last))
+        for row in range(self.N):
+            plain = torch.zeros(LAYERS, self.experts, dtype=torch.int32)
+            for position, chosen in self.latest[row].items():
+                for layer in range(LAYERS):
+                    for expert in known(chosen[layer], self.experts) if position <= last[row] else ():
+                        plain[layer, expert] += 1
+            assert torch.equal(found[row], plain), (self.module.__name__, row)
+        assert not self.rows.counts[: self.N].any()
+        assert (self.rows.positions[: self.N] == -1).all()
+
+
+@pytest.mark.parametrize("module", [kernels, kernels_triton])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("block_size", "experts", "top_k"), [(4, 20, 3), (16, 64, 4), (32, 128, 8), (16, 16, 1)]
+)
+def test_what_was_computed_last_at_a_position_counts_once(module, seed, block_size, experts, top_k):
+    requests = Requests(module, block_size, experts, top_k, seed)
+    for _ in range(20):
+        if requests.room():
+            requests.step()
+    requests.check()
 
 
 @pytest.mark.parametrize("module", [kernels, kernels_triton])
@@ -101,13 +163,10 @@ def test_a_step_of_nothing_but_padding_changes_nothing(module):
     table = torch.ones(BLOCKS + 1, LAYERS, 8, dtype=torch.uint8)
     module.count_blocks(table, ids, slots, 16)
     assert (table[:BLOCKS] == 1).all()
-    rows = RequestRows(
-        torch.zeros(3, LAYERS, 8, dtype=torch.int32),
-        kernels.unowned(BLOCKS, 0),
-        16,
-    )
+    rows = kernels.request_rows(2, BLOCKS, window=2, layers=LAYERS, experts=8, top_k=2, block_size=16)
     assert module.count_step(rows, ids, slots).tolist() == [0] * LAYERS
     assert not rows.counts[:2].any()
+    assert (rows.positions[:2] == -1).all()
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(255, 1), (256, 2), (1056, 2)])

@@ -129,9 +129,10 @@ def state():
     )
 
 
-def compilation(*runners):
+def engine_of(*runners):
     context = {runner.layer_name: runner for runner in runners}
-    return SimpleNamespace(static_forward_context=context, static_all_moe_layers=list(context))
+    compilation = SimpleNamespace(static_forward_context=context, static_all_moe_layers=list(context))
+    return SimpleNamespace(compilation_config=compilation, speculative_config=None)
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def _copy(layer):
 
 
 def test_layers_come_by_their_number(ours):
-    found = replicas.layers(compilation(Runner(3, ours()), Runner(1, ours())))
+    found = replicas.layers(engine_of(Runner(3, ours()), Runner(1, ours())))
     assert [one.name for one in found] == ["layer.1", "layer.3"]
     assert [one.n_physical for one in found] == [EXPERTS + REDUNDANT] * 2
 
@@ -173,12 +174,12 @@ class Router(torch.nn.Module):
 def test_one_layer_that_cannot_be_balanced_is_enough_to_refuse(ours, changes, named):
     experts = changes.pop("experts", ours)()
     with pytest.raises(UnsupportedEngineError, match=f"layer 2: .*{named}; unset it"):
-        replicas.layers(compilation(Runner(1, ours()), Runner(2, experts, **changes)))
+        replicas.layers(engine_of(Runner(1, ours()), Runner(2, experts, **changes)))
 
 
 def test_a_model_without_such_layers_is_refused():
     with pytest.raises(UnsupportedEngineError, match="no mixture-of-experts layer found"):
-        replicas.layers(compilation())
+        replicas.layers(engine_of())
 
 
 # --- the start of a worker, in a group of one rank
@@ -187,9 +188,9 @@ def test_a_model_without_such_layers_is_refused():
 def config_of(*runners, eplb=True, redundant=REDUNDANT):
     model = SimpleNamespace(get_num_experts=lambda: EXPERTS, get_num_experts_per_tok=lambda: 2)
     parallel = SimpleNamespace(enable_eplb=eplb, eplb_config=SimpleNamespace(num_redundant_experts=redundant))
-    return SimpleNamespace(
-        compilation_config=compilation(*runners), model_config=model, parallel_config=parallel
-    )
+    config = engine_of(*runners)
+    config.model_config, config.parallel_config = model, parallel
+    return config
 
 
 @pytest.fixture

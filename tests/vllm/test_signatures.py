@@ -4,8 +4,11 @@ The engines are made uncomfortable on purpose: a chunk is 64 tokens, and the KV 
 reused all the time.
 """
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,11 +20,12 @@ from tests.vllm.engines import NAME, Engine, Mode, Setup
 from tests.vllm.pair import Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
-FAMILIES = {
+CACHES = {
     "qwen3moe-trained": ("4M", "4M"),
     "gptoss": ("8M", "8M"),
     "gemma4": ("8M", "6M"),
     "gemma4-split": ("8M", "8M"),
+    "qwen3moe": ("8M", "8M"),
 }
 ARGUMENTS = {"gemma4-split": ("--disable-hybrid-kv-cache-manager",)}
 """Without it, vLLM's blocks of this model have two sizes, and NIXL hands them over wrongly; the plug-in refuses that."""
@@ -43,6 +47,7 @@ class Pools:
     decode: Engine
     near_ties: list[str]
     family: str
+    drafts: bool
 
     @property
     def hybrid(self) -> bool:
@@ -50,28 +55,49 @@ class Pools:
         return self.family in {"gptoss", "gemma4"}
 
 
+def write(environment: Path, family: str, folder: Path, *options: str) -> Path:
+    """Write a random model, and return its folder."""
+    made = run_in(environment, "eldr_tiny_moe.variants", family, str(folder), *options)
+    out, _ = made.communicate(timeout=240)
+    assert made.returncode == 0, out
+    return folder
+
+
+class Kind(NamedTuple):
+    """What engines serve, in which mode, and with which ``--speculative-config``."""
+
+    family: str
+    mode: Mode | None = None
+    drafts: dict[str, Any] | None = None
+
+
+TRAINED = "qwen3moe-trained"
 V2 = Mode("V2", "asynchronous")
 """What vLLM runs in on GPUs."""
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+DRAFT_MODEL = {"method": "draft_model", "num_speculative_tokens": 3}
+NOISE = "0.03"
+"""Some of such a model's drafts are accepted, others are not."""
+KINDS = {
+    **{family: Kind(family) for family in (TRAINED, "gptoss", "gemma4", "gemma4-split")},
+    "v2-asynchronous": Kind(TRAINED, V2),
+    "ngram": Kind(TRAINED, None, NGRAM),
+    "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
+}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[*((family, None) for family in FAMILIES), ("qwen3moe-trained", V2)],
-    ids=[*FAMILIES, "qwen3moe-trained-v2-asynchronous"],
-)
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
-    family, mode = request.param
+    family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)
-    model = MODEL
-    if "trained" not in family:
-        model = folder / "model"
-        made = run_in(environment, "eldr_tiny_moe.variants", family, str(model))
-        out, _ = made.communicate(timeout=240)
-        assert made.returncode == 0, out
+    model = MODEL if family == TRAINED else write(environment, family, folder / "model")
+    if drafts == DRAFT_MODEL:
+        drafts = drafts | {"model": str(write(environment, family, folder / "draft", "--noise", NOISE))}
     engines = []
-    for role, cache in zip(("prefill", "decode"), FAMILIES[family], strict=True):
+    for role, cache in zip(("prefill", "decode"), CACHES[family], strict=True):
         crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
         crowded += ARGUMENTS.get(family, ())
+        crowded += ("--speculative-config", json.dumps(drafts)) if drafts else ()
         setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
         setup = replace(setup, mode=mode or setup.mode)
         engines.append(Engine(role, setup, environment, folder))
@@ -82,11 +108,14 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Pools(pair, reference, *engines, near_ties, family)
+            yield Pools(pair, reference, *engines, near_ties, family, drafts is not None)
             pair.close()
     finally:
         for engine in engines:
             engine.stop()
+
+
+DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
 
 
 def tokens(seed: int, n: int) -> list[int]:
@@ -160,3 +189,12 @@ def test_preempted_requests_count_every_token_once(pools):
         exchanges = [one.result() for one in asked]
     check(pools, exchanges)
     assert pools.decode.metric(PREEMPTIONS) > preempted
+
+
+def test_of_drafts_those_that_are_accepted_count(pools):
+    if not pools.drafts:
+        pytest.skip("an engine without speculative decoding makes none")
+    drafted, accepted = (pools.decode.metric(name) for name in (DRAFTED, ACCEPTED))
+    check(pools, [pools.pair.ask(3 * tokens(400 + i, 20), 100) for i in range(4)])
+    drafted, accepted = pools.decode.metric(DRAFTED) - drafted, pools.decode.metric(ACCEPTED) - accepted
+    assert 10 < accepted < drafted - 10

@@ -117,8 +117,12 @@ class ReplicaLayer:
         return int(self.maps.expert_load_view.shape[0])
 
 
-def layers(compilation: Any) -> list[ReplicaLayer]:
+def layers(config: Any) -> list[ReplicaLayer]:
     """Return an engine's layers, by number.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
 
     Raises
     ------
@@ -126,7 +130,7 @@ def layers(compilation: Any) -> list[ReplicaLayer]:
         If the replicas of one cannot be chosen: some ranks' layers would be balanced by tokens, silently.
     """
     try:
-        modules = sorted(moe_modules(compilation), key=lambda module: module.layer_id)
+        modules = sorted(moe_modules(config), key=lambda module: module.layer_id)
     except ValueError as error:
         raise UnsupportedEngineError(f"{ENV_BALANCE}: {error}") from error
     found = []

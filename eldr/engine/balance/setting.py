@@ -95,6 +95,8 @@ def problems(config: Any, *, prefill: bool) -> list[str]:
         )
     if config.lora_config is not None:
         found.append("LoRA: it wraps the layers that choose replicas; leave it off")
+    if config.speculative_config is not None:
+        found.append("speculative_config: the two were never tried together; leave one of them off")
     return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in found]
 
 

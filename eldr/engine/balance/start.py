@@ -130,7 +130,7 @@ def compare(said: list[dict[str, str]]) -> None:
 
 
 def _layers(config: Any) -> list[replicas.ReplicaLayer]:
-    found = replicas.layers(config.compilation_config)
+    found = replicas.layers(config)
     ranks = get_ep_group().world_size
     for layer in found:
         if layer.experts_per_rank * ranks != layer.n_physical:

@@ -40,39 +40,69 @@ def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Ten
     block_size : int
         Tokens per block.
     """
-    spare, experts = table.shape[0] - 1, table.shape[2]
+    spare = table.shape[0] - 1
     slots = slots.to(torch.int64)
     real = slots >= 0
     blocks = torch.where(real, slots // block_size, spare)
     table.index_fill_(0, torch.where(real & (slots % block_size == 0), blocks, spare), 0)
-    cells = _cells(blocks, expert_ids, experts, spare)
-    ones = torch.ones((), dtype=table.dtype, device=table.device).expand(cells.numel())
-    table.view(-1).index_add_(0, cells.view(-1), ones)
+    _add(table, blocks, expert_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Counts per request, and how a token's slot tells its request.
+    """Counts per request, and how a token's slot tells its request and its position.
+
+    The latest tokens of a request are kept apart until no later step can compute their positions again: what is computed last
+    at a position is what counts there. So drafts that are rejected, and tokens behind the end of an answer, never count.
 
     Attributes
     ----------
     counts : Tensor of int32, shape (n_rows + 1, L, E)
-        The last row takes what is not counted.
-    owner : Tensor of int64, shape (n_blocks + 1, 2)
-        Of each block: row of the request that generates into it, else ``n_rows``; and its first offset that counts, as the
-        prompt may end in the middle of it.
+        Of all but the latest tokens. The last row takes what is not counted.
+    latest : Tensor of int32, shape (n_rows + 1, W, L, K)
+        Experts of the latest tokens, by position modulo W.
+    positions : Tensor of int32, shape (n_rows + 1, W, L)
+        Their positions, -1 for none; the same on all layers, which GPUs count at the same time.
+    owner : Tensor of int64, shape (n_blocks + 1, 3)
+        Of each block: row of the request that generates into it, else ``n_rows``; position of its first token; and the
+        first position that counts.
     block_size : int
         Tokens per block.
     """
 
     counts: torch.Tensor
+    latest: torch.Tensor
+    positions: torch.Tensor
     owner: torch.Tensor
     block_size: int
 
 
-def unowned(n_blocks: int, n_rows: int, device: torch.device | None = None) -> torch.Tensor:
-    """Return :attr:`RequestRows.owner` while no request generates."""
-    return torch.tensor([n_rows, 0], dtype=torch.int64, device=device).repeat(n_blocks + 1, 1)
+def request_rows(
+    n_rows: int,
+    n_blocks: int,
+    *,
+    window: int,
+    layers: int,
+    experts: int,
+    top_k: int,
+    block_size: int,
+    device: torch.device | None = None,
+) -> RequestRows:
+    """Return rows without requests.
+
+    Parameters
+    ----------
+    window : int
+        W: twice the positions that a step computes of a request that generates, as a step may begin before the one before it is known.
+    """
+    with torch.device(device or "cpu"):
+        return RequestRows(
+            counts=torch.zeros(n_rows + 1, layers, experts, dtype=torch.int32),
+            latest=torch.full((n_rows + 1, window, layers, top_k), NO_EXPERT, dtype=torch.int32),
+            positions=torch.full((n_rows + 1, window, layers), -1, dtype=torch.int32),
+            owner=torch.tensor([n_rows, 0, 0]).repeat(n_blocks + 1, 1),
+            block_size=block_size,
+        )
 
 
 def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> None:
@@ -81,21 +111,61 @@ def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Ten
     Parameters
     ----------
     rows : RequestRows
-        Its counts are changed in place.
+        Changed in place.
     expert_ids : Tensor of int32, shape (T, L, K)
         Each token's experts.
     slots : Tensor of int, shape (T,)
         Slot of each token.
     """
-    counts = rows.counts
-    spare, experts = counts.shape[0] - 1, counts.shape[2]
+    _, window, layers, top_k = rows.latest.shape
+    spare = rows.counts.shape[0] - 1
     slots = slots.to(torch.int64)
     real = slots >= 0
     blocks = torch.where(real, slots // rows.block_size, rows.owner.shape[0] - 1)
-    row, first = rows.owner.index_select(0, blocks).unbind(1)
-    counted = real & (slots % rows.block_size >= first)
-    row = torch.where(counted, row, spare)
-    cells = _cells(row, expert_ids, experts, spare)
+    row, begin, first = rows.owner.index_select(0, blocks).unbind(1)
+    position = begin + slots % rows.block_size
+    places = rows.positions.view(-1, layers)
+    place = row * window + position % window
+    held = places.index_select(0, place)[:, 0]
+    taken = real & (position >= first) & (position >= held)
+    settled = torch.where(taken & (position > held), row, spare)
+    latest = rows.latest.view(-1, layers, top_k)
+    _add(rows.counts, settled, latest.index_select(0, place))
+    place = torch.where(taken, place, spare * window)
+    latest.index_copy_(0, place, expert_ids.to(torch.int32))
+    places.index_copy_(0, place, position.to(torch.int32)[:, None].expand(-1, layers))
+
+
+def take_requests(rows: RequestRows, ended: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Return the counts of requests that ended, and clear their rows.
+
+    Parameters
+    ----------
+    ended : Tensor of int64, shape (R,)
+        Their rows.
+    last : Tensor of int64, shape (R,)
+        The last position of each that counts.
+
+    Returns
+    -------
+    Tensor of int32, shape (R, L, E)
+    """
+    _, window, layers, top_k = rows.latest.shape
+    n = len(ended)
+    counts = torch.cat((rows.counts.index_select(0, ended), rows.counts[:1]))  # and a spare row
+    held = rows.positions.index_select(0, ended)[:, :, 0]
+    row = torch.arange(n, device=ended.device)[:, None].expand(n, window)
+    row = torch.where((held >= 0) & (held <= last[:, None]), row, n)
+    _add(counts, row.reshape(-1), rows.latest.index_select(0, ended).view(-1, layers, top_k))
+    rows.counts.index_fill_(0, ended, 0)
+    rows.positions.index_fill_(0, ended, -1)
+    rows.latest.index_fill_(0, ended, NO_EXPERT)
+    return counts[:n]
+
+
+def _add(counts: torch.Tensor, rows: torch.Tensor, expert_ids: torch.Tensor) -> None:
+    """Count ids of shape (T, L, K) in rows of shape (T,)."""
+    cells = _cells(rows, expert_ids, counts.shape[2], counts.shape[0] - 1)
     ones = torch.ones((), dtype=counts.dtype, device=counts.device).expand(cells.numel())
     counts.view(-1).index_add_(0, cells.view(-1), ones)
 

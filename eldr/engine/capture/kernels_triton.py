@@ -55,11 +55,14 @@ def _count_blocks(
 @triton.jit
 def _count_requests(
     counts,
+    latest,
+    positions,
     used,
     expert_ids,
     slots,
     owner,
     n_rows,
+    window,
     n_layers,
     n_experts,
     block_size,
@@ -71,13 +74,22 @@ def _count_requests(
     slot = tl.load(slots + token).to(tl.int64)
     if slot >= 0:
         choice = tl.arange(0, padded_k)
-        ids = tl.load(expert_ids + (token * n_layers + layer) * top_k + choice, mask=choice < top_k, other=-1)
-        chosen = (ids >= 0) & (ids < n_experts)
-        tl.store(used + layer * n_experts + ids, 1, mask=chosen)
+        inside = choice < top_k
+        ids = tl.load(expert_ids + (token * n_layers + layer) * top_k + choice, mask=inside, other=-1)
+        tl.store(used + layer * n_experts + ids, 1, mask=(ids >= 0) & (ids < n_experts))
         block = slot // block_size
-        row = tl.load(owner + 2 * block)
-        if (row < n_rows) & (slot % block_size >= tl.load(owner + 2 * block + 1)):
-            tl.atomic_add(counts + (row * n_layers + layer) * n_experts + ids, 1, mask=chosen)
+        row = tl.load(owner + 3 * block)
+        position = tl.load(owner + 3 * block + 1) + slot % block_size
+        if (row < n_rows) & (position >= tl.load(owner + 3 * block + 2)):
+            place = (row * window + position % window) * n_layers + layer
+            held = tl.load(positions + place)
+            if position >= held:
+                settled = tl.load(latest + place * top_k + choice, mask=inside & (position > held), other=-1)
+                known = (settled >= 0) & (settled < n_experts)
+                # several tokens of a request may settle at the same time
+                tl.atomic_add(counts + (row * n_layers + layer) * n_experts + settled, 1, mask=known)
+                tl.store(latest + place * top_k + choice, ids, mask=inside)
+                tl.store(positions + place, position.to(tl.int32))
 
 
 def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
@@ -107,11 +119,14 @@ def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor)
     if tokens:
         _count_requests[(tokens, layers)](
             rows.counts,
+            rows.latest,
+            rows.positions,
             used,
             expert_ids,
             slots,
             rows.owner,
             rows.counts.shape[0] - 1,
+            rows.latest.shape[1],
             layers,
             experts,
             rows.block_size,

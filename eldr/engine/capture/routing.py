@@ -72,7 +72,7 @@ class RoutingCapture:
         self._union: GroupUnion | None = None
         self._offered: GroupUnion | None = None
         try:
-            modules = moe_modules(config.compilation_config)
+            modules = moe_modules(config)
             tokens = config.scheduler_config.max_num_batched_tokens
             if over is None:
                 self._capturer = RoutedExpertsCapturer(tokens, config)
@@ -136,21 +136,35 @@ class _SharingCapturer(RoutedExpertsCapturer):
             self.union.take(layer_id, topk_ids)
 
 
-def moe_modules(compilation: Any) -> list[Any]:
-    """Return the mixture-of-experts layers that an engine runs.
+def moe_modules(config: Any) -> list[Any]:
+    """Return the mixture-of-experts layers of the model that an engine serves, without those of a model that drafts.
+
+    Parameters
+    ----------
+    config : vllm.config.VllmConfig
 
     Raises
     ------
     ValueError
         If there is none, or one whose ids would be lost: fewer layers would be counted than there are.
     """
+    compilation = config.compilation_config
     context = compilation.static_forward_context
-    known = [
-        module for module in context.values() if isinstance(module, MoERunner | RoutedExpertsCaptureSource)
-    ]
-    if not known:
+    found = {
+        name: module
+        for name, module in context.items()
+        if isinstance(module, MoERunner | RoutedExpertsCaptureSource)
+    }
+    if not found:
         raise ValueError("no mixture-of-experts layer found")
-    named = [name for name in compilation.static_all_moe_layers if context.get(name) not in known]
+    known = list(found.values())
+    if config.speculative_config is not None:
+        root = _root(
+            next(iter(found))
+        )  # the model that is served is built first; heads that draft may go on with its numbers
+        layers = config.model_config.get_total_num_hidden_layers()
+        known = [m for name, m in found.items() if _root(name) == root and m.layer_id < layers]
+    named = [name for name in compilation.static_all_moe_layers if name not in found]
     if named:
         raise ValueError(
             f"layer {named[0]}: its class {type(context.get(named[0])).__name__} captures no routing"
@@ -159,6 +173,11 @@ def moe_modules(compilation: Any) -> list[Any]:
     if twice:
         raise ValueError(f"layer {twice[0]}: it routes more than once, and only one choice can be captured")
     return known
+
+
+def _root(name: str) -> str:
+    """Return what stands before the layers in a layer's name."""
+    return name.partition(".layers.")[0]
 
 
 def _bind(module: Any, capturer: Any) -> None:

@@ -88,7 +88,9 @@ class DecodeScheduler:
             if request.resumable:  # prompt and answer take turns
                 self._stats.add_record("unavailable")
             else:
-                self._tracker.add(request.request_id, request.num_prompt_tokens)
+                self._tracker.add(
+                    request.request_id, request.num_prompt_tokens, lambda: request.num_output_tokens
+                )
 
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""

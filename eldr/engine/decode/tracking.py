@@ -2,7 +2,8 @@
 
 Counted are the generated tokens that are fed back: positions N .. N+G-2 of a prompt of N and an answer of G tokens,
 each once. A pulled prompt's last token is computed again here and belongs to the prompt. Blocks of the KV cache map to
-rows of counts: only the owner of a block writes into it, so a token's slot tells its request.
+rows of counts: only the owner of a block writes into it, so a token's slot tells its request and its position. A step may
+compute positions again, after drafts that were rejected: see :class:`eldr.engine.capture.kernels.RequestRows`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ class Plan:
     Attributes
     ----------
     release : list
-        Ended requests: id, row to read out and clear.
+        Ended requests: id, row to read out and clear, last position that counts.
     unmap : list of int
         Blocks that no request generates into any more.
     map : list
-        Block, row, first offset that counts.
+        Block, row, position of its first token, first position that counts.
     """
 
-    release: list[tuple[str, int]] = field(default_factory=list)
+    release: list[tuple[str, int, int]] = field(default_factory=list)
     unmap: list[int] = field(default_factory=list)
-    map: list[tuple[int, int, int]] = field(default_factory=list)
+    map: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.release or self.unmap or self.map)
@@ -57,13 +58,19 @@ class Ended:
 @dataclass(slots=True)
 class _Track:
     prompt: int
-    high: int = 0  # positions below were scheduled at some time
+    generated: Callable[[], int]
+    ran: bool = False
+    placed: bool = False  # blocks from the start on are mapped as the request grows
     start: int = 0  # positions below do not count: prompt, or counted before a preemption
-    following: int = -1  # where the next step must begin, unless the request was preempted or rolled back
     n_mapped: int = 0
     row: int | None = None
     homeless: bool = False
     blocks: list[int] = field(default_factory=list)
+
+    @property
+    def fed(self) -> int:
+        """Generated tokens whose successor is known, so that they were fed."""
+        return max(0, self.generated() - 1)
 
 
 def n_rows(config: Any) -> int:
@@ -84,15 +91,21 @@ class Tracker:
         self._block_size = block_size
         self._free = list(range(n_rows))
         self._tracks: dict[str, _Track] = {}
-        self._release: list[tuple[str, int]] = []
+        self._release: list[tuple[str, int, int]] = []
         self._unmap: list[int] = []
 
     def __len__(self) -> int:
         return len(self._tracks)
 
-    def add(self, request: str, prompt_tokens: int) -> None:
-        """Begin to follow a request."""
-        self._tracks[request] = _Track(prompt_tokens)
+    def add(self, request: str, prompt_tokens: int, generated: Callable[[], int]) -> None:
+        """Begin to follow a request.
+
+        Parameters
+        ----------
+        generated : callable
+            Tells how many tokens of its answer are known.
+        """
+        self._tracks[request] = _Track(prompt_tokens, generated)
 
     def step(
         self,
@@ -105,7 +118,8 @@ class Tracker:
         Parameters
         ----------
         scheduled : iterable
-            Request id, tokens computed before the step, tokens of the step.
+            Request id, tokens computed before the step, tokens of the step. The first number may be too high, by drafts that are
+            rejected: the blocks are the request's all the same.
         preempted : iterable of str
             Requests that lost their blocks.
         blocks_of : callable
@@ -116,26 +130,22 @@ class Tracker:
         for request in preempted:
             if (track := self._tracks.get(request)) is not None:
                 self._drop(track, plan)
-                track.following = -1
         for request, computed, tokens in scheduled:
             if (track := self._tracks.get(request)) is not None:
-                self._advance(track, computed, computed + tokens, plan, functools.partial(blocks_of, request))
+                if computed < track.prompt:  # or a failed load was rolled back
+                    self._drop(track, plan)
+                self._advance(track, computed + tokens, plan, functools.partial(blocks_of, request))
         return plan
 
     def _drop(self, track: _Track, plan: Plan) -> None:
         plan.unmap += track.blocks
-        track.blocks = []
+        track.blocks, track.placed = [], False
 
-    def _advance(
-        self, track: _Track, computed: int, end: int, plan: Plan, blocks: Callable[[], list[int]]
-    ) -> None:
-        if computed != track.following:
-            # first step, resumed after a preemption, or a failed load rolled back: what was counted stays counted
-            self._drop(track, plan)
-            track.start = max(track.prompt, track.high)
+    def _advance(self, track: _Track, end: int, plan: Plan, blocks: Callable[[], list[int]]) -> None:
+        if not track.placed:  # what was counted stays counted
+            track.start = track.prompt + track.fed
             track.n_mapped = track.start // self._block_size
-        track.following = end
-        track.high = max(track.high, end)
+        track.ran = track.placed = True
         if end <= track.start:
             return
         if track.row is None and self._free:
@@ -147,8 +157,7 @@ class Tracker:
         if needed > track.n_mapped:
             all_blocks = blocks()
             for index in range(track.n_mapped, needed):
-                offset = track.start % self._block_size if index == track.start // self._block_size else 0
-                plan.map.append((all_blocks[index], track.row, offset))
+                plan.map.append((all_blocks[index], track.row, index * self._block_size, track.start))
                 track.blocks.append(all_blocks[index])
             track.n_mapped = needed
 
@@ -158,11 +167,10 @@ class Tracker:
         Its row is read out by the next step's plan, before anybody else can get it.
         """
         track = self._tracks.pop(request, None)
-        if track is None or (track.following == -1 and track.high == 0):
+        if track is None or not track.ran:
             return None
-        tokens = max(0, track.high - track.prompt)
         if track.row is not None:
-            self._release.append((request, track.row))
+            self._release.append((request, track.row, track.prompt + track.fed - 1))
             self._unmap += track.blocks
             self._free.append(track.row)
-        return Ended(tokens, track.row, not track.homeless)
+        return Ended(track.fed, track.row, not track.homeless)

@@ -7,7 +7,6 @@ requests' counts. :mod:`eldr.engine.decode.tracking` says which positions count.
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from eldr.engine.balance.choice import Balance
 from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
-from eldr.engine.capture.kernels import RequestRows, unowned
+from eldr.engine.capture.kernels import RequestRows, request_rows, take_requests
 from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
@@ -77,8 +76,7 @@ class DecodeWorker:
         with self._counting:
             self._capture = RoutingCapture(config, over=over)
             if reports:
-                experts = config.model_config.get_num_experts()
-                self._rows = _empty_rows(n_rows(config), n_blocks, self._capture, experts, group.block_size)
+                self._rows = _empty_rows(config, n_blocks, self._capture, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
                 self._staging = Staging(self._capture.device)
         if over is not None:
@@ -143,29 +141,38 @@ class DecodeWorker:
         return self._stats.take() if self._reports else None
 
 
-def _empty_rows(
-    rows: int, n_blocks: int, capture: RoutingCapture, experts: int, block_size: int
-) -> RequestRows:
-    shape, device = (rows + 1, capture.n_layers, experts), capture.device
-    size = math.prod(shape) * torch.int32.itemsize + 2 * (n_blocks + 1) * torch.int64.itemsize
+def _empty_rows(config: Any, n_blocks: int, capture: RoutingCapture, block_size: int) -> RequestRows:
+    model, rows, layers = config.model_config, n_rows(config), capture.n_layers
+    experts, top_k = model.get_num_experts(), model.get_num_experts_per_tok()
+    window = 2 * (1 + config.num_speculative_tokens)
+    numbers = (rows + 1) * layers * (experts + window * (top_k + 1))
+    size = numbers * torch.int32.itemsize + 3 * (n_blocks + 1) * torch.int64.itemsize
     with table_memory(size):
-        table = RequestRows(
-            torch.zeros(shape, dtype=torch.int32, device=device),
-            owner=unowned(n_blocks, rows, device),
+        table = request_rows(
+            rows,
+            n_blocks,
+            window=window,
+            layers=layers,
+            experts=experts,
+            top_k=top_k,
             block_size=block_size,
+            device=capture.device,
         )
-    logger.info("ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", *shape, size / 2**20)
+    logger.info(
+        "ELDR: activations of %d rows x %d layers x %d experts, %.1f MiB", rows, layers, experts, size / 2**20
+    )
     return table
 
 
 def _apply(plan: Plan, rows: RequestRows, staging: Staging) -> dict[str, torch.Tensor]:
     """Change the tables, and return the counts of the requests that ended."""
-    released = [row for _, row in plan.release]
-    owners = dict.fromkeys(plan.unmap, (rows.counts.shape[0] - 1, 0))
-    owners |= {block: (row, first) for block, row, first in plan.map}
-    numbers = itertools.chain(released, owners, *owners.values())
-    ended, blocks, owner = staging.send(list(numbers)).split((len(released), len(owners), 2 * len(owners)))
-    counts = rows.counts.index_select(0, ended)
-    rows.counts.index_fill_(0, ended, 0)
-    rows.owner.index_copy_(0, blocks, owner.view(-1, 2))
-    return dict(zip((request for request, _ in plan.release), counts.unbind(), strict=True))
+    released = [(row, last) for _, row, last in plan.release]
+    owners = dict.fromkeys(plan.unmap, (rows.counts.shape[0] - 1, 0, 0))
+    owners |= {block: (row, begin, first) for block, row, begin, first in plan.map}
+    numbers = list(itertools.chain(*released, owners, *owners.values()))
+    ended, blocks, owner = staging.send(numbers).split((2 * len(released), len(owners), 3 * len(owners)))
+    counts: tuple[torch.Tensor, ...] = ()
+    if released:
+        counts = take_requests(rows, *ended.view(-1, 2).unbind(1)).unbind()
+    rows.owner.index_copy_(0, blocks, owner.view(-1, 3))
+    return dict(zip((request for request, *_ in plan.release), counts, strict=True))

@@ -53,6 +53,10 @@ class CountedBlocks:
             if first < end:
                 self._uncounted.difference_update(blocks_of(request)[first:end])
 
+    def spoil(self, blocks: Iterable[int]) -> None:
+        """Take blocks with tokens that may not stay: they hold nothing counted until their first token is computed again."""
+        self._uncounted.update(blocks)
+
     def counted(self, blocks: Iterable[int]) -> list[int]:
         """Return those of some blocks whose rows can be summed."""
         return [block for block in blocks if block not in self._uncounted]

@@ -33,6 +33,8 @@ class PrefillScheduler:
     def __init__(self, config: Any, group: CacheGroup) -> None:
         self._top_k = config.model_config.get_num_experts_per_tok()
         self._group = group
+        # positions that the scheduler may take for computed, though their drafts are rejected
+        self._unsure = 2 * (1 + config.num_speculative_tokens)
         self._blocks = CountedBlocks(group.block_size)
         self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
         self._partial: set[str] = set()  # requests with blocks that were not computed here
@@ -77,6 +79,11 @@ class PrefillScheduler:
         steps, blocks_of = scheduled(output), blocks_in(output, self._group.index)
         # all of them first: a prompt may share a block that another request of the same step computes
         self._blocks.computed(steps, blocks_of)
+        if drafts := output.scheduled_spec_decode_tokens:
+            for request, computed, tokens in steps:
+                if of_it := len(drafts.get(request, ())):
+                    end = computed + tokens
+                    orders.drafts += self._leave_out(request, end - of_it, end, blocks_of(request))
         for request, computed, tokens in steps if self._waiting else ():
             prompt = self._waiting.get(request)
             if prompt is None or not computed < prompt <= computed + tokens:
@@ -87,6 +94,14 @@ class PrefillScheduler:
                 self._partial.add(request)
             else:
                 self._partial.discard(request)
+
+    def _leave_out(self, request: str, first: int, end: int, blocks: list[int]) -> list[int]:
+        """Return the slots of drafts right behind a prompt; others spoil their blocks, as it is not known where they are."""
+        size = self._group.block_size
+        if self._waiting.get(request) == first:
+            return [blocks[at // size] * size + at % size for at in range(first, end)]
+        self._blocks.spoil(blocks[max(0, first - self._unsure) // size : -(-end // size)])
+        return []
 
     def end(self, request: Any) -> dict[str, Any] | None:
         """Return what goes into ``kv_transfer_params``.

@@ -75,6 +75,9 @@ class PrefillWorker:
         if self._table is None or self._counting.stopped:
             return None
         if slots is not None:
+            if orders.drafts:
+                drafts = self._staging.send(orders.drafts)
+                slots = torch.where((slots[:, None] == drafts).any(1), -1, slots)
             self._kernels.count_blocks(
                 self._table, self._capture.expert_ids(slots.shape[0]), slots, self._block_size
             )

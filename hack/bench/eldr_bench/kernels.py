@@ -9,6 +9,7 @@ and a matrix product per expert), and writes docs/benchmarks/kernels.md. What wa
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import statistics
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 
 from eldr.engine.capture.backend import kernels_for
-from eldr.engine.capture.kernels import RequestRows, unowned
+from eldr.engine.capture.kernels import RequestRows, request_rows, take_requests
 from eldr_bench.machine import revision
 from eldr_bench.proof import require
 
@@ -35,12 +36,19 @@ def choices(tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tens
     return ids.to(torch.int32), torch.arange(tokens, device=device)
 
 
-def request_rows(tokens: int, device: torch.device) -> RequestRows:
-    """Return rows of decode requests, one token of each in a block of its own."""
-    owner = unowned(BLOCKS, ROWS, device)
-    owner[:tokens, 0] = torch.arange(tokens, device=device) % ROWS
-    counts = torch.zeros((ROWS + 1, LAYERS, EXPERTS), dtype=torch.int32, device=device)
-    return RequestRows(counts, owner, BLOCK)
+def generating(requests: int, device: torch.device) -> RequestRows:
+    """Return rows of requests, each of which generates into a block of its own."""
+    rows = request_rows(
+        *(ROWS, BLOCKS),
+        window=2,
+        layers=LAYERS,
+        experts=EXPERTS,
+        top_k=TOP_K,
+        block_size=BLOCK,
+        device=device,
+    )
+    rows.owner[:requests, 0] = torch.arange(requests, device=device)
+    return rows
 
 
 def moe_layer(tokens: int, ids: torch.Tensor) -> Callable[[], object]:
@@ -101,15 +109,21 @@ def measure(tokens: int, device: torch.device, repeats: int) -> str:
     )
     ids, slots = choices(tokens, device)
     table = torch.zeros((BLOCKS + 1, LAYERS, EXPERTS), dtype=torch.uint8, device=device)
-    rows = request_rows(min(tokens, ROWS), device)
     layer = seconds(moe_layer(tokens, ids[:, 0].contiguous()), device, repeats)
     prefill = seconds(lambda: kernels.count_blocks(table, ids, slots, BLOCK), device, repeats) / LAYERS
     prove(f"prefill, {tokens} tokens", table[:BLOCKS], ids, 1)  # a block that is used again is cleared first
     cells = [f"{layer * 1e6:.0f}", f"{prefill * 1e6:.2f}", f"{100 * prefill / layer:.2f} %"]
     if tokens <= ROWS:
-        generated = torch.arange(tokens, device=device) * BLOCK
-        decode = seconds(lambda: kernels.count_step(rows, ids, generated), device, repeats) / LAYERS
-        prove(f"decode, {tokens} tokens", rows.counts[:ROWS], ids, repeats + 1)
+        rows, begins = generating(tokens, device), torch.arange(tokens, device=device) * BLOCK
+        at = itertools.count()
+        decode = seconds(lambda: kernels.count_step(rows, ids, begins + next(at)), device, repeats) / LAYERS
+        mine = torch.arange(tokens, device=device)
+        prove(
+            f"decode, {tokens} tokens",
+            take_requests(rows, mine, torch.full_like(mine, BLOCK)),
+            ids,
+            repeats + 1,
+        )
         cells += [f"{decode * 1e6:.2f}", f"{100 * decode / layer:.2f} %"]
     else:
         cells += ["", ""]
@@ -149,7 +163,12 @@ def main() -> None:
     """Measure, and write docs/benchmarks/kernels.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--repeats", type=int, default=5, help="calls of which the median is taken (default 5)"
+        "--repeats",
+        type=int,
+        default=5,
+        choices=range(1, BLOCK),
+        metavar="N",
+        help="calls of which the median is taken (default 5)",
     )
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,6 +1,6 @@
 """Write a small random model of one of the known families, for exactness tests. Needs torch.
 
-    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split} FOLDER [--seed N]
+    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split} FOLDER [--seed N] [--noise SHARE]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -129,11 +129,21 @@ def spread(model: Any, generator: torch.Generator) -> None:
                 parameter.normal_(0, WEIGHTS, generator=generator)
 
 
-def write(family: str, folder: Path, seed: int = 0) -> None:
+def blur(model: Any, share: float, generator: torch.Generator) -> None:
+    """Add noise to all weights, a share of what they are: a model that drafts what the one without noise often says."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.empty_like(parameter).normal_(0, 1, generator=generator)
+            parameter.add_(noise * share * parameter.abs().mean())
+
+
+def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
     """Write a model directory with the trained model's tokenizer."""
     torch.manual_seed(seed)
     model = FAMILIES[family]()
     spread(model, torch.Generator().manual_seed(seed))
+    if noise:
+        blur(model, noise, torch.Generator().manual_seed(seed + 1))
     model.to(torch.bfloat16).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(TOKENIZER / name, folder / name)
@@ -145,8 +155,9 @@ def main() -> None:
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--noise", type=float, default=0.0, metavar="SHARE")
     options = parser.parse_args()
-    write(options.family, options.folder, options.seed)
+    write(options.family, options.folder, options.seed, options.noise)
 
 
 if __name__ == "__main__":

@@ -49,3 +49,10 @@ def test_a_block_that_is_allocated_again_starts_anew(blocks):
         assert blocks.counted([1, 2]) == []
         blocks.computed([(request, 0, 8)], lambda _: [1, 2])
         assert blocks.counted([1, 2]) == [1, 2]
+
+
+def test_spoiled_blocks_count_from_their_first_token_on_again(blocks):
+    blocks.spoil([1, 2])
+    assert blocks.counted([1, 2, 3]) == [3]
+    blocks.computed([("a", 2, 4)], lambda _: [1, 2])
+    assert blocks.counted([1, 2]) == [2]

@@ -9,14 +9,16 @@ from eldr.engine.balance.setting import BalanceSetting, bound_by_compute
 from eldr.engine.hooks import compatibility
 
 
-def engine(*, lora=None, **parallel):
+def engine(*, lora=None, drafts=None, **parallel):
     fields = {
         "enable_eplb": True,
         "enable_elastic_ep": False,
         "enable_fault_tolerance": False,
         "all2all_backend": "allgather_reducescatter",
     }
-    return SimpleNamespace(parallel_config=SimpleNamespace(**fields | parallel), lora_config=lora)
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(**fields | parallel), lora_config=lora, speculative_config=drafts
+    )
 
 
 def test_it_is_off_unless_asked_for():
@@ -61,6 +63,7 @@ def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_tha
         ({"all2all_backend": "moonep"}, False, "all2all_backend=moonep"),
         ({"all2all_backend": "passthrough"}, False, "all2all_backend=passthrough"),
         ({"lora": object()}, False, "LoRA"),
+        ({"drafts": object()}, False, "speculative_config"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prefill, named):
@@ -83,7 +86,6 @@ def test_the_reasons_stand_among_those_of_the_counting():
         setattr(config.parallel_config, name, 1)
     config.parallel_config.data_parallel_size = 1
     config.parallel_config.use_ubatching = False
-    config.speculative_config = None
     config.device_config = SimpleNamespace(device_type="cuda")
     on = BalanceSetting(activations=True)
     (found,) = compatibility.problems(config, 16, "0.32.0", prefill=False, balance=on)

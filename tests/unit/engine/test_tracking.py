@@ -1,7 +1,5 @@
 """Which positions count, against an oracle that keeps every position of every request."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +17,8 @@ class Pool:
         self.n_rows = n_rows
         self.free = list(range(64))
         self.blocks = {}
-        self.rows = {}  # block -> row, first offset
-        self.counts = {row: Counter() for row in range(n_rows)}
+        self.rows = {}  # block -> row, position of its first token, first position that counts
+        self.latest = {row: {} for row in range(n_rows)}  # row -> position -> who was computed there last
         self.read = {}
         self.ended = {}
 
@@ -32,25 +30,64 @@ class Pool:
     def drop(self, request):
         self.free += reversed(self.blocks.pop(request, []))
 
-    def step(self, scheduled, preempted=()):
+    def step(self, scheduled, preempted=(), fed=None):
+        """Apply a step's plan, then what it really feeds: with drafts less may be known when it is scheduled."""
         plan = self.tracker.step(scheduled, preempted, self.blocks.__getitem__)
-        for request, row in plan.release:
-            self.read[request] = self.counts[row]
-            self.counts[row] = Counter()
+        for request, row, last in plan.release:
+            self.read[request] = {p: who for p, who in self.latest[row].items() if p <= last}
+            self.latest[row] = {}
         for block in plan.unmap:
             self.rows.pop(block, None)
-        for block, row, offset in plan.map:
-            self.rows[block] = row, offset
-        for request, computed, tokens in scheduled:
+        for block, *owner in plan.map:
+            self.rows[block] = owner
+        for request, computed, tokens in scheduled if fed is None else fed:
             for position in range(computed, computed + tokens):
-                block = self.blocks[request][position // BLOCK]
-                row, first = self.rows.get(block, (None, 0))
-                if row is not None and position % BLOCK >= first:
-                    self.counts[row][request, position] += 1
+                row, begin, first = self.rows.get(self.blocks[request][position // BLOCK], (None, 0, 0))
+                if row is not None and position >= first:
+                    assert begin + position % BLOCK == position
+                    self.latest[row][position] = request
 
     def end(self, request):
         self.ended[request] = self.tracker.end(request)
         self.drop(request)
+
+
+class Life:
+    """A request: its prompt in chunks, then steps of a token and some drafts, of which chance accepts some; preempted once, perhaps."""
+
+    def __init__(self, name, plan, *, ahead):
+        self.name, self.plan, self.ahead = name, plan, ahead
+        self.computed = min(plan["cached"], plan["prompt"] - 1)
+        self.made = 0  # tokens of the answer, known to the device
+        self.told = 0  # ... and to the scheduler
+        self.untold = (0, 0)  # tokens and rejected drafts of a step that is under way
+        self.preempted = False
+
+    def hear(self):
+        """Take what the last step made; return whether the answer is complete."""
+        (tokens, _), self.untold = self.untold, (0, 0)
+        self.told = min(self.told + tokens, self.plan["answer"])
+        return self.told == self.plan["answer"]
+
+    def wants_preemption(self):
+        return self.told == self.plan["preempt_at"] and not self.preempted and not self.untold[0]
+
+    def schedule(self):
+        """Return where the scheduler believes that the next step begins, where it does, and its tokens."""
+        known = self.plan["prompt"] + self.made
+        begins, believed = self.computed, self.computed + self.untold[1]
+        left = known - begins
+        if left > 1 or not self.made:
+            tokens = min(self.plan["chunk"], left)
+            self.computed += tokens
+            made, rejected = (1, 0) if self.computed == known else (0, 0)
+        else:
+            accepted = min(self.plan["accepts"][self.made % len(self.plan["accepts"])], self.plan["drafts"])
+            tokens, made, rejected = 1 + self.plan["drafts"], 1 + accepted, self.plan["drafts"] - accepted
+            self.computed += made
+        self.made += made
+        self.now = made, rejected
+        return believed, begins, tokens
 
 
 @st.composite
@@ -63,6 +100,8 @@ def lives(draw):
             "start": draw(st.integers(0, 30)),
             "cached": draw(st.integers(0, 18)),
             "chunk": draw(st.integers(1, 9)),
+            "drafts": draw(st.integers(0, 3)),
+            "accepts": draw(st.lists(st.integers(0, 3), min_size=1, max_size=3)),
             "preempt_at": draw(st.none() | st.integers(1, 8)),
         }
         for _ in range(n)
@@ -71,90 +110,80 @@ def lives(draw):
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(lives=lives())
-def test_every_fed_token_counts_once_and_nothing_else(lives):
-    pool = Pool(n_rows=len(lives))
-    state = {}
+@given(plans=lives(), ahead=st.booleans())
+def test_every_fed_token_counts_once_and_nothing_else(plans, ahead):
+    """Ahead: a step is scheduled before it is known what the one before it made, as asynchronous scheduling does."""
+    pool = Pool(n_rows=len(plans))
+    running = {}
     for clock in range(400):
-        scheduled, preempted, ending = [], [], []
-        for n, life in enumerate(lives):
-            name = f"r{n}"
-            if clock == life["start"]:
-                pool.tracker.add(name, life["prompt"])
-                state[name] = {
-                    "computed": min(life["cached"], life["prompt"] - 1),
-                    "made": 0,
-                    "preempted": False,
-                }
-            if name not in state or name in pool.ended:
+        scheduled, fed, preempted, ran = [], [], [], []
+        for n, plan in enumerate(plans):
+            if clock == plan["start"]:
+                life = running[f"r{n}"] = Life(f"r{n}", plan, ahead=ahead)
+                pool.tracker.add(life.name, plan["prompt"], lambda life=life: life.told)
+        for name, life in running.items():
+            if name in pool.ended:
                 continue
-            s = state[name]
-            if life["preempt_at"] is not None and not s["preempted"] and s["made"] == life["preempt_at"]:
-                s["preempted"], s["computed"] = True, 0
+            if life.wants_preemption():
+                life.preempted, life.computed, life.made = True, 0, life.told
                 pool.drop(name)
                 preempted.append(name)
                 continue
-            known = life["prompt"] + s["made"]
-            tokens = min(life["chunk"], known - s["computed"])
-            pool.grow(name, s["computed"] + tokens)
-            scheduled.append((name, s["computed"], tokens))
-            s["computed"] += tokens
-            if s["computed"] == known:
-                s["made"] += 1
-                if s["made"] == life["answer"]:
-                    ending.append(name)
-        pool.step(scheduled, preempted)
-        for name in ending:
-            pool.end(name)
-        if len(pool.ended) == len(lives):
+            believed, begins, tokens = life.schedule()
+            pool.grow(name, believed + tokens)
+            scheduled.append((name, believed, tokens))
+            fed.append((name, begins, tokens))
+            ran.append(life)
+        pool.step(scheduled, preempted, fed)
+        for life in ran:
+            if ahead:  # of the step before; this one's is told later
+                over = life.hear()
+                life.untold = life.now
+            else:
+                life.untold = life.now
+                over = life.hear()
+            if over:
+                pool.end(life.name)
+        for life in running.values():
+            if life.name not in pool.ended and life not in ran and life.hear():
+                pool.end(life.name)
+        if len(pool.ended) == len(plans):
             break
     pool.step([])
-    for n, life in enumerate(lives):
+    for n, plan in enumerate(plans):
         name = f"r{n}"
-        expected = {(name, p): 1 for p in range(life["prompt"], life["prompt"] + life["answer"] - 1)}
+        expected = dict.fromkeys(range(plan["prompt"], plan["prompt"] + plan["answer"] - 1), name)
         ended = pool.ended[name]
         assert ended.tokens == len(expected)
         assert ended.complete
-        assert pool.read.get(name, Counter()) == expected
+        assert pool.read.get(name, {}) == expected
     assert not pool.rows
     assert len(pool.tracker) == 0
 
 
 def test_without_a_free_row_a_request_is_reported_incomplete_and_takes_nothing_from_others():
     pool = Pool(n_rows=1)
+    generated = 0
     for name in ("a", "b"):
-        pool.tracker.add(name, 3)
+        pool.tracker.add(name, 3, lambda: generated)
         pool.grow(name, 3)
     pool.step([("a", 0, 3), ("b", 0, 3)])
     for name in ("a", "b"):
         pool.grow(name, 4)
     pool.step([("a", 3, 1), ("b", 3, 1)])
+    generated = 2
     pool.end("a")
     pool.end("b")
     pool.step([])
     assert pool.ended["a"].complete
     assert not pool.ended["b"].complete
     assert pool.ended["b"].row is None
-    assert pool.read == {"a": Counter({("a", 3): 1})}
-
-
-def test_a_request_that_ends_while_its_next_step_is_already_scheduled_counts_that_token_too():
-    # asynchronous scheduling: the end of step n is seen after step n + 1 was sent out
-    pool = Pool(n_rows=1)
-    pool.tracker.add("a", 2)
-    pool.grow("a", 4)
-    pool.step([("a", 0, 2)])
-    pool.step([("a", 2, 1)])
-    pool.step([("a", 3, 1)])
-    pool.end("a")
-    pool.step([])
-    assert pool.ended["a"].tokens == 2
-    assert pool.read["a"] == Counter({("a", 2): 1, ("a", 3): 1})
+    assert pool.read == {"a": {3: "a"}}
 
 
 def test_a_request_that_never_ran_leaves_nothing():
     tracker = Tracker(1, BLOCK)
-    tracker.add("a", 5)
+    tracker.add("a", 5, lambda: 0)
     assert tracker.end("a") is None
     assert tracker.end("unknown") is None
     assert not tracker.step([], ["gone"], {}.__getitem__)
