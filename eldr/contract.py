@@ -48,6 +48,11 @@ CONTAINER_ENGINE: Final = "engine"
 CONTAINER_ROUTER: Final = "router"
 CONTAINER_FIT: Final = "fit"
 
+SPECULATION: Final = ("ngram", "draft_model", "eagle3")
+"""Methods of speculative decoding with which counting was shown to be exact."""
+SPECULATION_WITHOUT_KV: Final = ("ngram",)
+"""Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""
+
 # --- ports ------------------------------------------------------------------------------------------------------
 
 PORT_ROUTER: Final = 8000

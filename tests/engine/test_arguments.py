@@ -9,13 +9,13 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import arguments
+from eldr_operator.validation import spec as validation
 
 VALUE = "77777"
 REFUSED = {
     *("prefill_context_parallel_size", "decode_context_parallel_size", "pipeline_parallel_size"),
     *("data_parallel_size", "data_parallel_rank", "nnodes", "node_rank", "master_addr", "master_port"),
-    *("api_server_count", "speculative_config", "port", "host", "kv_transfer_config", "served_model_name"),
+    *("api_server_count", "port", "host", "kv_transfer_config", "served_model_name"),
     *("enable_dbo", "ubatch_size", "headless", "grpc", "uds", "root_path", "ssl_keyfile"),
 }
 
@@ -29,7 +29,7 @@ def is_refused(args):
     spec = {"model": {"uri": "a"}, "engine": {"type": "vLLM", "args": args}}
     metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
     cr = EldrDeployment.model_validate({"metadata": metadata, "spec": spec})
-    return bool(arguments.problems(cr))
+    return bool(validation.problems(cr))
 
 
 def read(parser, args):
@@ -68,3 +68,22 @@ def test_no_spelling_that_vllm_takes_reaches_a_refused_setting(parser):
 def test_other_options_pass(parser, args):
     assert read(parser, args) is not None
     assert not is_refused(args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--speculative-config", '{"method": "medusa", "num_speculative_tokens": 2}'],
+        ['-sc={"method": "medusa"}'],
+        ["--speculative-config.method=medusa"],
+        ["--speculative-config.method", "medusa"],
+        ["-sc.method=medusa"],
+        ["--spec-method=medusa"],
+        ["--spec_method", "medusa"],
+        ["--speculative_config.method=medusa"],
+    ],
+)
+def test_a_method_of_drafting_is_read_as_vllm_reads_it(parser, args):
+    after = read(parser, args)
+    assert "medusa" in (after["spec_method"], (after["speculative_config"] or {}).get("method"))
+    assert is_refused(args)

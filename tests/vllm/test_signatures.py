@@ -47,7 +47,7 @@ class Pools:
     decode: Engine
     near_ties: list[str]
     family: str
-    drafts: bool
+    drafts: str | None
 
     @property
     def hybrid(self) -> bool:
@@ -76,6 +76,7 @@ V2 = Mode("V2", "asynchronous")
 """What vLLM runs in on GPUs."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT_MODEL = {"method": "draft_model", "num_speculative_tokens": 3}
+EAGLE = {"method": "eagle3", "num_speculative_tokens": 2}
 NOISE = "0.03"
 """Some of such a model's drafts are accepted, others are not."""
 KINDS = {
@@ -83,6 +84,7 @@ KINDS = {
     "v2-asynchronous": Kind(TRAINED, V2),
     "ngram": Kind(TRAINED, None, NGRAM),
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
+    "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
 }
 
 
@@ -91,6 +93,8 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)
     model = MODEL if family == TRAINED else write(environment, family, folder / "model")
+    if drafts == EAGLE:
+        drafts = drafts | {"model": str(write(environment, "eagle3", folder / "head"))}
     if drafts == DRAFT_MODEL:
         drafts = drafts | {"model": str(write(environment, family, folder / "draft", "--noise", NOISE))}
     engines = []
@@ -108,7 +112,7 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
             for engine in engines:
                 wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Pools(pair, reference, *engines, near_ties, family, drafts is not None)
+            yield Pools(pair, reference, *engines, near_ties, family, drafts and drafts["method"])
             pair.close()
     finally:
         for engine in engines:
@@ -135,7 +139,9 @@ def test_cold_then_from_the_prefix_cache(pools):
     check(pools, exchanges)
     assert np.array_equal(exchanges[0].signature.counts, exchanges[1].signature.counts)
     # sliding windows of the hybrid models forget the beginning, so that only the whole prompt is found again there
-    assert pools.prefill.metric(HITS) - hits >= 128 + (0 if pools.hybrid else 96)
+    expected = 128 + (0 if pools.hybrid else 96)
+    # vLLM computes the last cached block again for a head that drafts, whose input it holds
+    assert pools.prefill.metric(HITS) - hits >= expected - (2 * BLOCK if pools.drafts == "eagle3" else 0)
 
 
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
@@ -197,4 +203,5 @@ def test_of_drafts_those_that_are_accepted_count(pools):
     drafted, accepted = (pools.decode.metric(name) for name in (DRAFTED, ACCEPTED))
     check(pools, [pools.pair.ask(3 * tokens(400 + i, 20), 100) for i in range(4)])
     drafted, accepted = pools.decode.metric(DRAFTED) - drafted, pools.decode.metric(ACCEPTED) - accepted
-    assert 10 < accepted < drafted - 10
+    assert accepted < drafted - 10
+    assert accepted > 10 or pools.drafts == "eagle3", "a random head drafts nothing that is accepted"

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from eldr.contract import SPECULATION
 from eldr.engine.balance import setting
 from eldr.engine.balance.setting import VLLM_CHOOSES, BalanceSetting
 from eldr.engine.errors import UnsupportedEngineError
@@ -13,9 +14,6 @@ from eldr.engine.errors import UnsupportedEngineError
 SUPPORTED_VLLM = ("0.32.",)
 """Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
 _SUPPORTED = ", ".join(f"{prefix}x" for prefix in SUPPORTED_VLLM)
-
-DRAFTING = ("ngram", "draft_model", "eagle3")
-"""Methods of speculative decoding that the real-engine tests ran."""
 
 MAX_BLOCK_SIZE = 2**15 - 1
 """What the widest cell of the block table counts, see :func:`eldr.engine.capture.kernels.cell_type`."""
@@ -103,9 +101,9 @@ def problems(
         )
     if config.device_config.device_type == "cpu" and config.compilation_config.mode:
         found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
-    if (drafts := config.speculative_config) is not None and drafts.method not in DRAFTING:
+    if (drafts := config.speculative_config) is not None and drafts.method not in SPECULATION:
         found.append(
-            f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(DRAFTING)}"
+            f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
     if len(several := sorted(set(group_sizes))) > 1:
         # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong

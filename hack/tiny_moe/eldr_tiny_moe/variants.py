@@ -1,6 +1,6 @@
 """Write a small random model of one of the known families, for exactness tests. Needs torch.
 
-    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split} FOLDER [--seed N] [--noise SHARE]
+    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split|eagle3} FOLDER [--seed N] [--noise SHARE]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -10,11 +10,13 @@ the same token over and over.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -149,15 +151,63 @@ def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
         shutil.copyfile(TOKENIZER / name, folder / name)
 
 
+def write_head(folder: Path, seed: int = 0) -> None:
+    """Write an EAGLE-3 head for ``qwen3moe``: one dense layer that drafts, from what three layers of that model say."""
+    config = {
+        **SHARED,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "head_dim": 32,
+        "intermediate_size": 256,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "draft_vocab_size": SHARED["vocab_size"],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
+    }
+    hidden, inner, keys = 128, 256, 64
+    shapes = {
+        "fc": (hidden, 3 * hidden),
+        "midlayer.self_attn.q_proj": (hidden, 2 * hidden),
+        "midlayer.self_attn.k_proj": (keys, 2 * hidden),
+        "midlayer.self_attn.v_proj": (keys, 2 * hidden),
+        "midlayer.self_attn.o_proj": (hidden, hidden),
+        "midlayer.mlp.gate_proj": (inner, hidden),
+        "midlayer.mlp.up_proj": (inner, hidden),
+        "midlayer.mlp.down_proj": (hidden, inner),
+        "lm_head": (SHARED["vocab_size"], hidden),
+    }
+    norms = (
+        "norm",
+        "midlayer.hidden_norm",
+        "midlayer.input_layernorm",
+        "midlayer.post_attention_layernorm",
+    )
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.empty(shape).normal_(0, WEIGHTS, generator=generator) for name, shape in shapes.items()
+    }
+    weights |= {name: torch.ones(hidden) for name in norms}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    saved = {f"{name}.weight": weight.to(torch.bfloat16) for name, weight in weights.items()}
+    safetensors.torch.save_file(saved, folder / "model.safetensors")
+
+
 def main() -> None:
     """Write the family that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("family", choices=sorted(FAMILIES))
+    parser.add_argument("family", choices=[*sorted(FAMILIES), "eagle3"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.0, metavar="SHARE")
     options = parser.parse_args()
-    write(options.family, options.folder, options.seed, options.noise)
+    if options.family == "eagle3":
+        write_head(options.folder, options.seed)
+    else:
+        write(options.family, options.folder, options.seed, options.noise)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from eldr_operator.models import EldrDeployment
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
     """What is refused, and what to do instead.
 
     Parameters
@@ -44,7 +44,6 @@ class _Rule:
 _SEQUENCES = ("--max-num-seqs", "--max-num-active-seqs")
 _ONE = range(2)
 _OWNED = "remove it: the operator sets it, and routers and engines find each other by it"
-_SPECULATION = "remove it: rejected drafts would be counted"
 _PARTS = (
     "remove it: no engine process would see every layer of every token; use gpus, which is tensor parallelism"
 )
@@ -61,35 +60,33 @@ _SERVERS = "remove it: engines with several API servers were never tried; use mo
 _MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
 _PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
 _RULES = (
-    _Rule(
-        ("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"
-    ),
-    _Rule(
+    Rule(("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"),
+    Rule(
         ("--kv-offloading-size",),
         "remove it: vLLM would put its offloading connector in the place of those that move KV blocks and count experts",
     ),
-    _Rule(("--port",), _OWNED),
-    _Rule(("--host",), _OWNED),
-    _Rule(("--uds",), "remove it: routers reach engines by address and port"),
-    _Rule(
+    Rule(("--port",), _OWNED),
+    Rule(("--host",), _OWNED),
+    Rule(("--uds",), "remove it: routers reach engines by address and port"),
+    Rule(
         ("--root-path",),
         "remove it: only routers talk to engines; a prefix belongs to the gateway before them",
     ),
-    _Rule(
+    Rule(
         (
             *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
             "--enable-ssl-refresh",
         ),
         _PLAIN_HTTP,
     ),
-    _Rule(("--grpc", "--headless"), _PLAIN_HTTP),
-    _Rule(("--served-model-name",), "remove it: the name that clients send is spec.model.name"),
-    _Rule(("--model",), "remove it: the model is spec.model.uri"),
-    _Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
-    _Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
-    _Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
-    _Rule(("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"), _DATA_PARALLEL, _ONE),
-    _Rule(
+    Rule(("--grpc", "--headless"), _PLAIN_HTTP),
+    Rule(("--served-model-name",), "remove it: the name that clients send is spec.model.name"),
+    Rule(("--model",), "remove it: the model is spec.model.uri"),
+    Rule(("--pipeline-parallel-size", "-pp"), _PARTS, _ONE),
+    Rule(("--decode-context-parallel-size", "-dcp"), _PARTS, _ONE),
+    Rule(("--prefill-context-parallel-size", "-pcp"), _PARTS, _ONE),
+    Rule(("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"), _DATA_PARALLEL, _ONE),
+    Rule(
         (
             *("--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr"),
             *("--data-parallel-address", "-dpa", "--data-parallel-rpc-port", "-dpp"),
@@ -99,30 +96,28 @@ _RULES = (
         ),
         _DATA_PARALLEL,
     ),
-    _Rule(("--nnodes", "-n"), _NODES, _ONE),
-    _Rule(("--node-rank", "-r"), _NODES, range(1)),
-    _Rule(("--master-addr", "--master-port"), _NODES),
-    _Rule(("--api-server-count", "-asc"), _SERVERS, range(1, 2)),
-    _Rule(("--enable-dbo",), _MICRO_BATCHES),
-    _Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
-    _Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),
-    _Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
-    _Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
-    _Rule(
+    Rule(("--nnodes", "-n"), _NODES, _ONE),
+    Rule(("--node-rank", "-r"), _NODES, range(1)),
+    Rule(("--master-addr", "--master-port"), _NODES),
+    Rule(("--api-server-count", "-asc"), _SERVERS, range(1, 2)),
+    Rule(("--enable-dbo",), _MICRO_BATCHES),
+    Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
+    Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),
+    Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
+    Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
+    Rule(
         ("--shutdown-timeout",),
         "remove it: drainSeconds of the role sets it, and how long a pod may take to end",
     ),
-    _Rule(("--speculative-config", "-sc"), _SPECULATION),
-    _Rule(("--spec-method", "--spec-model", "--spec-tokens"), _SPECULATION),
 )
 """What the engine plugin refuses at its start stands here too: a condition is found sooner than a crashed container's log."""
-_EPLB = _Rule(
+_EPLB = Rule(
     ("--enable-eplb",),
     'name a communicator beside it, such as --eplb-config {"communicator": "torch_gloo"}: left to itself vLLM takes NIXL, which is '
     "there for KV, and registers all weights with it",
 )
-_EPLB_CONFIG = _Rule(("--eplb-config",), _COPIES)
-_DECODE_RULES = (*_RULES, _Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES))
+_EPLB_CONFIG = Rule(("--eplb-config",), _COPIES)
+_DECODE_RULES = (*_RULES, Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES))
 _WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
 _LETTERS = frozenset(name for rule in _RULES for name in rule.names if len(name) == len("-x"))
@@ -143,8 +138,8 @@ def problems(cr: EldrDeployment) -> list[Problem]:
     ]
 
 
-def _refused(args: Sequence[str], field: str, rules: Sequence[_Rule]) -> Iterator[Problem]:
-    for option in _options(args):
+def _refused(args: Sequence[str], field: str, rules: Sequence[Rule]) -> Iterator[Problem]:
+    for option in options(args):
         for rule in rules:
             if rule.matches(option.name) and not rule.lets_pass(option.value):
                 yield Problem("InvalidArgument", f"{field}[{option.index}]", option.shown, rule.remedy)
@@ -153,10 +148,10 @@ def _refused(args: Sequence[str], field: str, rules: Sequence[_Rule]) -> Iterato
 
 def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
     """Find EPLB without a communicator."""
-    asked = [option for option in _options(args) if _EPLB.matches(option.name)]
-    configs = [option for option in _options(args) if _EPLB_CONFIG.matches(option.name)]
-    keys = {option.key: _json(option.value) for option in configs if option.key}
-    values = [_json(option.value) for option in configs if not option.key]
+    asked = [option for option in options(args) if _EPLB.matches(option.name)]
+    configs = [option for option in options(args) if _EPLB_CONFIG.matches(option.name)]
+    keys = {option.key: as_json(option.value) for option in configs if option.key}
+    values = [as_json(option.value) for option in configs if not option.key]
     # vLLM makes one value of all keys and appends it; the last value counts
     found = keys or (values[-1] if values else None)
     if asked and not (isinstance(found, dict) and found.get("communicator")):
@@ -167,13 +162,13 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
     """Find a decode batch smaller than what routers send: whoever waits past its lease pulls overwritten KV."""
     spec, limit = cr.spec, cr.spec.router.max_in_flight_per_decode
     lists = {"spec.engine.args": spec.engine.args, "spec.decode.args": spec.decode.args}
-    options = [
-        (f"{field}[{option.index}]", option) for field, args in lists.items() for option in _options(args)
+    listed = [
+        (f"{field}[{option.index}]", option) for field, args in lists.items() for option in options(args)
     ]
     for name in _SEQUENCES:
         given = [
             (field, value)
-            for field, option in options
+            for field, option in listed
             if name.startswith(option.name) and len(option.name) > len("--max-num-")
             if (value := _integer(option.value)) is not None  # vLLM refuses it itself
         ]
@@ -189,7 +184,7 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
     """An option among arguments; its value is empty if it has none, its key if it sets none of JSON."""
 
     index: int
@@ -199,7 +194,8 @@ class _Option:
     shown: str
 
 
-def _options(args: Sequence[str]) -> Iterator[_Option]:
+def options(args: Sequence[str]) -> Iterator[Option]:
+    """Yield the options among arguments, as vLLM reads them."""
     for index, argument in enumerate(args):
         if not argument.startswith("-"):
             continue
@@ -207,7 +203,7 @@ def _options(args: Sequence[str]) -> Iterator[_Option]:
         following = args[index + 1] if own is None and index + 1 < len(args) else ""
         shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
         key = argument.partition("=")[0].partition(".")[2]
-        yield _Option(index, name, key, following if own is None else own, shown)
+        yield Option(index, name, key, following if own is None else own, shown)
 
 
 def _integer(text: str) -> int | None:
@@ -218,7 +214,7 @@ def _integer(text: str) -> int | None:
         return None
 
 
-def _json(text: str) -> Any:
+def as_json(text: str) -> Any:
     """Return a value, or key of one, as vLLM reads it: what is no JSON is a text."""
     try:
         return json.loads(text)

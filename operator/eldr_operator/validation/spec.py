@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import arguments, patches, routers, schedule, templates, variables
+from eldr_operator.validation import arguments, patches, routers, schedule, speculation, templates, variables
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -16,6 +16,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *schedule.problems(cr.spec.refit),
         *schedule.window_problems(cr.spec.refit.drift.maintenance_window),
         *arguments.problems(cr),
+        *speculation.problems(cr),
         *routers.problems(cr),
         *variables.problems(cr),
         *templates.problems(cr),

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import eldr
 from eldr.cli import main
+from eldr.contract import SPECULATION
 from eldr.engine.hooks import compatibility
 
 
@@ -108,7 +109,7 @@ def test_a_plain_engine_is_accepted():
     assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
 
 
-@pytest.mark.parametrize("method", compatibility.DRAFTING)
+@pytest.mark.parametrize("method", SPECULATION)
 def test_drafts_are_accepted_on_both_sides(method):
     config = engine(speculative_config=SimpleNamespace(method=method))
     for prefill in (True, False):

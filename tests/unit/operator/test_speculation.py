@@ -1,0 +1,75 @@
+"""Speculative decoding: which methods pass, and that both roles draft alike where drafts have KV."""
+
+import json
+
+import pytest
+
+from eldr import contract
+from eldr_operator.validation.spec import blocked_roles
+from eldr_operator.validation.speculation import problems
+
+NGRAM = ["--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3})]
+EAGLE = ["-sc", json.dumps({"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3})]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"engine": {"args": NGRAM}},
+        {"decode": {"args": NGRAM}},
+        {"engine": {"args": EAGLE}},
+        {"prefill": {"args": EAGLE}, "decode": {"args": EAGLE}},
+        {
+            "prefill": {"args": EAGLE},
+            "decode": {"args": ["-sc.method=eagle3", "-sc.model=org/head", "--spec-tokens=3"]},
+        },
+        {"engine": {"args": ["--spec-model=org/head", "--spec-tokens", "2"]}},
+        {"engine": {"type": "Simulator"}, "decode": {"args": EAGLE}},
+    ],
+)
+def test_let_pass(make_vllm, spec):
+    assert problems(make_vllm(**spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "roles"),
+    [
+        ({"decode": {"args": EAGLE}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": ["--seed=1", *EAGLE]}}, "spec.prefill.args[1]", {"prefill"}),
+        (
+            {"engine": {"args": EAGLE}, "decode": {"args": ["--spec-tokens=4"]}},
+            "spec.decode.args[0]",
+            {"decode"},
+        ),
+        ({"decode": {"args": ["--spec-model=org/head"]}}, "spec.decode.args[0]", {"decode"}),
+        ({"prefill": {"args": EAGLE}, "decode": {"args": NGRAM}}, "spec.decode.args[0]", {"decode"}),
+    ],
+)
+def test_drafts_with_kv_must_be_the_same_on_both_roles(make_vllm, spec, field, roles):
+    cr = make_vllm(**spec)
+    (found,) = problems(cr)
+    assert (found.reason, found.field) == ("InvalidArgument", field)
+    assert found.remedy.startswith("write it into spec.engine.args, alike for both roles")
+    assert blocked_roles(cr, [found]) == roles
+
+
+@pytest.mark.parametrize(
+    "args", [["--spec-method=medusa"], ["-sc.method", "suffix"], ["-sc", '{"method": "dflash"}']]
+)
+def test_methods_that_were_not_tried_are_refused(make_vllm, args):
+    (found,) = problems(make_vllm(engine={"args": args}))
+    assert found.field == "spec.engine.args[0]"
+    assert found.remedy == f"use one of {', '.join(contract.SPECULATION)}: counting was not tried with others"
+
+
+def test_what_is_no_json_is_left_to_vllm(make_vllm):
+    assert problems(make_vllm(decode={"args": ["-sc", "[1"]})) == []
+    assert problems(make_vllm(decode={"args": ["--speculative-config"]})) == []
+
+
+def test_drafts_beside_balanced_experts_are_refused(make_vllm):
+    parallelism = {"expert": "Enabled", "balance": "Activations"}
+    (found,) = problems(make_vllm(decode={"args": NGRAM, "gpus": 2, "parallelism": parallelism}))
+    assert found.field == "spec.decode.args[0]"
+    assert "never tried together" in found.remedy
