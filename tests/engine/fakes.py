@@ -79,6 +79,9 @@ class Capture:
     def begin(self, requests: int = 0) -> None:
         """Leave everything as it is."""
 
+    def clear(self) -> None:
+        """Leave everything as it is."""
+
     def end(self) -> None:
         """Leave everything as it is."""
 

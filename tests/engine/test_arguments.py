@@ -9,7 +9,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import spec as validation
+from eldr_operator.validation import arguments, speculation
 
 VALUE = "77777"
 REFUSED = {
@@ -29,7 +29,7 @@ def is_refused(args):
     spec = {"model": {"uri": "a"}, "engine": {"type": "vLLM", "args": args}}
     metadata = {"name": "x", "namespace": "n", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
     cr = EldrDeployment.model_validate({"metadata": metadata, "spec": spec})
-    return bool(validation.problems(cr))
+    return bool(arguments.problems(cr) + speculation.problems(cr))
 
 
 def read(parser, args):

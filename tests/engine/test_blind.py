@@ -37,7 +37,8 @@ def test_an_engine_without_memory_for_the_table_serves_and_says_why(engine, monk
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr(torch, "zeros", full)
+    for name in ("zeros", "empty"):
+        monkeypatch.setattr(torch, name, full)
     worker = half(config(), GROUP, n_blocks=2**20, reports=True)
     for slots in (torch.tensor([4]), None):
         worker.begin(sent(PrefillOrders(runs=True) if half is PrefillWorker else DecodeOrders(step=1)))

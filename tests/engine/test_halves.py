@@ -331,6 +331,28 @@ def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
     assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
 
 
+def test_after_sleep_what_ran_before_is_not_exact_and_what_runs_then_is(decoding):
+    half, worker, records = decoding
+    before, after = request("before", 3), request("after", 3)
+    half.add(before)
+    half.update(run(half, worker, new=[("before", 2, 1)], blocks={"before": [4, 2]}, expert=0))
+    half.update(run(half, worker, cached=[("before", 3, 1)], blocks={"before": [4, 2]}, expert=2))
+    for table in (worker._rows.counts, worker._rows.latest, worker._rows.positions, worker._rows.owner):
+        table.fill_(2**20)  # an engine that sleeps discards its KV cache, and our tables with it
+    half.reset()
+    half.add(after)
+    blocks = {"before": [7, 8], "after": [4, 2]}
+    half.update(run(half, worker, new=[("after", 2, 1)], cached=[("before", 0, 4)], blocks=blocks, expert=0))
+    half.update(run(half, worker, cached=[("before", 4, 1), ("after", 3, 1)], blocks=blocks, expert=4))
+    before.num_output_tokens, after.num_output_tokens = 3, 2
+    half.end(before)
+    half.end(after)
+    half.update(run(half, worker, expert=0))
+    found = {record["request_id"]: decode_counts(record) for record in records()}
+    assert (found["before"].exact, found["after"].exact) == (False, True)
+    assert found["after"].counts.tolist() == [[0, 0, 0, 0, 1, 1]] * LAYERS
+
+
 def test_reports_survive_the_way_between_processes():
     report = sent(StepReport({"a": counts_of(3)}, 7, torch.tensor([1, 2], dtype=torch.int32)))
     counts, union = report.arrived()

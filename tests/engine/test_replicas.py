@@ -265,6 +265,13 @@ def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refu
     assert "keeps no replicas" in said[0]["refused"]
 
 
+def test_more_ranks_than_the_kernel_takes_are_refused(ours, group, monkeypatch):
+    many = SimpleNamespace(world_size=33, all_reduce=lambda tensor: tensor, cpu_group=None)
+    monkeypatch.setattr(start, "get_ep_group", lambda: many)
+    with pytest.raises(UnsupportedEngineError, match="33 ranks: replicas are chosen for up to 32; unset it"):
+        start.start(config_of(Runner(0, ours())), ON)
+
+
 def test_a_group_that_does_not_fit_the_maps_is_refused(ours, group):
     runner = Runner(0, ours())
     runner.routed_experts.local_num_experts = 5

@@ -16,7 +16,7 @@ from eldr_tiny_moe.client import ReferenceClient
 from tests.support.router import Router, router
 from tests.vllm.client import Answer, ask
 from tests.vllm.comparison import clear
-from tests.vllm.engines import NAME, Engine, Setup, wait_for
+from tests.vllm.engines import GPU_MODE, NAME, Engine, Setup, wait_for
 from tests.vllm.fleet import Fleet
 from tests.vllm.prompts import ALL, FRESH, Case
 
@@ -32,6 +32,8 @@ SETUPS = {
     "p-lost": Setup(role="prefill", lease=SHORT_LEASE, side_host="lo"),
     # one answer of the longest kind fills it
     "d0": Setup(role="decode", lease=LEASE, blocks=72),
+    "p-gpu-mode": Setup(role="prefill", lease=LEASE, mode=GPU_MODE),
+    "d-gpu-mode": Setup(role="decode", lease=LEASE, blocks=72, mode=GPU_MODE),
     "d1": Setup(role="decode", lease=LEASE, children=("Gate",), arguments=("--shutdown-timeout", "120")),
 }
 

@@ -68,6 +68,10 @@ class Mode(NamedTuple):
         return asked | ({"ELDR_CPU_ASYNC": "1"} if self.scheduler == "asynchronous" else {})
 
 
+CPU_MODE = Mode("V1", "synchronous")
+"""What vLLM picks on a CPU."""
+GPU_MODE = Mode("V2", "asynchronous")
+"""What vLLM runs in on GPUs."""
 ENV_MODE = "ELDR_VLLM_MODE"
 """Names the mode of all engines that tests ask for none, as ``V2-asynchronous``; ``make e2e-vllm-all MODE=...`` sets it."""
 

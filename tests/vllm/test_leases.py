@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import httpx
 import numpy as np
+import pytest
 
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, PATH_ACTIVATIONS, PULL_BEFORE_KEY
 from eldr.wire import ExpertCounts, decode_counts
 from tests.vllm.client import SECONDS, ask
 from tests.vllm.conftest import SHORT_LEASE
-from tests.vllm.engines import wait_for
+from tests.vllm.engines import CPU_MODE, wait_for
 from tests.vllm.prompts import FILLER, LONG
 
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
@@ -80,9 +81,11 @@ def test_a_late_pull_gives_wrong_tokens_without_an_error(fleet, correct, expecte
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=ask_prefill(p.url, case)))
 
 
-def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh, background):
+@pytest.mark.parametrize("name", ["d0", "d-gpu-mode"])
+def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh, background, name):
     """It is stopped with the request before it, and goes on when the blocks are somebody else's."""
-    p, d0 = fleet.up("p-short", "d0")
+    p, d0 = fleet.up("p-short", name)
+    assert d0.mode() == (d0.setup.mode or CPU_MODE)
     late, expired, before = d0.metric(LATE, outcome=LATE_PREFILLED), p.metric(EXPIRED), len(records(d0))
     case = fresh()
     params = ask_prefill(p.url, case) | {PULL_BEFORE_KEY: time.time() + 0.8 * SHORT_LEASE}

@@ -16,7 +16,7 @@ import pytest
 from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
-from tests.vllm.engines import NAME, Engine, Mode, Setup
+from tests.vllm.engines import CPU_MODE, GPU_MODE, NAME, Engine, Mode, Setup
 from tests.vllm.pair import Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
@@ -72,8 +72,6 @@ class Kind(NamedTuple):
 
 
 TRAINED = "qwen3moe-trained"
-V2 = Mode("V2", "asynchronous")
-"""What vLLM runs in on GPUs."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 DRAFT_MODEL = {"method": "draft_model", "num_speculative_tokens": 3}
 EAGLE = {"method": "eagle3", "num_speculative_tokens": 2}
@@ -81,7 +79,7 @@ NOISE = "0.03"
 """Some of such a model's drafts are accepted, others are not."""
 KINDS = {
     **{family: Kind(family) for family in (TRAINED, "gptoss", "gemma4", "gemma4-split")},
-    "v2-asynchronous": Kind(TRAINED, V2),
+    "v2-asynchronous": Kind(TRAINED, GPU_MODE),
     "ngram": Kind(TRAINED, None, NGRAM),
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
@@ -128,7 +126,7 @@ def tokens(seed: int, n: int) -> list[int]:
 
 def test_the_engines_run_in_this_mode(pools):
     for engine in (pools.prefill, pools.decode):
-        assert engine.mode() == (engine.setup.mode or Mode("V1", "synchronous")), engine.tail()
+        assert engine.mode() == (engine.setup.mode or CPU_MODE), engine.tail()
 
 
 def test_cold_then_from_the_prefix_cache(pools):

@@ -11,8 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-MOST_RANKS = 32
-"""A set of ranks is one integer."""
+from eldr.engine.balance.setting import MOST_RANKS
 
 _FAR = tl.constexpr(1 << 30)
 _WIDE = 512

@@ -24,6 +24,9 @@ A product of T rows with a matrix of 16-bit weights does T operations per byte o
 loads one, in practice about 100.
 """
 
+MOST_RANKS = 32
+"""What the kernel of GPUs takes: a set of ranks is one integer there. The form in torch would be tens of thousands of small ones, in each layer of each step."""
+
 BACKENDS = (
     "allgather_reducescatter",
     "deepep_high_throughput",
@@ -95,6 +98,10 @@ def problems(config: Any, *, prefill: bool) -> list[str]:
         )
     if config.lora_config is not None:
         found.append("LoRA: it wraps the layers that choose replicas; leave it off")
+    if config.model_config.enable_sleep_mode:
+        found.append(
+            "enable_sleep_mode: what ranks know of their experts' places does not survive sleep; leave it off"
+        )
     if config.speculative_config is not None:
         found.append("speculative_config: the two were never tried together; leave one of them off")
     return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in found]

@@ -19,7 +19,7 @@ from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather, table_digest
 from eldr.engine.balance.choice import Balance, Group, Rules
-from eldr.engine.balance.setting import BalanceSetting
+from eldr.engine.balance.setting import MOST_RANKS, BalanceSetting
 from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
@@ -69,7 +69,7 @@ def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
         )
         return watch
     rules = Rules(
-        _chooser_for(found[0].maps.logical_replica_count.device, group.world_size),
+        _chooser_for(found[0].maps.logical_replica_count.device),
         config.model_config.get_num_experts_per_tok(),
         same,
         checked=setting.checked,
@@ -89,13 +89,12 @@ def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
     return balance
 
 
-def _chooser_for(device: torch.device, ranks: int) -> Any:
-    """Return ``choose`` for a device and a number of ranks: Triton on GPUs for up to as many as it takes, torch elsewhere."""
+def _chooser_for(device: torch.device) -> Any:
+    """Return ``choose`` for a device: Triton on GPUs, torch elsewhere."""
     if device.type == "cuda":
         from eldr.engine.balance import choose_triton
 
-        if ranks <= choose_triton.MOST_RANKS:
-            return choose_triton.choose
+        return choose_triton.choose
     from eldr.engine.balance import choose_torch
 
     return choose_torch.choose
@@ -132,6 +131,10 @@ def compare(said: list[dict[str, str]]) -> None:
 def _layers(config: Any) -> list[replicas.ReplicaLayer]:
     found = replicas.layers(config)
     ranks = get_ep_group().world_size
+    if config.parallel_config.eplb_config.num_redundant_experts and ranks > MOST_RANKS:
+        raise UnsupportedEngineError(
+            f"{ENV_BALANCE}: {ranks} ranks: replicas are chosen for up to {MOST_RANKS}; unset it, or have no redundant experts"
+        )
     for layer in found:
         if layer.experts_per_rank * ranks != layer.n_physical:
             raise UnsupportedEngineError(

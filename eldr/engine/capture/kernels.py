@@ -76,6 +76,14 @@ class RequestRows:
     owner: torch.Tensor
     block_size: int
 
+    def clear(self) -> None:
+        """Have no requests, whatever the tensors hold."""
+        self.counts.zero_()
+        self.latest.fill_(NO_EXPERT)
+        self.positions.fill_(-1)
+        self.owner.zero_()
+        self.owner[:, 0].fill_(len(self.counts) - 1)
+
 
 def request_rows(
     n_rows: int,
@@ -96,13 +104,15 @@ def request_rows(
         W: twice the positions that a step computes of a request that generates, as a step may begin before the one before it is known.
     """
     with torch.device(device or "cpu"):
-        return RequestRows(
-            counts=torch.zeros(n_rows + 1, layers, experts, dtype=torch.int32),
-            latest=torch.full((n_rows + 1, window, layers, top_k), NO_EXPERT, dtype=torch.int32),
-            positions=torch.full((n_rows + 1, window, layers), -1, dtype=torch.int32),
-            owner=torch.tensor([n_rows, 0, 0]).repeat(n_blocks + 1, 1),
+        rows = RequestRows(
+            counts=torch.empty(n_rows + 1, layers, experts, dtype=torch.int32),
+            latest=torch.empty(n_rows + 1, window, layers, top_k, dtype=torch.int32),
+            positions=torch.empty(n_rows + 1, window, layers, dtype=torch.int32),
+            owner=torch.empty(n_blocks + 1, 3, dtype=torch.int64),
             block_size=block_size,
         )
+    rows.clear()
+    return rows
 
 
 def count_requests(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> None:

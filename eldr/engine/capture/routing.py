@@ -110,6 +110,12 @@ class RoutingCapture:
         if self._union is not None:
             self._union.begin(requests)
 
+    def clear(self) -> None:
+        """Forget everything, whatever the tensors hold."""
+        self._written = len(self._buffer)
+        if self._union is not None:
+            self._union.clear()
+
     def expert_ids(self, n_tokens: int) -> torch.Tensor:
         """Return the ids of the step's first tokens, int32 of shape (n_tokens, n_layers, top_k)."""
         self._written = n_tokens

@@ -57,6 +57,11 @@ class GroupUnion:
         self.requests = torch.zeros((), dtype=torch.int64, device=device)
         self.tells = torch.zeros((), dtype=torch.bool, device=device)
 
+    def clear(self) -> None:
+        """Forget everything, whatever the tensors hold."""
+        self._used.zero_()
+        self._all.zero_()
+
     def begin(self, requests: int) -> None:
         """Forget the step before, and begin one with some requests of this rank's own."""
         self.counts.zero_()

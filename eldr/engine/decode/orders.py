@@ -17,9 +17,12 @@ class DecodeOrders(KVConnectorMetadata):
     ----------
     pulls : dict
         Request id to the deadline of its pull, of the pulls in flight that have one.
+    reset : bool
+        Whether the tables hold nothing any more, before the plan.
     """
 
     plan: Plan = field(default_factory=Plan)
     step: int | None = None
     pulls: dict[str, float] = field(default_factory=dict)
     requests: int = 0
+    reset: bool = False

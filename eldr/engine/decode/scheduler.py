@@ -67,6 +67,7 @@ class DecodeScheduler:
         self._ended: dict[str, Ended] = {}
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
+        self._reset = False
         # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
         self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
@@ -92,6 +93,15 @@ class DecodeScheduler:
                     request.request_id, request.num_prompt_tokens, lambda: request.num_output_tokens
                 )
 
+    def reset(self) -> None:
+        """Forget what running requests have counted, and have the worker forget it with the next step."""
+        self._reset = True
+        with self._counting:
+            self._tracker.reset()
+            for _ in self._ended:
+                self._stats.add_record("unavailable")
+            self._ended.clear()
+
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""
         plan = Plan()
@@ -100,11 +110,12 @@ class DecodeScheduler:
                 scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
             )
         pulls = self.pulls.pulls(output.num_scheduled_tokens)
+        reset, self._reset = self._reset, False
         if not output.total_num_scheduled_tokens:
-            return DecodeOrders(plan, pulls=pulls)
+            return DecodeOrders(plan, pulls=pulls, reset=reset)
         self._steps += 1
         self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
-        return DecodeOrders(plan, self._steps, pulls, len(output.num_scheduled_tokens))
+        return DecodeOrders(plan, self._steps, pulls, len(output.num_scheduled_tokens), reset)
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""

@@ -161,6 +161,15 @@ class Tracker:
                 track.blocks.append(all_blocks[index])
             track.n_mapped = needed
 
+    def reset(self) -> None:
+        """Forget rows and blocks: requests that run have lost what was counted of them."""
+        for track in self._tracks.values():
+            if track.row is not None:
+                self._free.append(track.row)
+                track.row, track.homeless = None, True
+            track.blocks, track.placed = [], False
+        self._release, self._unmap = [], []
+
     def end(self, request: str) -> Ended | None:
         """Stop following a request; None if it never ran.
 

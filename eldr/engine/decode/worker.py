@@ -94,6 +94,10 @@ class DecodeWorker:
         with self._counting:
             self._slots.bind()
             if self._rows is not None and not self._counting.stopped:
+                if orders.reset:
+                    self._rows.clear()
+                    self._capture.clear()
+                    self._released.clear()
                 self._capture.begin(orders.requests)
                 if orders.plan:
                     self._released |= _apply(orders.plan, self._rows, self._staging)

@@ -179,6 +179,12 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         """Do the same for models with several KV cache groups."""
         return self.request_finished(request, block_ids)
 
+    def reset_cache(self) -> bool | None:
+        """Forget what running requests have counted: an engine that goes to sleep discards the tables with its KV cache."""
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.reset()
+        return True
+
     def get_kv_connector_stats(self) -> metrics.EngineStats | None:
         """Return statistics since the last call, of the half that runs in this process."""
         if isinstance(self._worker, DecodeWorker):

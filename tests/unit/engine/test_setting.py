@@ -9,7 +9,7 @@ from eldr.engine.balance.setting import BalanceSetting, bound_by_compute
 from eldr.engine.hooks import compatibility
 
 
-def engine(*, lora=None, drafts=None, **parallel):
+def engine(*, lora=None, drafts=None, sleeps=False, **parallel):
     fields = {
         "enable_eplb": True,
         "enable_elastic_ep": False,
@@ -17,7 +17,10 @@ def engine(*, lora=None, drafts=None, **parallel):
         "all2all_backend": "allgather_reducescatter",
     }
     return SimpleNamespace(
-        parallel_config=SimpleNamespace(**fields | parallel), lora_config=lora, speculative_config=drafts
+        parallel_config=SimpleNamespace(**fields | parallel),
+        lora_config=lora,
+        speculative_config=drafts,
+        model_config=SimpleNamespace(model="m", get_num_experts=lambda: 64, enable_sleep_mode=sleeps),
     )
 
 
@@ -64,6 +67,7 @@ def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_tha
         ({"all2all_backend": "passthrough"}, False, "all2all_backend=passthrough"),
         ({"lora": object()}, False, "LoRA"),
         ({"drafts": object()}, False, "speculative_config"),
+        ({"sleeps": True}, False, "enable_sleep_mode"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_trusted_is_refused_by_name(changes, prefill, named):
@@ -81,7 +85,6 @@ def test_a_field_that_vllm_renamed_is_noticed():
 
 def test_the_reasons_stand_among_those_of_the_counting():
     config = engine(enable_eplb=False)
-    config.model_config = SimpleNamespace(model="m", get_num_experts=lambda: 64)
     for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         setattr(config.parallel_config, name, 1)
     config.parallel_config.data_parallel_size = 1
