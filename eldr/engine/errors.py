@@ -10,4 +10,8 @@ class HiddenRoutingError(RuntimeError):
 
 
 class RanksDisagreeError(RuntimeError):
-    """Ranks of one engine would compute different things; it must end."""
+    """Ranks of one engine would compute different things; it must end. All ranks raise it in the same step."""
+
+
+class RankAloneError(RuntimeError):
+    """A rank cannot follow what the others have chosen by now, and they do not know: its process must end, and so the engine."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eldr import contract
-from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
 
 TERMINATION_LOG = Path("/dev/termination-log")
 _MOST = 4096  # bytes that Kubernetes takes
@@ -38,6 +38,6 @@ def told() -> Iterator[None]:
     """Leave the reason of whatever ends the engine in this context."""
     try:
         yield
-    except (UnsupportedEngineError, RanksDisagreeError) as error:
+    except (UnsupportedEngineError, RanksDisagreeError, RankAloneError) as error:
         leave(str(error))
         raise

@@ -70,7 +70,7 @@ class Capture:
     union: ClassVar[None] = None
     ids: ClassVar[torch.Tensor]
 
-    def __init__(self, *_: object, over: object = None) -> None:
+    def __init__(self, *_: object) -> None:
         pass
 
     def share(self) -> None:
@@ -82,7 +82,7 @@ class Capture:
     def clear(self) -> None:
         """Leave everything as it is."""
 
-    def end(self) -> None:
+    def end(self, *, failed: bool = False) -> None:
         """Leave everything as it is."""
 
     def expert_ids(self, n_tokens: int) -> torch.Tensor:

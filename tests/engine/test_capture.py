@@ -18,6 +18,7 @@ from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
 from eldr.engine.capture import recompute, routing
 from eldr.engine.capture.routing import StepSlots
+from eldr.engine.counting import Counting
 
 LAYER = "model.layers.1.self_attn.attn"
 
@@ -154,6 +155,10 @@ def test_layers_of_a_model_that_drafts_are_left_out():
     assert routing.moe_modules(config) == [target]
 
 
+def capture_of(config, over=None):
+    return routing.RoutingCapture(config, Counting("the routing"), over)
+
+
 def route(layer, ids):
     """Do what the layer's router does after it has chosen."""
     with set_forward_context(None, VllmConfig(), num_tokens=len(ids)):
@@ -162,7 +167,7 @@ def route(layer, ids):
 
 def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
     layers = Layer(2), Layer(0)
-    step = routing.RoutingCapture(engine(*layers))
+    step = capture_of(engine(*layers))
     step.begin()
     route(layers[0], [[1, 2], [3, 4]])
     route(layers[1], [[5, 0], [0, 1]])
@@ -172,7 +177,7 @@ def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
 
 def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():
     layers = Layer(0), Layer(1)
-    step = routing.RoutingCapture(engine(*layers))
+    step = capture_of(engine(*layers))
     for layer in layers:
         route(layer, [[1, 2]] * 8)  # a warm-up, which is no step
     step.begin()
@@ -189,9 +194,9 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     layers = Layer(2), Layer(0)
     used = torch.zeros(2, EXPERTS, dtype=torch.int32)
     used[0, 5] = used[1, [1, 3]] = 1  # by layer number
-    other = torch.cat((used.view(-1), torch.tensor([7, 0])))  # and its requests
+    other = torch.cat((used.view(-1), torch.tensor([7, 0, 0])))  # its requests, and that it did not fail
     group = SimpleNamespace(all_reduce=lambda said: said + other, rank_in_group=1, world_size=2)
-    step = routing.RoutingCapture(engine(*layers), over=group)
+    step = capture_of(engine(*layers), group)
     assert step.union is None, "the other may fail to"
     step.begin(2)
     route(layers[1], [[5, 0]])
@@ -205,7 +210,7 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
     step.begin(2)
     assert step.union.counts.tolist() == [0, 0]
-    assert routing.RoutingCapture(engine(Layer(0))).union is None
+    assert capture_of(engine(Layer(0))).union is None
 
 
 def bias_router(**changes):
@@ -231,12 +236,12 @@ def bias_router(**changes):
 )
 def test_a_router_whose_ids_are_not_the_experts_of_a_token_is_not_counted(router, named):
     with pytest.raises(routing.HiddenRoutingError, match=named):
-        routing.RoutingCapture(engine(Layer(0), Layer(1, router)))
+        capture_of(engine(Layer(0), Layer(1, router)))
 
 
 def test_routers_with_nothing_fused_are_counted():
     grouped = GroupedTopKRouter(TOP_K, EXPERTS, num_expert_group=2, topk_group=1)
-    assert routing.RoutingCapture(engine(Layer(0, bias_router()), Layer(1, grouped))).n_layers == 2
+    assert capture_of(engine(Layer(0, bias_router()), Layer(1, grouped))).n_layers == 2
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,7 @@ def test_routers_with_nothing_fused_are_counted():
 )
 def test_without_every_layer_nothing_is_counted(config, named):
     with pytest.raises(routing.HiddenRoutingError, match=named):
-        routing.RoutingCapture(config)
+        capture_of(config)
 
 
 def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_engine(monkeypatch):
@@ -260,12 +265,12 @@ def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_en
 
     monkeypatch.setattr(routing, "RoutedExpertsCapturer", full)
     with pytest.raises(routing.HiddenRoutingError, match="no memory"):
-        routing.RoutingCapture(engine(Layer(0)))
+        capture_of(engine(Layer(0)))
 
 
 def test_the_choice_of_a_kernel_that_routes_inside_itself_is_recomputed_from_its_logits():
     layer = Layer(1, monolithic=True)
-    step = routing.RoutingCapture(engine(layer))
+    step = capture_of(engine(layer))
     step.begin()
     logits = torch.tensor([[0.1, 3.0, -1.0, 2.0, 0.0, 0.0], [9.0, 0.0, 8.0, 1.0, 2.0, 0.0]])
     with set_forward_context(None, VllmConfig(), num_tokens=2):
@@ -292,7 +297,7 @@ def kernel(name):
 def test_experts_whose_logits_tie_are_taken_in_the_order_of_the_kernel(name, taken):
     layer = Layer(0, monolithic=True)
     layer._quant_method = kernel(name)
-    step = routing.RoutingCapture(engine(layer))
+    step = capture_of(engine(layer))
     step.begin()
     logits = torch.tensor([[1.0, 0.5, 1.0, 2.0, -1.0, 1.0], [0.0] * EXPERTS], dtype=torch.bfloat16)
     with set_forward_context(None, VllmConfig(), num_tokens=2):
@@ -319,4 +324,4 @@ def test_a_router_that_is_more_than_a_top_k_is_not_guessed():
         routing.HiddenRoutingError,
         match="layer 1: kernel NoneType routes inside itself, and router FusedTopKBiasRouter",
     ):
-        routing.RoutingCapture(engine(Layer(1, bias_router(), monolithic=True)))
+        capture_of(engine(Layer(1, bias_router(), monolithic=True)))

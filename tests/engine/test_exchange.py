@@ -9,7 +9,7 @@ import torch
 from eldr.engine.balance import choose_torch
 from eldr.engine.balance.agreement import N_WORDS, disagree, table_digest, words
 from eldr.engine.balance.choice import Balance, Group, Rules
-from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 from tests.engine.fakes import Ranks, on_all
 
@@ -189,6 +189,58 @@ def test_one_rank_that_misses_a_rearrangement_ends_all():
     for one in on_all(found, lambda _, balance: balance.layers[0].exchange(stock, 3)):
         assert isinstance(one, RanksDisagreeError)
     assert all(bool(balance.trouble) for balance in found)
+
+
+def fails(*_):
+    raise RuntimeError("out of memory")
+
+
+def choices(found, stock, tokens=3):
+    return on_all(found, lambda rank, balance: balance.layers[0].exchange(stock, tokens))
+
+
+def test_a_rank_that_fails_before_the_sum_leaves_vllms_choice_to_all(monkeypatch):
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps)
+    stock = as_vllm_maps(maps[0], routed(0, 3))
+    before = choices(found, stock)
+    assert not torch.equal(before[0], stock)
+    monkeypatch.setattr(found[1].layers[0], "_read_maps", fails)
+    for _ in range(2):
+        assert all(torch.equal(one, stock) for one in choices(found, stock))
+        monkeypatch.undo()  # once failed, it stays so
+    assert not any(bool(balance.trouble) for balance in found)
+    maps[0].logical_to_physical_map.copy_(maps_of(arranged(2)).logical_to_physical_map)
+    maps[0].logical_replica_count.copy_(maps_of(arranged(2)).logical_replica_count)
+    found[1].layers[0]._choosing.stopped = ""
+    for one in choices(found, stock):
+        assert isinstance(one, RanksDisagreeError), "maps that differ end the engine all the same"
+
+
+def test_a_rank_that_cannot_choose_by_its_kernel_does_so_in_torch_and_then_all_stop():
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    stock = as_vllm_maps(maps[0], routed(0, 3))
+    expected = choices(balances(maps), stock)
+    found = balances(maps, choose=lambda rank: fails if rank else choose_torch.choose)
+    assert all(torch.equal(one, other) for one, other in zip(choices(found, stock), expected, strict=True))
+    assert all(torch.equal(one, stock) for one in choices(found, stock))
+
+
+def test_a_rank_that_cannot_choose_at_all_ends_its_process(monkeypatch):
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps)
+    stock = as_vllm_maps(maps[0], routed(0, 3))
+    monkeypatch.setattr(found[1].layers[0], "_choose", lambda _: None)
+    chosen, alone = choices(found, stock)
+    assert isinstance(chosen, torch.Tensor)
+    assert isinstance(alone, RankAloneError)
+
+
+def test_maps_that_are_torn_on_one_rank_end_all():
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    maps[1].logical_replica_count[3] += 1
+    for raised in on_all(balances(maps), lambda _, balance: balance.try_out(1)):
+        assert isinstance(raised, RanksDisagreeError), raised
 
 
 def test_an_arrangement_with_an_empty_place_is_refused():

@@ -189,6 +189,24 @@ def test_kv_that_was_pulled_gives_the_same_tokens_and_counts(served, one_process
     check(served, exchanges)
 
 
+def test_a_rank_that_fails_in_every_layer_costs_no_request(served, one_process):
+    """Afterwards vLLM chooses replicas; where ranks have requests of their own, none of them counts."""
+    engine, unavailable = served.engine, {"result": "unavailable"}
+    chosen = engine.metric(f"{contract.METRIC_FULLEST_RANK}_count", **BALANCED)
+    (engine.gate / "fault").touch()
+    assert [exchange.generated for exchange in serve(served.pair)] == one_process
+    log = engine.log.read_text()
+    assert (
+        log.count(
+            "serving without the choice of replicas from now on: counting failed: RuntimeError('no room')"
+        )
+        == 1
+    )
+    assert engine.metric(f"{contract.METRIC_FULLEST_RANK}_count", **BALANCED) <= chosen + 1
+    lost = engine.metric(f"{contract.METRIC_RECORDS}_total", **unavailable)
+    assert lost == (REQUESTS if "data" in engine.name else 0)
+
+
 def test_a_rank_that_misses_a_rearrangement_ends_the_engine_and_no_token_is_served(served, background):
     """Last of a layout: afterwards the engine is gone."""
     # Where ranks have requests of their own, the first one's may be some steps ahead of the last one's.

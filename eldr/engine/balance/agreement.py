@@ -73,6 +73,43 @@ def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
     return (ranks * total[N_WORDS:] != total[:N_WORDS] ** 2).any()
 
 
+class Tail:
+    """What a rank says behind what it has to add: its words, whether it failed to choose, and whether its maps are broken.
+
+    A rank takes part in the sum whatever happened to it, or the others would wait for it.
+
+    Attributes
+    ----------
+    said : Tensor of int32, shape (N,)
+        Its first 2 * N_WORDS numbers are the words.
+    """
+
+    N = 2 * N_WORDS + 2
+
+    def __init__(self, device: torch.device) -> None:
+        self.said = torch.zeros(self.N, dtype=torch.int32, device=device)
+        self.hold(torch.zeros((), dtype=torch.int64, device=device))
+        self._broken = ""
+
+    def hold(self, digest: torch.Tensor) -> None:
+        """Say this digest from now on."""
+        self.said[:-2] = words(digest)
+
+    def fail(self) -> None:
+        """Say from now on that this rank does not choose."""
+        self.said[-2] = 1
+
+    def break_off(self, why: str) -> None:
+        """Say that the engine must end."""
+        self._broken = self._broken or why
+        self.said[-1] = 1
+
+    def compare(self, said: torch.Tensor, ranks: int, trouble: torch.Tensor, why: str, *, wait: bool) -> None:
+        """Look for a difference in the sum of all ranks' tails; as :func:`note`."""
+        wrong = disagree(said[:-2], ranks) | (said[-1] > 0)
+        note(trouble, wrong, self._broken or why, wait=wait or bool(self._broken))
+
+
 def note(trouble: torch.Tensor, wrong: torch.Tensor, why: str, *, wait: bool) -> None:
     """Remember that something is wrong, and end the engine at once where that is known without waiting for a device.
 

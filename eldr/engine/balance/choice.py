@@ -19,10 +19,12 @@ from typing import Protocol
 
 import torch
 
-from eldr.engine.balance.agreement import digest_of, disagree, is_capturing, note, table_digest, words
+from eldr.engine.balance import choose_torch
+from eldr.engine.balance.agreement import Tail, digest_of, disagree, is_capturing, note, table_digest, words
 from eldr.engine.balance.setting import bound_by_compute
 from eldr.engine.capture.kernels import active_of
-from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.counting import Counting
+from eldr.engine.errors import RankAloneError
 from eldr.engine.figures import N_FIGURES
 
 TRIALS = 20
@@ -88,6 +90,10 @@ class LayerBalance:
         Where the figures of the latest step go; zeros for a step that vLLM's choice was kept for.
     trouble : Tensor of bool, shape ()
         Becomes true when ranks disagree, and stays so.
+    off : Tensor of bool, shape ()
+        Becomes true when a rank fails to choose: all of them leave vLLM's choice from then on.
+    choosing : Counting
+        Whether this rank chooses.
     """
 
     def __init__(
@@ -99,13 +105,16 @@ class LayerBalance:
         *,
         figures: torch.Tensor,
         trouble: torch.Tensor,
+        off: torch.Tensor,
+        choosing: Counting,
     ) -> None:
         self._name, self._maps, self._group, self._rules = name, maps, group, rules
-        self._figures, self._trouble = figures, trouble
+        self._figures, self._trouble, self._off, self._choosing = figures, trouble, off, choosing
         device = maps.logical_replica_count.device
         self._static = digest_of(rules.identity, name, str(group.ranks), str(group.experts))
         self._logical = torch.zeros(group.experts, dtype=torch.int64, device=device)
-        self._words = words(torch.zeros((), dtype=torch.int64, device=device))
+        self._nothing = torch.zeros(group.experts, dtype=torch.int32, device=device)
+        self._tail = Tail(device)
         self._seen: int | None = None
 
     @property
@@ -127,28 +136,55 @@ class LayerBalance:
         ------
         RanksDisagreeError
             On CPUs, and on accelerators the first time that maps are read.
+        RankAloneError
+            If nothing can be chosen when the others have.
         """
         if bound_by_compute(tokens, self._rules.top_k, self.n_experts):
             self._figures.zero_()
             return ids
-        read = self._read_maps()
+        group = self._group
+        flags, read = self._nothing, False
+        with self._choosing:
+            read = self._read_maps()
+            flags = active_of(ids, group.experts).to(torch.int32)
+        if self._choosing.stopped:
+            flags = self._nothing
+            self._tail.fail()
+        said = group.add(torch.cat((flags, self._tail.said)))
+        tail = said[group.experts :]
+        why = f"{self._name}: the ranks' versions, settings or maps of experts differ"
+        self._tail.compare(tail, group.ranks, self._trouble, why, wait=read)
+        self._off.logical_or_(tail[-2] > 0)
+        chosen = self._choose(said[: group.experts] > 0)
+        if chosen is not None:
+            if self._rules.checked:
+                self._check(*chosen)
+            with self._choosing:
+                choice, _ = chosen
+                at = choice[self._logical][ids.clamp(min=0).long()]
+                return torch.where((ids >= 0) & ~self._off, at, ids).to(ids.dtype)
+        if bool(self._off):
+            return ids
+        raise RankAloneError(f"ELDR: {self._name}: {self._choosing.stopped}, when other ranks had chosen")
+
+    def _choose(self, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the choice, and the active experts that it is for; if one way fails, as the other one makes it."""
         group, maps = self._group, self._maps
-        said = group.add(torch.cat((active_of(ids, group.experts).to(torch.int32), self._words)))
-        self._compare(said[group.experts :], "versions, settings or maps of experts", wait=read)
-        used = said[: group.experts] > 0
-        active = active_of(torch.where(used, self._logical, -1), self.n_experts)
-        choice = self._rules.choose(
-            active,
-            maps.logical_to_physical_map,
-            maps.logical_replica_count,
-            group.experts_per_rank,
-            group.ranks,
-        )
-        if self._rules.checked:
-            self._check(choice, active)
-        chosen = active_of(torch.where(active, choice, -1), group.experts)
-        self._figures.copy_(torch.cat((_figures(chosen, group), _figures(used, group))))
-        return torch.where(ids >= 0, choice[self._logical][ids.clamp(min=0).long()], ids).to(ids.dtype)
+        for choose in (self._rules.choose, choose_torch.choose):
+            with self._choosing:
+                active = active_of(torch.where(used, self._logical, -1), self.n_experts)
+                choice = choose(
+                    active,
+                    maps.logical_to_physical_map,
+                    maps.logical_replica_count,
+                    group.experts_per_rank,
+                    group.ranks,
+                )
+                chosen = active_of(torch.where(active, choice, -1), group.experts)
+                figures = torch.cat((_figures(chosen, group), _figures(used, group)))
+                self._figures.copy_(torch.where(self._off, 0, figures))
+                return choice, active
+        return None
 
     def _read_maps(self) -> bool:
         """Follow the maps if they changed; return whether waiting for the device is harmless.
@@ -167,12 +203,12 @@ class LayerBalance:
         owner = torch.full((total + 1,), -1, dtype=torch.int64, device=table.device)
         expert = torch.arange(self.n_experts, device=table.device)[:, None].expand_as(held)
         owner.scatter_(0, torch.where(held >= 0, held, total).reshape(-1), expert.reshape(-1))
-        self._words.copy_(words(table_digest(held) + self._static))
+        self._tail.hold(table_digest(held) + self._static)
         self._logical.copy_(owner[:total].clamp(min=0))
         if capturing:
             return False
         if bool((owner[:total] < 0).any()) or int(count.sum()) != total:
-            raise RanksDisagreeError(
+            self._tail.break_off(
                 f"{self._name}: its maps place {int(count.sum())} replicas in {total} places, or leave places empty; "
                 "this vLLM arranges experts in a way that ELDR does not know: unset ELDR_BALANCE"
             )
@@ -182,13 +218,9 @@ class LayerBalance:
     def _check(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         expert = torch.arange(self.n_experts, device=choice.device)
         wrong = active & (self._logical[choice.clamp(min=0)] != expert)
-        said = self._group.add(words(table_digest(choice)))
-        self._compare(said, "choices of replicas", wait=False)
+        differ = disagree(self._group.add(words(table_digest(choice))), self._group.ranks)
+        note(self._trouble, differ, f"{self._name}: the ranks' choices of replicas differ", wait=False)
         note(self._trouble, wrong.any(), f"{self._name}: a choice names another expert's replica", wait=False)
-
-    def _compare(self, said: torch.Tensor, what: str, *, wait: bool) -> None:
-        differ = disagree(said, self._group.ranks)
-        note(self._trouble, differ, f"{self._name}: the ranks' {what} differ", wait=wait)
 
 
 def _figures(used: torch.Tensor, group: Group) -> torch.Tensor:
@@ -217,8 +249,15 @@ class Balance:
         device = layers[0][1].logical_replica_count.device
         self.figures = torch.zeros(len(layers), N_FIGURES, dtype=torch.int32, device=device)
         self.trouble = torch.zeros((), dtype=torch.bool, device=device)
+        off, choosing = torch.zeros_like(self.trouble), Counting("the choice of replicas")
         self.layers = [
-            LayerBalance(name, maps, group, rules, figures=self.figures[i], trouble=self.trouble)
+            LayerBalance(
+                *(name, maps, group, rules),
+                figures=self.figures[i],
+                trouble=self.trouble,
+                off=off,
+                choosing=choosing,
+            )
             for i, (name, maps) in enumerate(layers)
         ]
         self._group = group

@@ -8,6 +8,7 @@ proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from vllm.config import get_current_vllm_config
 from vllm.forward_context import get_forward_context
+from vllm.logger import init_logger
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
@@ -24,7 +26,9 @@ from eldr.contract import CONNECTOR, ENV_BALANCE
 from eldr.engine import refusal
 from eldr.engine.balance import placement
 from eldr.engine.capture.routing import moe_modules
-from eldr.engine.errors import UnsupportedEngineError
+from eldr.engine.errors import RankAloneError, UnsupportedEngineError
+
+logger = init_logger("vllm.eldr")
 
 NAME = RoutedExperts.__name__
 
@@ -62,8 +66,14 @@ class BalancedExperts(RoutedExperts):
             ranks = get_forward_context().dp_metadata
             # the same number on all ranks: they must decide alike
             tokens = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu.sum())
-            with refusal.told():
-                topk_ids = self.exchange(topk_ids, tokens)
+            try:
+                with refusal.told():
+                    topk_ids = self.exchange(topk_ids, tokens)
+            except RankAloneError:
+                logger.exception("ELDR: this process ends, for other ranks wait for it")
+                os._exit(
+                    1
+                )  # vLLM reports what one rank raises, and waits for others; a process that is gone it sees at once
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
 
 

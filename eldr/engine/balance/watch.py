@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from eldr.engine.balance.agreement import digest_of, disagree, is_capturing, note, table_digest, words
+from eldr.engine.balance.agreement import Tail, digest_of, is_capturing, table_digest
 from eldr.engine.balance.choice import Group, Maps
+from eldr.engine.counting import Counting
 from eldr.engine.figures import N_FIGURES
 
 
@@ -43,7 +44,7 @@ class MapsWatch:
         self._tables = [maps.logical_to_physical_map for maps in layers]
         self._group = group
         self._static = digest_of(identity, str(group.ranks), str(group.experts))
-        self._words = words(torch.zeros((), dtype=torch.int64, device=device))
+        self._tail, self._watching = Tail(device), Counting("what ranks say of their maps")
         self._seen: list[int] | None = None
 
     def begin(self) -> None:
@@ -58,10 +59,12 @@ class MapsWatch:
             On CPUs, and on accelerators the first time that maps are read.
         """
         del tokens
-        read = self._read_maps()
-        said = self._group.add(self._words.clone())
-        differ = disagree(said, self._group.ranks)
-        note(self.trouble, differ, "the ranks' versions, settings or maps of experts differ", wait=read)
+        read = False
+        with self._watching:  # a rank that failed says what it read last
+            read = self._read_maps()
+        said = self._group.add(self._tail.said.clone())
+        why = "the ranks' versions, settings or maps of experts differ"
+        self._tail.compare(said, self._group.ranks, self.trouble, why, wait=read)
         return ids
 
     def _read_maps(self) -> bool:
@@ -74,7 +77,7 @@ class MapsWatch:
         if versions == self._seen and not capturing:
             return False
         places = torch.stack([table[:, 0] for table in self._tables])
-        self._words.copy_(words(table_digest(places) + self._static))
+        self._tail.hold(table_digest(places) + self._static)
         if capturing:
             return False
         self._seen = versions

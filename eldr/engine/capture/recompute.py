@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from vllm.logger import init_logger
 
+from eldr.engine.counting import Counting
+
 logger = init_logger("vllm.eldr")
 
 HIGHEST_FIRST = frozenset({"AiterW4A8ExpertsMonolithic", "AiterW4A16ExpertsMonolithic"})
 """Kernels that sort by (logit, expert). Triton's own sort by (logit, -expert), and so by its name do unknown ones."""
 
 
-def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str) -> None:
+def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str, counting: Counting) -> None:
     """Capture the choice of a layer's monolithic kernel, right before it runs.
 
     Parameters
@@ -28,12 +30,15 @@ def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str)
         The layer; its router is a plain top-k.
     capture : callable
         Takes the ids, of shape (tokens, top_k).
+    counting : Counting
+        Stopped where that fails; the kernel runs all the same.
     """
     routed, top_k = runner.routed_experts, runner.router.top_k
     inner, highest_first = routed.forward_monolithic, kernel in HIGHEST_FIRST
 
     def forward_monolithic(x: Any, router_logits: Any = None, input_ids: Any = None) -> Any:
-        capture(chosen(router_logits, top_k, highest_first=highest_first))
+        with counting:
+            capture(chosen(router_logits, top_k, highest_first=highest_first))
         return inner(x=x, router_logits=router_logits, input_ids=input_ids)
 
     routed.forward_monolithic = forward_monolithic

@@ -28,6 +28,7 @@ from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroE
 from eldr.engine.capture.kernels import NO_EXPERT
 from eldr.engine.capture.recompute import recompute
 from eldr.engine.capture.union import GroupUnion
+from eldr.engine.counting import Counting
 from eldr.engine.errors import HiddenRoutingError
 
 logger = init_logger("vllm.eldr")
@@ -59,6 +60,8 @@ class RoutingCapture:
     Parameters
     ----------
     config : vllm.config.VllmConfig
+    counting : Counting
+        Stopped by whatever fails in a forward pass.
     over : GroupCoordinator, optional
         Ranks with tokens of their own in the same steps, for :meth:`union`, once :meth:`share` was called.
 
@@ -68,7 +71,7 @@ class RoutingCapture:
         If a layer's routing can neither be captured nor recomputed, or vLLM cannot make its buffer.
     """
 
-    def __init__(self, config: Any, over: Any = None) -> None:
+    def __init__(self, config: Any, counting: Counting, over: Any = None) -> None:
         self._union: GroupUnion | None = None
         self._offered: GroupUnion | None = None
         try:
@@ -84,11 +87,12 @@ class RoutingCapture:
                     config.model_config.get_num_experts(),
                     over.all_reduce,
                     self._capturer.device_buffer.device,
+                    counting,
                     rank=over.rank_in_group,
                     ranks=over.world_size,
                 )
             for module in modules:
-                _bind(module, self._capturer)
+                _bind(module, self._capturer, counting)
         except (ValueError, RuntimeError) as error:
             raise HiddenRoutingError(str(error)) from error
         self._buffer = self._capturer.device_buffer
@@ -122,10 +126,12 @@ class RoutingCapture:
         ids = self._buffer[:n_tokens]
         return ids if self._all else ids.index_select(1, self._layers)
 
-    def end(self) -> None:
-        """End the step."""
+    def end(self, *, failed: bool = False) -> None:
+        """End the step; a rank that failed to count says so in those to come."""
         if self._union is not None:
             self._union.end()
+            if failed:
+                self._union.fail()
 
     @property
     def union(self) -> GroupUnion | None:
@@ -186,7 +192,7 @@ def _root(name: str) -> str:
     return name.partition(".layers.")[0]
 
 
-def _bind(module: Any, capturer: Any) -> None:
+def _bind(module: Any, capturer: Any, counting: Counting) -> None:
     layers, top_k = capturer.shape_per_token
     if not 0 <= module.layer_id < layers:
         raise ValueError(f"layer {module.layer_id}: the model has layers 0 to {layers - 1}")
@@ -201,7 +207,7 @@ def _bind(module: Any, capturer: Any) -> None:
     if not method.is_monolithic or reports:
         bind_routed_experts_capturer(torch.nn.ModuleList([module]), capturer)
     elif type(module.router) is FusedTopKRouter:
-        recompute(module, partial(capturer.capture, module.layer_id), type(experts).__name__)
+        recompute(module, partial(capturer.capture, module.layer_id), type(experts).__name__, counting)
     else:
         raise ValueError(
             f"layer {module.layer_id}: kernel {type(experts).__name__} routes inside itself, and router "

@@ -13,6 +13,7 @@ import numpy as np
 from eldr.engine import metrics
 from eldr.engine.balance.agreement import disagreement
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.capture.union import FAILED
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.orders import DecodeOrders
@@ -153,6 +154,8 @@ class DecodeScheduler:
             if chosen is not None and report.requests() != 0:
                 self._stats.add_balance(chosen.figures, chosen.decision_seconds)
             self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
+            if report.requests() == FAILED:
+                self._counting.stop("another rank of this engine failed to count")
             if not self._counting.stopped:
                 self._take(report)
         if self._counting.stopped:

@@ -71,10 +71,11 @@ class DecodeWorker:
         self._step: int | None = None
         self._released: dict[str, Any] = {}
         self._counting = Counting("activations")
+        self._capture: Any = None  # a RoutingCapture, if one could be made
         self._rows: RequestRows | None = None
         over = union_group(config)
         with self._counting:
-            self._capture = RoutingCapture(config, over=over)
+            self._capture = RoutingCapture(config, self._counting, over)
             if reports:
                 self._rows = _empty_rows(config, n_blocks, self._capture, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
@@ -114,6 +115,9 @@ class DecodeWorker:
         with self._counting:
             report = self._count(step, chosen)
         if self._counting.stopped:
+            with self._counting:
+                if self._capture is not None:
+                    self._capture.end(failed=True)
             return StepReport({}, step, hidden=self._counting.stopped, balance=chosen)
         return report
 
@@ -129,7 +133,7 @@ class DecodeWorker:
         if slots is not None and step is not None:
             union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
             if (of_all := self._capture.union) is not None:
-                union, requests = of_all.counts.clone(), of_all.requests * of_all.tells
+                union, requests = of_all.counts.clone(), of_all.told()
         if union is None and chosen is None and not self._released:
             return None
         released, self._released = self._released, {}

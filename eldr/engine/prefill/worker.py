@@ -39,7 +39,7 @@ class PrefillWorker:
         self._counting = Counting("signatures")
         self._table: torch.Tensor | None = None
         with self._counting:
-            self._capture = RoutingCapture(config)
+            self._capture = RoutingCapture(config, self._counting)
             if reports:
                 self._table = _empty_table(
                     n_blocks, self._capture, config.model_config.get_num_experts(), group.block_size

@@ -1,7 +1,7 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
 A file in the folder says what: ``version`` before the start, another version of ELDR; ``capture`` before the start, no room for
-what it would count with; ``maps``, from the next step on two experts have exchanged their places, in one layer's map, as if a rank
+what it would count with; ``fault``, from the next step on it fails in each layer; ``maps``, from the next step on two experts have exchanged their places, in one layer's map, as if a rank
 had missed a rearrangement.
 """
 
@@ -35,6 +35,11 @@ class Saboteur(Idle):
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
+        if self._last and (self._folder / "fault").exists():
+            from eldr.engine.balance import choice
+            from eldr.engine.capture import union
+
+            choice.active_of = union.active_of = _no_room
         if self._last and (self._folder / "maps").exists():
             (self._folder / "maps").unlink()
             layers = self._vllm_config.compilation_config.static_forward_context.values()
