@@ -73,11 +73,6 @@ class Engine:
         self._planned = 0
 
     @property
-    def batch(self) -> int:
-        """Requests in the batch."""
-        return len(self._ends)
-
-    @property
     def has_room(self) -> bool:
         """Whether nobody would have to wait for longer than the next step."""
         return len(self._ends) + len(self._waiting) < self._limits.max_num_seqs

@@ -1,5 +1,7 @@
 """Active experts of a batch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,11 @@ def test_expected_unions_equal_their_recomputation(population):
             union.join(members[-1], turn)
         survival = np.exp(population.logs[members].sum(axis=0, dtype=np.float64))
         assert union.count(turn).all == pytest.approx((96 - survival.sum()) / 3, abs=1e-9)
+
+
+def test_steps_that_are_not_known_are_no_unions(population):
+    with pytest.raises(ValueError, match="unions: single steps of these requests are not known"):
+        active_experts(replace(population, steps=None), sampled=True)
 
 
 def test_an_empty_batch_uses_nothing(population):

@@ -2,12 +2,14 @@
 
 import json
 import re
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 from click.testing import CliRunner
 
 from eldr.cli import main
 from eldr.siglog import SignatureLog
+from eldr.simulate import cli
 from tests.support.records import make_record
 
 QUICK = ["--engines", "3", "--rate", "7.8", "--seconds", "6", "--seeds", "2", "--jobs", "1"]
@@ -175,3 +177,14 @@ def test_nonsense_is_told_and_simulates_nothing(arguments, told):
     assert done.exit_code != 0
     assert told in done.output, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_process_that_was_killed_is_told_with_a_remedy(monkeypatch):
+    def killed(*_):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(cli, "_run", killed)
+    done = run("--rate", "5")
+    assert done.exit_code == 1
+    assert "try fewer --jobs" in done.output
+    assert "Traceback" not in done.output

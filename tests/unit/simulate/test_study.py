@@ -118,3 +118,8 @@ def test_intervals_are_students():
     assert found.mean == pytest.approx(-0.15)
     assert found.half_width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-5)
     assert math.isnan(change([1.0], [2.0]).half_width)
+
+
+def test_requests_without_a_rate_need_one(population):
+    with pytest.raises(ValueError, match="rate: expected one or a batch"):
+        replace(DEMO, rate=None).operating_point(population, 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eldr.simulate.workload import Window, make_workload
+from eldr.simulate.workload import Window, make_workload, poisson
 
 WINDOW = Window(10.0, 110.0, 20.0)
 
@@ -45,3 +45,15 @@ def test_lengths_are_given_or_the_requests_own(population):
 def test_a_rate_is_positive(population):
     with pytest.raises(ValueError, match="more than 0"):
         make(population, rate=0.0)
+
+
+def test_arrivals_reach_the_end_however_close_they_come():
+    class Close:
+        """Gaps that are shorter than the rate promises, so that more have to be drawn."""
+
+        def exponential(self, mean, n):
+            return np.full(n, mean / 3)
+
+    times = poisson(2.0, 100.0, Close())
+    assert times[-1] == pytest.approx(100.0, abs=0.2)
+    assert len(times) == pytest.approx(600, abs=1)

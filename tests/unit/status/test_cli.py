@@ -98,6 +98,13 @@ def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
     assert "epoch 3; promise not kept, or traffic over: rolled back to chat-drift-1" in said
 
 
+def test_fits_that_are_no_list_are_said_and_the_rest_is_shown(answers):
+    answers[FITS] = as_json({"items": None})
+    done = run("chat")
+    assert done.exit_code == 0, done.output
+    assert "a list in items" in " ".join(done.output.split())
+
+
 def test_what_is_missing_is_said(answers, tmp_path):
     assert "NotFound: there is no EldrDeployment none in namespace team" in fails("none")
     assert "NotFound: there is no EldrDeployment chat in namespace default" in fails(

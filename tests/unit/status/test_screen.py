@@ -107,6 +107,23 @@ def test_the_set_of_a_fit_that_no_set_followed():
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("Protective", "it did worse than placement by load, which was in effect from then on"),
+        ("AckTimeout", "chat-9 followed, before all routers had loaded it"),
+        ("Later", "chat-9 followed (Later)"),
+    ],
+)
+def test_why_a_set_served_no_longer(reason, why):
+    history = [
+        {"time": "2026-11-22T06:00:00Z", "fit": "chat-8", "epoch": 1, "reason": "Accepted"},
+        {"time": "2026-11-22T07:00:00Z", "fit": "chat-9", "epoch": 2, "reason": reason},
+    ]
+    (served,) = spans(history)["chat-8"]
+    assert served.ended == why
+
+
 def test_more_fits_than_a_screen_holds():
     many = [
         night.fit(f"chat-{n:02}", "Manual", f"2026-11-21T{n:02}:00:00Z", "Rejected", "no", status="False")
