@@ -13,6 +13,7 @@ from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
+from tests.support.threads import PerThread
 
 Object = dict[str, Any]
 
@@ -37,13 +38,16 @@ class Kube:
     def __init__(self, cluster: Cluster, namespace: str, token: str | None = None) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        self._client = httpx.Client(
-            base_url=cluster.server,
-            headers={"Authorization": f"Bearer {token or cluster.token}"},
-            verify=ssl.create_default_context(cafile=str(cluster.ca)),
-            timeout=30,
-            limits=UNBOUNDED,  # threads share it
-            trust_env=False,
+        trusted = ssl.create_default_context(cafile=str(cluster.ca))
+        self._client = PerThread(
+            lambda: httpx.Client(
+                base_url=cluster.server,
+                headers={"Authorization": f"Bearer {token or cluster.token}"},
+                verify=trusted,
+                timeout=30,
+                limits=UNBOUNDED,
+                trust_env=False,
+            )
         )
 
     def __enter__(self) -> Self:
@@ -74,7 +78,7 @@ class Kube:
         return self._answer(method, url, json=body, params=query, headers=headers).json()
 
     def _answer(self, method: str, url: str, **asked: Any) -> httpx.Response:
-        answer = self._client.request(method, url, **asked)
+        answer = self._client().request(method, url, **asked)
         if answer.is_error:
             raise Refused(answer)
         return answer

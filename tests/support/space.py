@@ -12,6 +12,7 @@ import yaml
 from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
+from tests.support.threads import PerThread
 
 Object = dict[str, Any]
 SECONDS = 60.0
@@ -23,12 +24,15 @@ class Space:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
-        self._http = httpx.Client(
-            base_url=cluster.server,
-            headers={"authorization": f"Bearer {cluster.token}"},
-            verify=ssl.create_default_context(cafile=str(cluster.ca)),
-            timeout=30,
-            limits=UNBOUNDED,
+        trusted = ssl.create_default_context(cafile=str(cluster.ca))
+        self._http = PerThread(
+            lambda: httpx.Client(
+                base_url=cluster.server,
+                headers={"authorization": f"Bearer {cluster.token}"},
+                verify=trusted,
+                timeout=30,
+                limits=UNBOUNDED,
+            )
         )
 
     def __enter__(self) -> Self:
@@ -44,7 +48,7 @@ class Space:
         return self.cluster.kubectl("-n", self.name, *arguments, stdin=stdin)
 
     def get(self, path: str) -> Object | None:
-        response = self._http.get(path)
+        response = self._http().get(path)
         if response.status_code == 404:
             return None
         response.raise_for_status()
@@ -87,7 +91,7 @@ class Space:
         path = f"/api/v1/namespaces/{self.name}/pods/{pod}/log?container={container}"
 
         def log() -> str | None:
-            response = self._http.get(path)
+            response = self._http().get(path)
             return response.text if response.status_code == 200 and text in response.text else None
 
         return str(wait_for(log, f"{text!r} in the log of {pod}/{container}", SECONDS))

@@ -22,11 +22,13 @@ from eldr.engine.install import copy
 from eldr_bench.engine_child import TOKENS, Child, Shape, Work
 from eldr_bench.engine_memory import memory
 from eldr_bench.machine import ROOT, revision, vllm_environment
+from eldr_bench.proof import require
 
 PAGE = ROOT / "docs" / "benchmarks" / "engine.md"
 WARM_UP = 3
 BATCHES = (1, 8)
-
+MODE = "Scheduler, CPUModelRunner"
+"""What schedules and computes on a CPU: synchronously, and model runner V1."""
 
 SHAPES = (
     Shape("tiny: 4 layers x 64 experts, top-4, 4.4 M parameters, float32", "float32", (128, 512, 1536)),
@@ -61,12 +63,13 @@ def pair(
 ) -> Iterator[tuple[Child, Child]]:
     """Start an engine without and one with the plug-in, in an order that changes by turn."""
     with (folder / "engines.log").open("ab") as log, contextlib.ExitStack() as stack:
-        found = {}
+        found, modes = {}, set()
         for counting in (False, True) if turn % 2 else (True, False):
             child = Child(environment, shape, role, folder / "plugin" if counting else None, log)
             stack.callback(child.close)
-            child.begin()
+            modes.add(child.begin())
             found[counting] = child
+        require(modes == {MODE}, f"what schedules and computes is {modes}, not {MODE}")
         yield found[False], found[True]
 
 
@@ -103,7 +106,8 @@ def page(tables: Mapping[str, list[str]], starts: int, rounds: int) -> str:
     lines = [
         "# What the plug-in costs a real engine",
         "",
-        f"`make bench-engine` on {datetime.now(UTC).date()}, {revision()}: vLLM 0.32 on a CPU ({platform.machine()}), one thread, no compilation.",
+        f"`make bench-engine` on {datetime.now(UTC).date()}, {revision()}: vLLM 0.32 on a CPU ({platform.machine()}), one thread, no compilation,",
+        f"synchronous scheduling and model runner V1 ({MODE}).",
         "An engine with the plug-in and one without it got the same requests in turns, each in a process of its own that holds scheduler,",
         "model and hooks, without HTTP server and transport. Compared is the CPU time that the process used, which other programs disturb",
         "less than the clock. Two processes differ by a few per cent even when they run the same, so that the engines were started",

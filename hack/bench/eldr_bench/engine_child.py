@@ -61,11 +61,11 @@ class Proof:
         self._records = counting and role == "kv_consumer"
         self._due = self._seen = 0
 
-    def begin(self, told: dict[str, Any]) -> None:
-        """Take what the engine says of itself."""
-        require(
-            told == {"connector": self._counting}, f"an engine that counts ({self._counting}) tells {told}"
-        )
+    def begin(self, told: dict[str, Any]) -> str:
+        """Take what the engine says of itself; return the classes that schedule and compute in it."""
+        connector = told["connector"]
+        require(connector == self._counting, f"an engine that counts ({self._counting}) tells {told}")
+        return f"{told['scheduler']}, {told['runner']}"
 
     def hold(self, work: Work, answer: dict[str, Any]) -> None:
         """Hold an answer against the work. A record comes with the step after its request, so that the last ones may be missing."""
@@ -142,9 +142,9 @@ class Child:
             raise RuntimeError(f"an engine ended with {self._process.wait()}, see its log")
         return json.loads(line)
 
-    def begin(self) -> None:
-        """Wait until it can be asked."""
-        self._proof.begin(self.answer())
+    def begin(self) -> str:
+        """Wait until it can be asked; return what schedules and computes in it."""
+        return self._proof.begin(self.answer())
 
     def run(self, work: Work, seed: int) -> list[float]:
         """Return the CPU seconds of some work with random prompts, of which nothing is cached."""

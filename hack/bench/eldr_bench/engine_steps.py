@@ -93,9 +93,13 @@ def serve(setup: dict[str, Any], questions: TextIO, answers: TextIO) -> None:
     names = itertools.count()
     counts_decodes = setup["counting"] and setup["role"] == "kv_consumer"
     new_records = records(engine) if counts_decodes else list
-    print(
-        json.dumps({"connector": engine.vllm_config.kv_transfer_config is not None}), file=answers, flush=True
-    )
+    core = engine.engine_core.engine_core
+    told = {
+        "connector": engine.vllm_config.kv_transfer_config is not None,
+        "scheduler": type(core.scheduler).__name__,
+        "runner": type(core.model_executor.driver_worker.worker.model_runner).__name__,
+    }
+    print(json.dumps(told), file=answers, flush=True)
     for line in questions:
         asked = json.loads(line)
         answer = run(engine, asked["prompts"], asked["tokens"], names)

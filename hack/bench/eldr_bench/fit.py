@@ -131,7 +131,10 @@ def case(n: int, k: int, rounds: int, aim: float | None) -> list[dict[str, Any]]
 def main() -> None:
     """Run each case in a process of its own, so that its peak of memory is its own."""
     if len(sys.argv) == 2 and sys.argv[1].isdigit():
-        print(json.dumps(case(*(CASES + LARGE)[int(sys.argv[1])])))
+        number, cases = int(sys.argv[1]), CASES + LARGE
+        if number >= len(cases):
+            sys.exit(f"case {number}: there are 0 to {len(cases) - 1}")
+        print(json.dumps(case(*cases[number])))
         return
     figures = []
     numbers = range(len(CASES))

@@ -17,7 +17,7 @@ def answer(work, **more):
 def test_engines_that_count_where_the_plugin_is_pass():
     for role, work in (("kv_producer", PREFILL), ("kv_consumer", DECODE)):
         bare = Proof(role, counting=False)
-        bare.begin({"connector": False})
+        assert bare.begin({"connector": False, "scheduler": "S", "runner": "R"}) == "S, R"
         bare.hold(work, answer(work))
     Proof("kv_producer", counting=True).hold(PREFILL, answer(PREFILL, signatures=[[128, True]]))
     late = Proof("kv_consumer", counting=True)
