@@ -331,6 +331,23 @@ def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
     assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
 
 
+def test_drafts_behind_the_end_do_not_count_though_the_next_step_went_on_from_them(decoding):
+    half, worker, records = decoding
+    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
+    half.add(asked)
+    half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
+    report = run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2)  # the draft is accepted ...
+    ahead = run(half, worker, cached=[("a", 5, 2)], blocks=blocks, expert=4)
+    asked.num_output_tokens = 2  # ... but the token before it was the last one
+    half.end(asked)
+    half.update(report)
+    half.update(ahead)
+    half.update(run(half, worker, expert=0))
+    value = decode_counts(records()[0])
+    assert (value.tokens, value.exact) == (1, True)
+    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
+
+
 def test_after_sleep_what_ran_before_is_not_exact_and_what_runs_then_is(decoding):
     half, worker, records = decoding
     before, after = request("before", 3), request("after", 3)
