@@ -19,7 +19,7 @@ class Pool:
     def __init__(self, n_rows):
         self.tracker = Tracker(n_rows, BLOCK)
         self.n_rows = n_rows
-        self.free = list(range(64))
+        self.free = list(range(128))
         self.blocks = {}
         self.rows = {}  # block -> row, position of its first token, first position that counts
         self.settled = {row: Counter() for row in range(n_rows)}  # row -> request, position
@@ -117,13 +117,13 @@ def lives(draw):
     return [
         {
             "prompt": draw(st.integers(1, 19)),
-            "answer": draw(st.integers(1, 11)),
+            "answer": draw(st.integers(1, 25)),
             "start": draw(st.integers(0, 30)),
             "cached": draw(st.integers(0, 18)),
-            "chunk": draw(st.integers(1, 9)),
+            "chunk": draw(st.integers(1, 40)),
             "drafts": draw(st.integers(0, DRAFTS)),
             "accepts": draw(st.lists(st.integers(0, DRAFTS), min_size=1, max_size=3)),
-            "preempt_at": draw(st.none() | st.integers(1, 8)),
+            "preempt_at": draw(st.none() | st.integers(1, 20)),
         }
         for _ in range(n)
     ]
