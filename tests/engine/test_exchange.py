@@ -199,6 +199,19 @@ def choices(found, stock, tokens=3):
     return on_all(found, lambda rank, balance: balance.layers[0].exchange(stock, tokens))
 
 
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_rank_that_fails_in_every_way_leaves_vllms_choice_to_all(monkeypatch, checked):
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps, checked=checked)
+    stock = as_vllm_maps(maps[0], routed(0, 3))
+    choices(found, stock)  # as at the start of an engine
+    for name in ("_read_maps", "_choose_by"):
+        monkeypatch.setattr(found[1].layers[0], name, fails)
+    for _ in range(2):
+        assert all(torch.equal(one, stock) for one in choices(found, stock))
+    assert not any(bool(balance.trouble) for balance in found)
+
+
 def test_a_rank_that_fails_before_the_sum_leaves_vllms_choice_to_all(monkeypatch):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     found = balances(maps)

@@ -156,12 +156,11 @@ class LayerBalance:
         self._tail.compare(tail, group.ranks, self._trouble, why, wait=read)
         self._off.logical_or_(tail[-2] > 0)
         chosen = self._choose(said[: group.experts] > 0)
+        if self._rules.checked:
+            self._check(chosen)
         if chosen is not None:
-            if self._rules.checked:
-                self._check(*chosen)
             with self._choosing:
-                choice, _ = chosen
-                at = choice[self._logical][ids.clamp(min=0).long()]
+                at = chosen[0][self._logical][ids.clamp(min=0).long()]
                 return torch.where((ids >= 0) & ~self._off, at, ids).to(ids.dtype)
         if bool(self._off):
             return ids
@@ -169,22 +168,25 @@ class LayerBalance:
 
     def _choose(self, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the choice, and the active experts that it is for; if one way fails, as the other one makes it."""
-        group, maps = self._group, self._maps
         for choose in (self._rules.choose, choose_torch.choose):
             with self._choosing:
-                active = active_of(torch.where(used, self._logical, -1), self.n_experts)
-                choice = choose(
-                    active,
-                    maps.logical_to_physical_map,
-                    maps.logical_replica_count,
-                    group.experts_per_rank,
-                    group.ranks,
-                )
-                chosen = active_of(torch.where(active, choice, -1), group.experts)
-                figures = torch.cat((_figures(chosen, group), _figures(used, group)))
-                self._figures.copy_(torch.where(self._off, 0, figures))
-                return choice, active
+                return self._choose_by(choose, used)
         return None
+
+    def _choose_by(self, choose: Choose, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        group, maps = self._group, self._maps
+        active = active_of(torch.where(used, self._logical, -1), self.n_experts)
+        choice = choose(
+            active,
+            maps.logical_to_physical_map,
+            maps.logical_replica_count,
+            group.experts_per_rank,
+            group.ranks,
+        )
+        chosen = active_of(torch.where(active, choice, -1), group.experts)
+        figures = torch.cat((_figures(chosen, group), _figures(used, group)))
+        self._figures.copy_(torch.where(self._off, 0, figures))
+        return choice, active
 
     def _read_maps(self) -> bool:
         """Follow the maps if they changed; return whether waiting for the device is harmless.
@@ -215,12 +217,26 @@ class LayerBalance:
         self._seen = version
         return True
 
-    def _check(self, choice: torch.Tensor, active: torch.Tensor) -> None:
-        expert = torch.arange(self.n_experts, device=choice.device)
-        wrong = active & (self._logical[choice.clamp(min=0)] != expert)
-        differ = disagree(self._group.add(words(table_digest(choice))), self._group.ranks)
-        note(self._trouble, differ, f"{self._name}: the ranks' choices of replicas differ", wait=False)
-        note(self._trouble, wrong.any(), f"{self._name}: a choice names another expert's replica", wait=False)
+    def _check(self, chosen: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """Compare the ranks' choices; a rank without one takes part, too."""
+        said, wrong = torch.zeros_like(self._tail.said[:-2]), self._off
+        with self._choosing:
+            if chosen is not None:
+                choice, active = chosen
+                expert = torch.arange(self.n_experts, device=choice.device)
+                wrong = (active & (self._logical[choice.clamp(min=0)] != expert)).any()
+                said = words(table_digest(choice))
+        differ = disagree(self._group.add(said), self._group.ranks)
+        in_use = ~self._off
+        note(
+            self._trouble, differ & in_use, f"{self._name}: the ranks' choices of replicas differ", wait=False
+        )
+        note(
+            self._trouble,
+            wrong & in_use,
+            f"{self._name}: a choice names another expert's replica",
+            wait=False,
+        )
 
 
 def _figures(used: torch.Tensor, group: Group) -> torch.Tensor:
