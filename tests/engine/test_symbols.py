@@ -107,6 +107,7 @@ def test_the_endpoint_satisfies_vllms_protocol():
             [
                 "instance_id",
                 "speculative_config",
+                "num_speculative_tokens",
                 "kv_transfer_config",
                 "lora_config",
                 "parallel_config",
@@ -116,12 +117,24 @@ def test_the_endpoint_satisfies_vllms_protocol():
         ),
         (
             "vllm.config:ModelConfig",
-            ["get_num_experts", "get_num_experts_per_tok", "get_total_num_hidden_layers"],
+            [
+                "get_num_experts",
+                "get_num_experts_per_tok",
+                "get_total_num_hidden_layers",
+                "enable_sleep_mode",
+            ],
         ),
         ("vllm.v1.core.sched.output:KVConnectorBlockState", ["get_block_ids"]),
-        ("vllm.v1.core.sched.output:SchedulerOutput", ["preempted_req_ids", "kv_connector_block_state"]),
+        ("vllm.config:SpeculativeConfig", ["method"]),
+        (
+            "vllm.v1.core.sched.output:SchedulerOutput",
+            ["preempted_req_ids", "kv_connector_block_state", "scheduled_spec_decode_tokens"],
+        ),
         ("vllm.forward_context:ForwardContext", ["slot_mapping"]),
-        ("vllm.v1.request:Request", ["resumable", "num_prompt_tokens", "kv_transfer_params"]),
+        (
+            "vllm.v1.request:Request",
+            ["resumable", "num_prompt_tokens", "num_output_tokens", "kv_transfer_params"],
+        ),
         (
             f"{FUSED_MOE}.layer:MoERunner",
             ["layer_id", "layer_name", "_quant_method", "router", "routed_experts", "is_monolithic"],
