@@ -108,6 +108,7 @@ def test_the_endpoint_satisfies_vllms_protocol():
                 "instance_id",
                 "speculative_config",
                 "num_speculative_tokens",
+                "use_v2_model_runner",
                 "kv_transfer_config",
                 "lora_config",
                 "parallel_config",

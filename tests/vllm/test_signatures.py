@@ -80,7 +80,7 @@ NOISE = "0.03"
 KINDS = {
     **{family: Kind(family) for family in (TRAINED, "gptoss", "gemma4", "gemma4-split")},
     "v2-asynchronous": Kind(TRAINED, GPU_MODE),
-    "ngram": Kind(TRAINED, None, NGRAM),
+    "ngram": Kind(TRAINED, CPU_MODE, NGRAM),
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
 }

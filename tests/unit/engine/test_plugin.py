@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "name a folder that can be written" in result.output
 
 
-def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=None, **parallel):
+def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=None, v2=False, **parallel):
     sizes = {
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
@@ -87,6 +87,7 @@ def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=N
         model_config=SimpleNamespace(model="m", get_num_experts=lambda: experts),
         parallel_config=SimpleNamespace(**sizes | parallel),
         speculative_config=speculative_config,
+        use_v2_model_runner=v2,
         lora_config=lora,
         device_config=SimpleNamespace(device_type=device),
         compilation_config=SimpleNamespace(mode=mode),
@@ -107,6 +108,15 @@ def test_a_plain_engine_is_accepted():
         "Gemma 4's, with --block-size 128"
     )
     assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
+
+
+def test_drafts_are_refused_where_the_runner_writes_over_the_slots_of_a_step():
+    config = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True)
+    for prefill in (True, False):
+        (found,) = compatibility.problems(config, 16, "0.32.0", prefill=prefill)
+        assert found.startswith("speculative_config with model runner V2")
+        assert "VLLM_USE_V2_MODEL_RUNNER=0" in found
+    assert compatibility.problems(engine(v2=True), 16, "0.32.0", prefill=True) == []
 
 
 @pytest.mark.parametrize("method", SPECULATION)
