@@ -48,11 +48,6 @@ CONTAINER_ENGINE: Final = "engine"
 CONTAINER_ROUTER: Final = "router"
 CONTAINER_FIT: Final = "fit"
 
-SPECULATION: Final = ("ngram", "draft_model", "eagle3")
-"""Methods of speculative decoding with which counting was shown to be exact."""
-SPECULATION_WITHOUT_KV: Final = ("ngram",)
-"""Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""
-
 # --- ports ------------------------------------------------------------------------------------------------------
 
 PORT_ROUTER: Final = 8000
@@ -344,6 +339,10 @@ ENV_BALANCE: Final = "ELDR_BALANCE"
 """On decode engines: who chooses among an expert's replicas, BALANCE_TOKENS (default) or BALANCE_ACTIVATIONS."""
 BALANCE_TOKENS: Final = "Tokens"
 BALANCE_ACTIVATIONS: Final = "Activations"
+SPECULATION: Final = ("ngram", "draft_model", "eagle3")
+"""Methods of speculative decoding with which counting was shown to be exact."""
+SPECULATION_WITHOUT_KV: Final = ("ngram",)
+"""Of these the ones whose drafts need no KV cache, so that prefill and decode engines may differ."""
 ENV_BALANCE_CHECK: Final = "ELDR_BALANCE_CHECK"
 """On the same engines: ``1`` compares every choice over the ranks."""
 ENV_POD_IP: Final = "POD_IP"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import ssl
 from typing import Any, Self
 
 import httpx
 
 from eldr import contract
-from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
-from tests.support.threads import PerThread
+from tests.support.threads import ApiClients
 
 Object = dict[str, Any]
 
@@ -38,17 +36,7 @@ class Kube:
     def __init__(self, cluster: Cluster, namespace: str, token: str | None = None) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        trusted = ssl.create_default_context(cafile=str(cluster.ca))
-        self._client = PerThread(
-            lambda: httpx.Client(
-                base_url=cluster.server,
-                headers={"Authorization": f"Bearer {token or cluster.token}"},
-                verify=trusted,
-                timeout=30,
-                limits=UNBOUNDED,
-                trust_env=False,
-            )
-        )
+        self._client = ApiClients(cluster, token)
 
     def __enter__(self) -> Self:
         return self

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from typing import Any, Self
 
-import httpx
 import yaml
 
-from eldr.clients import UNBOUNDED
 from eldr_kube.cluster import Cluster
 from tests.support.processes import wait_for
-from tests.support.threads import PerThread
+from tests.support.threads import ApiClients
 
 Object = dict[str, Any]
 SECONDS = 60.0
@@ -24,16 +21,7 @@ class Space:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
-        trusted = ssl.create_default_context(cafile=str(cluster.ca))
-        self._http = PerThread(
-            lambda: httpx.Client(
-                base_url=cluster.server,
-                headers={"authorization": f"Bearer {cluster.token}"},
-                verify=trusted,
-                timeout=30,
-                limits=UNBOUNDED,
-            )
-        )
+        self._http = ApiClients(cluster)
 
     def __enter__(self) -> Self:
         return self
