@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from eldr_tiny_moe.client import MODEL, ReferenceClient, ReferenceUnavailableError, Tie, run_in
+from eldr_tiny_moe.client import MODEL, ReferenceClient, ReferenceUnavailableError, Tie
+from tests.vllm.models import written
 
 ENV = "ELDR_VLLM"
 """Names the environment made by ``hack/vllm/install``."""
@@ -51,13 +52,6 @@ def environment() -> Path:
     if ENV not in os.environ:
         pytest.skip("needs torch and transformers: run `make e2e-vllm`")
     return Path(os.environ[ENV])
-
-
-def written(environment: Path, family: str, folder: Path, *options: str) -> Path:
-    with run_in(environment, "eldr_tiny_moe.variants", family, str(folder), *options) as process:
-        process.communicate()
-    assert process.returncode == 0
-    return folder
 
 
 @pytest.fixture(scope="session", params=sorted(FAMILIES))

@@ -7,16 +7,16 @@ reused all the time.
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from eldr_tiny_moe.client import MODEL, ReferenceClient, run_in
+from eldr_tiny_moe.client import MODEL, ReferenceClient
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
 from tests.vllm.engines import CPU_MODE, GPU_MODE, NAME, Engine, Mode, Setup
+from tests.vllm.models import written
 from tests.vllm.pair import Pair
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
@@ -55,14 +55,6 @@ class Pools:
         return self.family in {"gptoss", "gemma4"}
 
 
-def write(environment: Path, family: str, folder: Path, *options: str) -> Path:
-    """Write a random model, and return its folder."""
-    made = run_in(environment, "eldr_tiny_moe.variants", family, str(folder), *options)
-    out, _ = made.communicate(timeout=240)
-    assert made.returncode == 0, out
-    return folder
-
-
 class Kind(NamedTuple):
     """What engines serve, in which mode, and with which ``--speculative-config``."""
 
@@ -90,11 +82,11 @@ KINDS = {
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)
-    model = MODEL if family == TRAINED else write(environment, family, folder / "model")
+    model = MODEL if family == TRAINED else written(environment, family, folder / "model")
     if drafts == EAGLE:
-        drafts = drafts | {"model": str(write(environment, "eagle3", folder / "head"))}
+        drafts = drafts | {"model": str(written(environment, "eagle3", folder / "head"))}
     if drafts == DRAFT_MODEL:
-        drafts = drafts | {"model": str(write(environment, family, folder / "draft", "--noise", NOISE))}
+        drafts = drafts | {"model": str(written(environment, family, folder / "draft", "--noise", NOISE))}
     engines = []
     for role, cache in zip(("prefill", "decode"), CACHES[family], strict=True):
         crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
