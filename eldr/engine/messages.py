@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 
+from eldr.engine.counting import Counting
+
 
 @dataclass(frozen=True, slots=True)
 class BalanceReport:
@@ -45,6 +47,8 @@ class StepReport(KVConnectorWorkerMetadata):
     requests : Tensor, optional
         Requests of the step on all ranks, shape (), 0 where another rank tells of the step; None if this engine's
         scheduler knows them all.
+    counting : Counting, optional
+        Of the worker that made it; stopped where the counts do not arrive on the host.
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class StepReport(KVConnectorWorkerMetadata):
         hidden: str = "",
         balance: BalanceReport | None = None,
         requests: Any = None,
+        counting: Counting | None = None,
     ) -> None:
+        self._counting = counting or Counting("activations")
         self.counts = counts
         self.step = step
         self.union = union
@@ -109,8 +115,16 @@ class StepReport(KVConnectorWorkerMetadata):
             self._copied = None
 
     def __getstate__(self) -> dict[str, Any]:
-        counts, union = self.arrived()
-        sent = {"counts": counts, "step": self.step, "union": union, "hidden": self.hidden}
+        counts: dict[str, np.ndarray] = {}
+        union = None
+        with self._counting:  # it is vLLM that asks, for all that the step brought
+            counts, union = self.arrived()
+        sent = {
+            "counts": counts,
+            "step": self.step,
+            "union": union,
+            "hidden": self.hidden or self._counting.stopped,
+        }
         return sent | {"_balance": self.balance(), "_requests": self.requests(), "_copied": None}
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:

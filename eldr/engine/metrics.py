@@ -6,17 +6,31 @@ observed under the labels that vLLM's metrics have.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+from vllm.logger import init_logger
 
 from eldr import contract
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
+logger = init_logger("vllm.eldr")
+
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 RESULTS = ("exact", "inexact", "unavailable")
 OUTCOMES = (contract.LATE_PREFILLED, contract.LATE_DISCARDED)
+
+
+@contextmanager
+def _left_out(what: str) -> Iterator[None]:
+    """Have metrics lack what fails in this context, and the log say so once."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is, serving goes on
+        logger.warning_once("ELDR: %s is left out of the metrics: %r", what, error)
 
 
 class EngineStats(KVConnectorStats):
@@ -76,12 +90,13 @@ class EngineStats(KVConnectorStats):
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
-        for key in ("active", "batch", "seconds", "balance"):
-            self.data[key] += other.data[key]
-        self.data["decision"] = other.data["decision"] or self.data["decision"]
-        for key in ("records", "late"):
-            for value, count in other.data[key].items():
-                self.data[key][value] = self.data[key].get(value, 0) + count
+        with _left_out("a report"):
+            for key in ("active", "batch", "seconds", "balance"):
+                self.data[key] += other.data[key]
+            self.data["decision"] = other.data["decision"] or self.data["decision"]
+            for key in ("records", "late"):
+                for value, count in other.data[key].items():
+                    self.data[key][value] = self.data[key].get(value, 0) + count
         return self
 
     def reduce(self) -> dict[str, int | float]:
@@ -181,7 +196,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Observe one report."""
+        """Observe one report; vLLM does it where it hands out tokens, so that an exception would end every answer."""
+        with _left_out("a report"):
+            self._observe(transfer_stats_data, engine_idx)
+
+    def _observe(self, transfer_stats_data: dict[str, Any], engine_idx: int) -> None:
         data, values = transfer_stats_data, self.per_engine_labelvalues[engine_idx]
         for union, batch, seconds in zip(data["active"], data["batch"], data["seconds"], strict=True):
             self._active[engine_idx].observe(sum(union) / len(union))

@@ -104,6 +104,11 @@ class Slots:
     def load(self, attention_metadata: object) -> None:
         """Leave everything as it is."""
 
+    @property
+    def known(self) -> bool:
+        """Whether there are any."""
+        return self.slots is not None
+
     def take(self) -> torch.Tensor | None:
         """Return the slots."""
         return self.slots

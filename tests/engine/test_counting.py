@@ -1,14 +1,17 @@
 """Whatever fails while an engine counts: it serves on, says why, and hands out no counts that may be wrong."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from eldr.contract import PULL_BEFORE_KEY
+from eldr.engine import metrics
 from eldr.engine.counting import Counting
 from eldr.engine.decode.scheduler import DecodeScheduler
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.messages import StepReport
 from eldr.engine.prefill import scheduler as prefill_scheduler
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
@@ -127,12 +130,14 @@ DECODE = [
     ("worker", "_staging", "send"),
     *(("half", "_tracker", name) for name in ("add", "step", "end")),
     *(("half", "_ring", name) for name in ("write",)),
+    *((where, "_stats", "take") for where in ("half", "worker")),
 ]
 
 
 def decoded(half, worker, name):
     """Serve a request whose prompt of four tokens was pulled, for three tokens."""
     asked = request(name, 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
+    worker.stats()
     half.add(asked)
     half.pulls.allocated(asked)
     half.update(step(half, worker, new=[(name, 3, 1)], blocks={name: [1, 2]}))
@@ -163,6 +168,30 @@ def test_a_decode_engine_serves_on(wrong, decode, where, part, name):
         assert decoded(*decode, each).get("exact", 0) == 0
     assert any("counting failed" in one.getMessage() for one in wrong())
     assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
+
+
+def test_a_prefill_engine_whose_statistics_fail_serves_on(wrong, prefill):
+    spoil(*prefill, "half", "_stats", "take")
+    assert prefilled(*prefill, "a")["exact"] is True
+    assert "counting failed" in prefilled(*prefill, "b")["unavailable"]
+    assert len(wrong()) == 2
+
+
+def test_a_report_whose_counts_do_not_arrive_says_so_to_the_other_process(wrong, decode, monkeypatch):
+    assert decoded(*decode, "a") == {"exact": 1}
+    with monkeypatch.context() as broken:
+        broken.setattr(StepReport, "arrived", fail)
+        assert decoded(*decode, "b").get("exact", 0) == 0
+    assert decoded(*decode, "c").get("exact", 0) == 0
+    assert len([one for one in wrong() if one.exc_info]) == 1, "logged once"
+
+
+def test_metrics_that_fail_are_left_out(caplog):
+    caplog.set_level(logging.WARNING, "vllm.eldr")
+    metrics.EnginePromMetrics.__new__(metrics.EnginePromMetrics).observe({"active": []})
+    assert metrics.EngineStats().aggregate(SimpleNamespace(data={})).is_empty()
+    assert "left out of the metrics: AttributeError" in caplog.text
+    assert "left out of the metrics: KeyError('active')" in caplog.text
 
 
 def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decode):

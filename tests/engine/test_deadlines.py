@@ -308,7 +308,7 @@ def worker(monkeypatch):
     monkeypatch.setattr(decode_worker, "RoutingCapture", Capture)
     monkeypatch.setattr(decode_worker, "StepSlots", Slots)
     connector = EldrConnector.__new__(EldrConnector)
-    connector._role, connector._scheduler = KVConnectorRole.WORKER, None
+    connector._role, connector._scheduler, connector._reports = KVConnectorRole.WORKER, None, []
     model = SimpleNamespace(get_num_experts=lambda: 6)
     parallel = SimpleNamespace(data_parallel_size=1)
     config = SimpleNamespace(

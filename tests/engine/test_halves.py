@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
@@ -12,11 +13,12 @@ from eldr.engine.decode.ring import RingReader, path_of
 from eldr.engine.decode.scheduler import DEFAULT_RECORDS, DecodeScheduler, kept_records
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.figures import N_FIGURES
+from eldr.engine.hooks.connector import EldrConnector
 from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
 from eldr.wire import decode_counts
-from tests.engine.fakes import LAYERS
+from tests.engine.fakes import LAYERS, Capture, Slots
 from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, route, sent
 
 
@@ -230,6 +232,38 @@ def decoding(engine, monkeypatch, tmp_path):
     yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
     reader.close()
     half.close()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["forward context", "full graph"])
+def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts(decoding, told):
+    """Where the forward context told where its tokens lie; else it is told when the transfer begins, behind the forward pass."""
+    half, worker, records = decoding
+    connector = EldrConnector.__new__(EldrConnector)
+    connector._role, connector._scheduler, connector._worker = KVConnectorRole.WORKER, None, worker
+    connector._reports = []
+    asked = request("a", 6, kv={"do_remote_prefill": True})
+    half.add(asked)
+    blocks = {"a": [4, 2, 8]}
+    for at, step in enumerate(({"new": [("a", 5, 1)]}, {"cached": [("a", 6, 2)]}, {"cached": [("a", 8, 1)]})):
+        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks))))
+        route(**step, blocks=blocks)
+        slots, ids = Slots.slots, Capture.ids
+        Slots.slots = slots if told else None
+        connector.finish_forward()
+        Slots.slots = slots if not told else torch.zeros_like(slots)
+        Capture.ids = ids if not told else torch.full_like(ids, EXPERTS - 1)
+        asked.num_output_tokens = (1, 3, 4)[at]
+        half.update(sent(connector.build_connector_worker_meta()))
+    half.end(asked)
+    connector.bind_connector_metadata(sent(half.orders(output())))
+    Slots.slots = None
+    connector.finish_forward()
+    half.update(sent(connector.build_connector_worker_meta()))
+    (record,) = records()
+    value = decode_counts(record)
+    assert (value.tokens, value.exact) == (3, True)
+    assert value.counts[:, :TOP_K].sum() == 3 * LAYERS * TOP_K
+    assert len(half.stats().data["active"]) == 3
 
 
 def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(decoding):

@@ -99,7 +99,10 @@ def test_the_endpoint_satisfies_vllms_protocol():
                 "ubatch_size",
             ],
         ),
-        ("vllm.config:CompilationConfig", ["mode", "static_forward_context", "static_all_moe_layers"]),
+        (
+            "vllm.config:CompilationConfig",
+            ["mode", "cudagraph_mode", "static_forward_context", "static_all_moe_layers"],
+        ),
         ("vllm.config:DeviceConfig", ["device_type"]),
         ("vllm.config:SchedulerConfig", ["max_num_seqs", "max_num_batched_tokens"]),
         (
@@ -260,6 +263,17 @@ def test_model_runner_v2_passes_attention_metadata_where_a_full_graph_has_no_for
     steps = calls(function(source("v1/worker/gpu/model_runner.py"), "execute_model"))
     before = "self.kv_connector.pre_forward(scheduler_output, input_batch, attn_metadata=attn_metadata)"
     assert position(steps, before) < position(steps, "self.cudagraph_manager.run_fullgraph(")
+
+
+def test_model_runner_v2_ends_the_forward_pass_for_a_connector_before_it_drafts():
+    steps = calls(function(source("v1/worker/gpu/model_runner.py"), "execute_model"))
+    ended = position(steps, "self.kv_connector.finish_forward(")
+    assert (
+        max(position(steps, f"self.{run}(") for run in ("model", "cudagraph_manager.run_fullgraph")) < ended
+    )
+    assert not [
+        call for call in steps if call.startswith("self.speculator.propose(")
+    ]  # sample_tokens does, later
 
 
 def test_model_runner_v2_binds_inside_the_forward_context_where_there_is_one():

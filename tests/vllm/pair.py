@@ -25,7 +25,7 @@ class Exchange:
     prompt, generated : list of int
         Token ids.
     signature : ExpertCounts or None
-        What the prefill engine counted; None for a request that the decode engine prefilled itself.
+        What the prefill engine counted; None where it counts no more, and for a request that the decode engine prefilled itself.
     """
 
     base: str
@@ -62,16 +62,19 @@ class Pair:
 
     def sign(self, prompt: list[int]) -> ExpertCounts:
         """Only prefill, and leave the blocks to their lease."""
-        return self._prefill(prompt, next(self._numbers), chat=False)[1]
+        _, signature = self._prefill(prompt, next(self._numbers), chat=False)
+        assert signature is not None
+        return signature
 
     def _prefill(
         self, prompt: str | list[int], number: int, *, chat: bool
-    ) -> tuple[dict[str, Any], ExpertCounts]:
+    ) -> tuple[dict[str, Any], ExpertCounts | None]:
         asked = {**self._body(prompt, chat=chat), "max_tokens": 1, "min_tokens": 1}
         remote = {contract.KV_KEY: {"do_remote_decode": True}}
         answer = self._post(self.prefill, asked | remote, number, 0, chat=chat)
         kv = answer[contract.KV_KEY]
-        return kv, decode_counts(kv.pop(contract.ELDR_KEY))
+        said = kv.pop(contract.ELDR_KEY)
+        return kv, None if "unavailable" in said else decode_counts(said)
 
     def ask_decode_only(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
         """Let the decode engine do all of it."""

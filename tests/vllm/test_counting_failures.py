@@ -1,6 +1,10 @@
-"""Real engines serve on, token for token, where counting fails."""
+"""Real engines serve on, token for token, whichever of our functions fails, on whichever rank; and say why they count no more."""
 
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -11,43 +15,160 @@ from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.fleet import serving
 from tests.vllm.pair import Pair
 
-WHY = "counting failed: RuntimeError('CUDA out of memory')"
 PROMPT = list(range(300, 360))
+TOKENS = 12
+CAPTURE = "eldr.engine.capture"
+EVERYWHERE = (
+    *(f"{CAPTURE}.routing:StepSlots.{name}" for name in ("bind", "take")),
+    *(f"{CAPTURE}.routing:RoutingCapture.{name}" for name in ("begin", "expert_ids")),
+    "eldr.engine.messages:StepReport.arrived",
+    "eldr.engine.metrics:EngineStats.take",
+)
+PREFILL = (
+    *EVERYWHERE,
+    f"{CAPTURE}.kernels:count_blocks",
+    "eldr.engine.prefill.worker:PrefillWorker._sum",
+    *(
+        f"eldr.engine.prefill.provenance:CountedBlocks.{name}"
+        for name in ("matched", "allocated", "computed", "counted", "forget")
+    ),
+    "eldr.engine.prefill.scheduler:encode_counts",
+)
+DECODE = (
+    *EVERYWHERE,
+    f"{CAPTURE}.routing:RoutingCapture.end",
+    f"{CAPTURE}.kernels:count_step",
+    "eldr.engine.decode.worker:_apply",
+    *(f"eldr.engine.decode.tracking:Tracker.{name}" for name in ("add", "step", "end")),
+    "eldr.engine.decode.scheduler:encode_counts",
+    "eldr.engine.decode.ring:RingWriter.write",
+    "eldr.engine.metrics:EngineStats.add_step",
+)
+SOON = 60.0
+"""Seconds that requests may take beyond what they usually do, so that no rank waited for another one's failure."""
 
 
-@pytest.fixture
-def engines(environment, plugin, tmp_path):
-    setup = Setup(role="prefill", plugin=plugin, max_len=512, children=("Fault",))
-    found = [
-        Engine(f"{role}-fault", replace(setup, role=role), environment, tmp_path)
+class Layout(NamedTuple):
+    """How many ranks an engine has, and which of them see a step that one request is in."""
+
+    arguments: tuple[str, ...]
+    env: dict[str, str]
+    ranks: int = 1
+
+
+LAYOUTS = {
+    "one": Layout((), {}),
+    "tensor": Layout(("--tensor-parallel-size", "2"), {}, 2),
+    "data": Layout(
+        ("--data-parallel-size", "2", "--api-server-count", "1", "--enable-expert-parallel"),
+        {"ELDR_CPU_EXPERT_PARALLEL": "1"},
+        2,
+    ),
+}
+
+
+@dataclass
+class Faulty:
+    """A pair whose functions can be made to fail."""
+
+    layout: Layout
+    engines: tuple[Engine, Engine]
+    pair: Pair
+
+    def ask(self) -> list[list[int]]:
+        """Serve a request for each rank at once, so that every rank has one; return their tokens."""
+        with ThreadPoolExecutor(self.layout.ranks) as pool:
+            asked = [pool.submit(self.pair.ask, PROMPT, TOKENS) for _ in range(self.layout.ranks)]
+            return [one.result().generated for one in asked]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(layout, id=name, marks=() if name == "one" else pytest.mark.long)
+        for name, layout in LAYOUTS.items()
+    ],
+)
+def faulty(request, environment, plugin, tmp_path_factory) -> Iterator[Faulty]:
+    layout: Layout = request.param
+    folder = tmp_path_factory.mktemp("faults")
+    setup = Setup(
+        role="prefill",
+        plugin=plugin,
+        max_len=512,
+        children=("Fault",),
+        arguments=layout.arguments,
+        env=layout.env,
+    )
+    engines = tuple(
+        Engine(f"{role}-fault", replace(setup, role=role), environment, folder)
         for role in ("prefill", "decode")
-    ]
-    with serving(*found):
-        yield found
+    )
+    with serving(*engines):
+        pair = Pair(engines[0].url, engines[1].url, NAME)
+        yield Faulty(layout, engines, pair)
+        pair.close()
 
 
-def signature(engine):
+def signature(engine: Engine) -> dict[str, Any]:
     """Return what a prefill engine says of the experts of a prompt."""
     body = {"model": NAME, "prompt": PROMPT, "max_tokens": 1, contract.KV_KEY: {"do_remote_decode": True}}
     answer = httpx.post(f"{engine.url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
-    return answer.json()[contract.KV_KEY][contract.ELDR_KEY]
+    said: dict[str, Any] = answer.json()[contract.KV_KEY][contract.ELDR_KEY]
+    return said
 
 
-def test_both_engines_serve_on_without_counts_and_say_why(engines):
-    prefill, decode = engines
-    pair = Pair(prefill.url, decode.url, NAME)
-    expected = pair.ask(PROMPT, 20).generated
+def test_both_engines_say_why_they_count_no_more(faulty):
+    targets = (f"{CAPTURE}.kernels:count_blocks", f"{CAPTURE}.kernels:count_step")
     records = f"{contract.METRIC_RECORDS}_total"
-    for engine in engines:
-        wait_for(lambda e=engine: e.metric(records, result="exact") == 1, f"{engine.name} to count", 30)
-        (engine.gate / "fault").touch()
+    expected = faulty.ask()
+    for engine, target in zip(faulty.engines, targets, strict=True):
+        wait_for(lambda e=engine: e.metric(records, result="exact") > 0, f"{engine.name} to count", 30)
+        (engine.gate / "fault").write_text(f"0 {target}")
+    exact = [engine.metric(records, result="exact") for engine in faulty.engines]
     for _ in range(3):
-        assert signature(prefill)["unavailable"] == WHY
-        assert pair.ask_decode_only(PROMPT, 20).generated == expected
-    for engine in engines:
-        wait_for(lambda e=engine: e.metric(records, result="unavailable") >= 3, f"{engine.name} to tell", 30)
-        assert engine.metric(records, result="exact") == 1
+        assert faulty.ask() == expected
+    if faulty.layout.ranks == 1:
+        assert (
+            signature(faulty.engines[0])["unavailable"]
+            == f"counting failed: RuntimeError('{targets[0]} fails')"
+        )
+    for engine, before in zip(faulty.engines, exact, strict=True):
+        wait_for(lambda e=engine: e.metric(records, result="unavailable") >= 2, f"{engine.name} to tell", 30)
+        if faulty.layout.ranks == 1:
+            assert engine.metric(records, result="exact") == before
         assert engine.log.read_text().count("ELDR: counting failed") == 1
+        (engine.gate / "fault").unlink()
+    assert faulty.ask() == expected
+
+
+def cases() -> Iterator[Any]:
+    for role, targets in (("prefill", PREFILL), ("decode", DECODE)):
+        for target in targets:
+            yield pytest.param(role, target, id=f"{role}-{target.partition(':')[2]}")
+
+
+@pytest.mark.parametrize(("role", "target"), cases())
+def test_an_engine_serves_on_whatever_fails_on_whichever_rank(faulty, role, target):
+    """The expected tokens are those of a request before: counting changes none."""
+    engine = faulty.engines[role == "decode"]
+    fault, ranks = engine.gate / "fault", range(faulty.layout.ranks)
+    if faulty.layout is LAYOUTS["tensor"]:  # the second rank counts nothing, and there is one scheduler
+        ranks = range(1) if target not in EVERYWHERE[:2] else ranks
+    expected = faulty.ask()
+    for rank in ranks:
+        begun = time.monotonic()
+        faulty.ask()
+        usual = time.monotonic() - begun
+        since = len(engine.log.read_text())
+        fault.write_text(f"{rank} {target}")
+        begun = time.monotonic()
+        for _ in range(2):
+            assert faulty.ask() == expected
+        assert time.monotonic() - begun < usual + SOON, "a rank waited for one that failed"
+        fault.unlink()
+        assert faulty.ask() == expected
+        told = engine.log.read_text()[since:]
+        assert f"RuntimeError('{target} fails')" in told, f"{target} never ran on rank {rank}"
         assert httpx.get(f"{engine.url}/health", timeout=10).status_code == 200
-    pair.close()

@@ -76,9 +76,21 @@ KINDS = {
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
 }
+MORE_KINDS = {
+    "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
+    "v2-draft-model": Kind("qwen3moe", GPU_MODE, DRAFT_MODEL),
+    "v2-eagle3": Kind("qwen3moe", GPU_MODE, EAGLE),
+}
+"""In ``make e2e-vllm-all`` only: interpreted, an engine is slow."""
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(pytest.param(kind, id=name) for name, kind in KINDS.items()),
+        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in MORE_KINDS.items()),
+    ],
+)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)

@@ -255,6 +255,11 @@ class StepSlots:
             layer = attention_metadata.get(self._layer_name)
             self._slots = getattr(layer, "slot_mapping", None)
 
+    @property
+    def known(self) -> bool:
+        """Whether the mapping is there."""
+        return self._slots is not None
+
     def take(self) -> torch.Tensor | None:
         """Return the mapping, once; None for a step without tokens, or a warm-up."""
         slots, self._slots = self._slots, None

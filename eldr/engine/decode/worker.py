@@ -103,6 +103,11 @@ class DecodeWorker:
                 if orders.plan:
                     self._released |= _apply(orders.plan, self._rows, self._staging)
 
+    @property
+    def located(self) -> bool:
+        """Whether it is known where the step's tokens lie, so that it can be counted once its forward pass is over."""
+        return self._slots.known
+
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
         with self._counting:
@@ -118,7 +123,9 @@ class DecodeWorker:
             with self._counting:
                 if self._capture is not None:
                     self._capture.end(failed=True)
-            return StepReport({}, step, hidden=self._counting.stopped, balance=chosen)
+            return StepReport(
+                {}, step, hidden=self._counting.stopped, balance=chosen, counting=self._counting
+            )
         return report
 
     def _count(self, step: int | None, chosen: BalanceReport | None) -> StepReport | None:
@@ -137,7 +144,7 @@ class DecodeWorker:
         if union is None and chosen is None and not self._released:
             return None
         released, self._released = self._released, {}
-        return StepReport(released, step, union, balance=chosen, requests=requests)
+        return StepReport(released, step, union, balance=chosen, requests=requests, counting=self._counting)
 
     def _balance_report(self) -> BalanceReport | None:
         if (balance := self._balance) is None:
@@ -146,7 +153,11 @@ class DecodeWorker:
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""
-        return self._stats.take() if self._reports else None
+        if not self._reports:
+            return None
+        with self._counting:
+            return self._stats.take()
+        return None
 
 
 def _empty_rows(config: Any, n_blocks: int, capture: RoutingCapture, block_size: int) -> RequestRows:

@@ -105,11 +105,10 @@ def problems(
         found.append(
             f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
-    if drafts is not None and config.use_v2_model_runner:
-        # seen on the CPU with a draft model: counts did not add up
+    if drafts is not None and config.use_v2_model_runner and _full_graphs(config):
         found.append(
-            "speculative_config with model runner V2: it drafts before it ends a step, and so changes where that says its tokens lie; "
-            "set VLLM_USE_V2_MODEL_RUNNER=0, or leave drafts off"
+            "speculative_config with model runner V2 and full graphs: such a step tells where its tokens lie after it has drafted, which "
+            "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
         )
     if len(several := sorted(set(group_sizes))) > 1:
         # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong
@@ -125,6 +124,10 @@ def problems(
     if balance.activations:
         found += setting.problems(config, prefill=prefill)
     return found
+
+
+def _full_graphs(config: Any) -> bool:
+    return bool(config.compilation_config.cudagraph_mode.has_full_cudagraphs())
 
 
 def _spread(parallel: Any) -> list[str]:

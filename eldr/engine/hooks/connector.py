@@ -69,6 +69,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             compatibility.refuse(problems)
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
+        self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = (
                 PrefillScheduler(vllm_config, self._group)
@@ -123,9 +124,19 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         """Nothing is saved."""
 
+    def finish_forward(self) -> None:
+        """Count a step before model runner V2 drafts for the next one, which writes over where this step's tokens lie.
+
+        Model runner V1 does not call it. A step that has no forward context tells later where its tokens lie.
+        """
+        if self._worker is not None and self._worker.located:
+            self._reports.append(self._worker.finish())
+
     def build_connector_worker_meta(self) -> Any:
         """End a step, after its forward pass."""
-        return None if self._worker is None else self._worker.finish()
+        if self._worker is None:
+            return None
+        return self._reports.pop() if self._reports else self._worker.finish()
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""

@@ -175,7 +175,9 @@ class PrefillScheduler:
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""
-        return self._stats.take()
+        with self._counting:
+            return self._stats.take()
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

@@ -55,6 +55,11 @@ class PrefillWorker:
             if self._table is not None:
                 self._capture.begin()
 
+    @property
+    def located(self) -> bool:
+        """Whether it is known where the step's tokens lie, so that it can be counted once its forward pass is over."""
+        return self._slots.known
+
     def load(self, attention_metadata: Any) -> None:
         """Take what a full-graph step offers instead of a forward context."""
         with self._counting:
@@ -65,7 +70,9 @@ class PrefillWorker:
         report = None
         with self._counting:
             report = self._finish()
-        return StepReport({}, hidden=self._counting.stopped) if self._counting.stopped else report
+        if why := self._counting.stopped:
+            return StepReport({}, hidden=why, counting=self._counting)
+        return report
 
     def _finish(self) -> StepReport | None:
         slots, orders = self._slots.take(), self._orders
@@ -83,7 +90,8 @@ class PrefillWorker:
             )
         if not orders.finishing:
             return None
-        return StepReport({request: self._sum(blocks) for request, blocks in orders.finishing.items()})
+        sums = {request: self._sum(blocks) for request, blocks in orders.finishing.items()}
+        return StepReport(sums, counting=self._counting)
 
     def _sum(self, blocks: list[int]) -> torch.Tensor:
         assert self._table is not None  # noqa: S101 - _finish() looked

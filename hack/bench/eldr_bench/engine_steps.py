@@ -1,8 +1,8 @@
-"""A vLLM engine in this process alone, without server and transport, that tells the CPU time of its steps. Needs vLLM.
+"""A vLLM engine in this process alone, without server and transport, that tells the time of its steps. Needs vLLM.
 
-    python hack/bench/eldr_bench/engine_steps.py '{"role": "kv_producer", "counting": true, "model": "...", ...}'
+    python hack/bench/eldr_bench/engine_steps.py '{"role": "kv_producer", "counting": true, "clock": "perf_counter", "arguments": {...}}'
 
-answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by the CPU seconds of every step, what was generated and what
+answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by the seconds of every step, what was generated and what
 was counted, and stands still meanwhile, so that two of them can take turns on a machine of few cores.
 """
 
@@ -28,25 +28,34 @@ def make(setup: dict[str, Any]) -> Any:
 
     connector = KVTransferConfig(kv_connector="EldrConnector", kv_role=setup["role"])
     arguments = EngineArgs(
-        model=setup["model"],
-        hf_overrides=setup["overrides"],
-        load_format="dummy" if setup["overrides"] else "auto",
-        dtype=setup["dtype"],
-        enforce_eager=True,
-        max_model_len=2048,
-        max_num_batched_tokens=2048,
-        max_num_seqs=16,
-        block_size=32,
-        kv_cache_memory_bytes=256 << 20,
-        enable_prefix_caching=False,
+        **setup["arguments"],
         distributed_executor_backend="uni",
         kv_transfer_config=connector if setup["counting"] else None,
     )
     return LLMEngine.from_engine_args(arguments)
 
 
-def run(engine: Any, prompts: list[list[int]], tokens: int, names: itertools.count[int]) -> dict[str, Any]:
-    """Run requests to their end; return the CPU seconds of every step, each request's tokens, and those that the plug-in counted."""
+def kind(one: Any, kinds: dict[str, str]) -> str:
+    """Return what an object is, by the modules of the classes that it derives from; the first that is known tells."""
+    modules = [base.__module__ for base in type(one).__mro__]
+    return next(name for module, name in kinds.items() if module in modules)
+
+
+SCHEDULERS = {
+    "vllm.v1.core.sched.async_scheduler": "asynchronous",
+    "vllm.v1.core.sched.scheduler": "synchronous",
+}
+RUNNERS = {"vllm.v1.worker.gpu.model_runner": "V2", "vllm.v1.worker.gpu_model_runner": "V1"}
+
+
+def run(
+    engine: Any,
+    prompts: list[list[int]],
+    tokens: int,
+    names: itertools.count[int],
+    clock: Callable[[], float],
+) -> dict[str, Any]:
+    """Run requests to their end; return the seconds of every step, each request's tokens, and those that the plug-in counted."""
     from vllm import SamplingParams
 
     for prompt in prompts:
@@ -60,9 +69,9 @@ def run(engine: Any, prompts: list[list[int]], tokens: int, names: itertools.cou
         engine.add_request(f"request-{next(names)}", {"prompt_token_ids": prompt}, sampling)
     seconds, generated, signatures = [], {}, []
     while engine.has_unfinished_requests():
-        begun = time.process_time()
+        begun = clock()
         outputs = engine.step()
-        seconds.append(time.process_time() - begun)
+        seconds.append(clock() - begun)
         for output in outputs:
             generated[output.request_id] = len(output.outputs[0].token_ids)
             params = (output.kv_transfer_params or {}) if output.finished else {}
@@ -90,19 +99,19 @@ def records(engine: Any) -> Callable[[], list[list[Any]]]:
 def serve(setup: dict[str, Any], questions: TextIO, answers: TextIO) -> None:
     """Answer lines until there are no more."""
     engine = make(setup)
-    names = itertools.count()
+    names, clock = itertools.count(), getattr(time, setup["clock"])
     counts_decodes = setup["counting"] and setup["role"] == "kv_consumer"
     new_records = records(engine) if counts_decodes else list
     core = engine.engine_core.engine_core
     told = {
         "connector": engine.vllm_config.kv_transfer_config is not None,
-        "scheduler": type(core.scheduler).__name__,
-        "runner": type(core.model_executor.driver_worker.worker.model_runner).__name__,
+        "scheduler": kind(core.scheduler, SCHEDULERS),
+        "runner": kind(core.model_executor.driver_worker.worker.model_runner, RUNNERS),
     }
     print(json.dumps(told), file=answers, flush=True)
     for line in questions:
         asked = json.loads(line)
-        answer = run(engine, asked["prompts"], asked["tokens"], names)
+        answer = run(engine, asked["prompts"], asked["tokens"], names, clock)
         print(json.dumps(answer | {"records": new_records()}), file=answers, flush=True)
 
 

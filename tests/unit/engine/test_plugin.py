@@ -64,7 +64,17 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "name a folder that can be written" in result.output
 
 
-def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=None, v2=False, **parallel):
+def engine(
+    *,
+    experts=64,
+    speculative_config=None,
+    device="cuda",
+    mode=3,
+    lora=None,
+    v2=False,
+    full_graphs=False,
+    **parallel,
+):
     sizes = {
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
@@ -90,7 +100,9 @@ def engine(*, experts=64, speculative_config=None, device="cuda", mode=3, lora=N
         use_v2_model_runner=v2,
         lora_config=lora,
         device_config=SimpleNamespace(device_type=device),
-        compilation_config=SimpleNamespace(mode=mode),
+        compilation_config=SimpleNamespace(
+            mode=mode, cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: full_graphs)
+        ),
     )
 
 
@@ -110,18 +122,19 @@ def test_a_plain_engine_is_accepted():
     assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
 
 
-def test_drafts_are_refused_where_the_runner_writes_over_the_slots_of_a_step():
-    config = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True)
+def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
+    config = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
     for prefill in (True, False):
         (found,) = compatibility.problems(config, 16, "0.32.0", prefill=prefill)
-        assert found.startswith("speculative_config with model runner V2")
-        assert "VLLM_USE_V2_MODEL_RUNNER=0" in found
-    assert compatibility.problems(engine(v2=True), 16, "0.32.0", prefill=True) == []
+        assert found.startswith("speculative_config with model runner V2 and full graphs")
+        assert "cudagraph_mode=PIECEWISE" in found
+    assert compatibility.problems(engine(v2=True, full_graphs=True), 16, "0.32.0", prefill=True) == []
 
 
 @pytest.mark.parametrize("method", SPECULATION)
-def test_drafts_are_accepted_on_both_sides(method):
-    config = engine(speculative_config=SimpleNamespace(method=method))
+@pytest.mark.parametrize("v2", [False, True])
+def test_drafts_are_accepted_on_both_sides(method, v2):
+    config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
     for prefill in (True, False):
         assert compatibility.problems(config, 16, "0.32.0", prefill=prefill) == []
 

@@ -17,7 +17,9 @@ def answer(work, **more):
 def test_engines_that_count_where_the_plugin_is_pass():
     for role, work in (("kv_producer", PREFILL), ("kv_consumer", DECODE)):
         bare = Proof(role, counting=False)
-        assert bare.begin({"connector": False, "scheduler": "S", "runner": "R"}) == "S, R"
+        assert (
+            bare.begin({"connector": False, "scheduler": "synchronous", "runner": "V1"}) == "V1, synchronous"
+        )
         bare.hold(work, answer(work))
     Proof("kv_producer", counting=True).hold(PREFILL, answer(PREFILL, signatures=[[128, True]]))
     late = Proof("kv_consumer", counting=True)
@@ -26,6 +28,14 @@ def test_engines_that_count_where_the_plugin_is_pass():
     at_once = Proof("kv_consumer", counting=True)
     for _ in range(2):
         at_once.hold(DECODE, answer(DECODE, records=[[3, True]] * 2))
+
+
+def test_steps_that_are_scheduled_ahead_bring_their_tokens_later():
+    proof = Proof("kv_consumer", counting=False)
+    proof.begin({"connector": False, "scheduler": "asynchronous", "runner": "V2"})
+    proof.hold(DECODE, answer(DECODE, seconds=[1.0] * 5))
+    with pytest.raises(Unproven, match="took 3 steps"):
+        proof.hold(DECODE, answer(DECODE, seconds=[1.0] * 3))
 
 
 @pytest.mark.parametrize(
