@@ -15,7 +15,7 @@ test-all: venv ## all tests but those of e2e-vllm: long ones, the lab's, what ne
 e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about twenty minutes; skipped where they cannot be installed
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
-	  ELDR_VLLM=$$env .venv/bin/python -m pytest tests/vllm --override-ini timeout=600
+	  ELDR_VLLM=$$env .venv/bin/python -m pytest -m 'not long' tests/vllm --override-ini timeout=600
 e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchronous, V2-synchronous or V2-asynchronous; ONLY=EXPRESSION as of pytest -k
 	@env=$$(hack/vllm/install) || { [ $$? -eq 3 ]; exit; }; \
 	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest tests/vllm --override-ini timeout=1200 $(if $(ONLY),-k "$(ONLY)")
