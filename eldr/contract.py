@@ -96,6 +96,8 @@ BATCH_BUCKETS: Final = (
     *(80, 96, 128, 192, 256, 512),
 )
 """Upper bounds of its histogram: fine enough to tell how many experts random batches of these sizes would use."""
+METRIC_FED_TOKENS: Final = "eldr_engine_fed_tokens"
+"""Counter on decode engines: tokens that steps fed, one of each request and its drafts; without it, as many as requests."""
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
 METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 """Counter per layer on engines: distinct experts used, summed over the steps."""
@@ -312,7 +314,8 @@ STATE_VERSION: Final = 1
                "busiest_in_flight": n,                          in flight on the busiest engine, and on the mean one, when a
                "mean_in_flight": float} | null,                 request was placed, summed over the requests
    "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
-              "batch": float} | null,                           same sizes, lately; standard error, steps, mean sequences in a step
+              "batch": float, "drafts": float} | null,          same sizes, lately; standard error, steps, mean sequences in a step;
+                                                                where engines draft, share of experts that it adds to random batches
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight

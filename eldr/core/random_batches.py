@@ -26,13 +26,13 @@ class Mix(NamedTuple):
 
     Attributes
     ----------
-    chosen : ndarray of float64, shape (n_groups, n_layers, n_experts)
-        How often the tokens of each group chose an expert.
+    unused : ndarray of float64, shape (n_groups, n_layers, n_experts)
+        Chance that a request does not use an expert in a step, summed over the generated tokens of each group.
     tokens : ndarray of float64, shape (n_groups,)
         Generated tokens of each group, above 0.
     """
 
-    chosen: Doubles
+    unused: Doubles
     tokens: Doubles
 
 
@@ -130,14 +130,13 @@ def expected_active(steps: Doubles, mix: Mix) -> Estimate:
         Without the bias of few requests; its error is that of the mix.
     """
 
-    def used(chosen: Doubles, tokens: float) -> float:
-        unused = 1.0 - np.clip(chosen / tokens, 0.0, 1.0)
-        return float(steps @ unions_by_size(unused, len(steps) - 1))
+    def used(unused: Doubles, tokens: float) -> float:
+        return float(steps @ unions_by_size(np.clip(unused / tokens, 0.0, 1.0), len(steps) - 1))
 
-    chosen, tokens = mix.chosen.sum(0), float(mix.tokens.sum())
+    unused, tokens = mix.unused.sum(0), float(mix.tokens.sum())
     groups = len(mix.tokens)
-    whole = used(chosen, tokens)
-    parts = [used(chosen - one, tokens - n) for one, n in zip(mix.chosen, mix.tokens, strict=True)]
+    whole = used(unused, tokens)
+    parts = [used(unused - one, tokens - n) for one, n in zip(mix.unused, mix.tokens, strict=True)]
     without, times = np.array(parts), tokens / mix.tokens
     value = groups * whole - float(((1.0 - 1.0 / times) * without).sum())
     pseudo = times * whole - (times - 1.0) * without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +27,14 @@ class Batches(NamedTuple):
         Steps by batch size, in buckets.
     requests : float
         Batch sizes, summed over the steps.
+    fed : float
+        Tokens fed, summed likewise: more than requests where they draft. Fewer mean that nobody told.
     """
 
     active: float
     sizes: tuple[float, ...]
     requests: float
+    fed: float = 0.0
 
 
 class Saving(NamedTuple):
@@ -45,15 +48,28 @@ class Saving(NamedTuple):
         Standard error.
     batch : float
         Mean batch size.
+    drafts : float
+        Share of experts that steps use beyond those of the same batches without drafts, at random.
     """
 
     share: float
     error: float
     steps: int
     batch: float
+    drafts: float = 0.0
 
 
-def saving(engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int]) -> Saving | None:
+def fed_per_request(windows: Iterable[Batches]) -> float:
+    """Return the tokens that steps fed per request, 1 without drafts."""
+    found = list(windows)
+    requests = math.fsum(one.requests for one in found)
+    fed = math.fsum(max(one.fed, one.requests) for one in found)
+    return fed / requests if requests > 0 else 1.0
+
+
+def saving(
+    engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int], undrafted: Mix | None = None
+) -> Saving | None:
     """Return what was saved; None where too little ran.
 
     Parameters
@@ -61,9 +77,11 @@ def saving(engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int]
     engines : sequence of sequence of Batches
         Spans of time of each engine, one after the other.
     mix : Mix
-        Of the requests' experts; at least two groups.
+        Of the experts that requests use in a step, with their drafts; at least two groups.
     bounds : sequence of int
         Largest batch size of each bucket.
+    undrafted : Mix, optional
+        The same without drafts, where there are any.
 
     Notes
     -----
@@ -79,11 +97,12 @@ def saving(engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int]
     if steps < LEAST_STEPS or active <= 0.0:
         return None
     requests = math.fsum(window.requests for window in windows)
-    expected = expected_active(steps_by_size(total, requests, bounds), mix)
+    by_size = steps_by_size(total, requests, bounds)
+    expected = expected_active(by_size, mix)
     if expected.value <= 0.0:
         return None
     ratio = active / expected.value
-    unions = random_unions(mix.chosen.sum(0) / mix.tokens.sum(), bounds)
+    unions = random_unions(1.0 - mix.unused.sum(0) / mix.tokens.sum(), bounds)
     # by the mix as it was seen, so that what spans leave over adds up to nothing
     scale = active / float(total @ unions)
     left = [
@@ -92,7 +111,9 @@ def saving(engines: Sequence[Sequence[Batches]], mix: Mix, bounds: Sequence[int]
     ]
     spread = math.sqrt(len(windows) / (len(windows) - 1) * _variance(left)) / expected.value
     error = math.hypot(spread, ratio * expected.error / expected.value)
-    return Saving(1.0 - ratio, error, int(steps), requests / steps)
+    alone = expected_active(by_size, undrafted).value if undrafted is not None else expected.value
+    drafts = expected.value / alone - 1.0 if alone > 0.0 else 0.0
+    return Saving(1.0 - ratio, error, int(steps), requests / steps, drafts)
 
 
 def _variance(left: Sequence[Doubles]) -> float:

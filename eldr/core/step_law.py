@@ -40,12 +40,15 @@ class Window(NamedTuple):
         Distinct experts, mean over the layers.
     batch : float
         Requests.
+    fed : float
+        Tokens fed: more than requests where they draft. Fewer mean that nobody told.
     """
 
     seconds: float
     active: float
     batch: float
     steps: int
+    fed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     Notes
     -----
     One law for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
-    accelerators and their neighbours, not the model. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
+    accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
     """
     rows: list[Window] = []
@@ -99,7 +102,8 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
         owners += [owner] * len(good)
     if not rows:
         return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
-    table = np.array([(1.0, window.active, window.batch) for window in rows])
+    fed = [max(window.fed, window.batch) for window in rows]
+    table = np.array([(1.0, window.active, tokens) for window, tokens in zip(rows, fed, strict=True)])
     seconds = np.array([window.seconds for window in rows])
     whose = np.array(owners)
     before = np.array([default.fixed, default.per_expert, default.per_request])
@@ -119,7 +123,10 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
         law, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
     if not (np.isfinite(law).all() and math.isfinite(error)):
         return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
-    pool = StepTime(float(law[0]), float(law[1]), float(law[2]), default.n_experts)
+    requests = math.fsum(window.steps * window.batch for window in rows)
+    tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
+    per_request = float(law[2]) * (tokens / requests if requests else 1.0)
+    pool = StepTime(float(law[0]), float(law[1]), per_request, default.n_experts)
     laws = {name: pool.scaled(float(speed)) for name, speed in zip(names, speeds, strict=True)}
     return Learned(laws, pool, error, noise, len(rows))
 
@@ -131,6 +138,7 @@ def _is_good(window: Window, n_experts: int) -> bool:
         and least <= window.seconds <= most
         and 0 <= window.active <= n_experts
         and 0 <= window.batch <= _MOST_REQUESTS
+        and 0 <= window.fed <= _MOST_REQUESTS
     )
 
 

@@ -48,6 +48,7 @@ class EngineStats(KVConnectorStats):
         self.data = {
             "active": [],
             "batch": [],
+            "fed": [],
             "seconds": [],
             "records": {},
             "late": {},
@@ -55,10 +56,11 @@ class EngineStats(KVConnectorStats):
             "decision": [],
         }
 
-    def add_step(self, union: np.ndarray, requests: int, seconds: float) -> None:
-        """Add a step: active experts per layer, its requests, its duration."""
+    def add_step(self, union: np.ndarray, requests: int, fed: int, seconds: float) -> None:
+        """Add a step: active experts per layer, its requests, the tokens fed for them, its duration."""
         self.data["active"].append([int(n) for n in union])
         self.data["batch"].append(requests)
+        self.data["fed"].append(fed)
         self.data["seconds"].append(seconds)
 
     def add_balance(self, figures: np.ndarray, decision_seconds: float) -> None:
@@ -91,7 +93,7 @@ class EngineStats(KVConnectorStats):
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
         with _left_out("a report"):
-            for key in ("active", "batch", "seconds", "balance"):
+            for key in ("active", "batch", "fed", "seconds", "balance"):
                 self.data[key] += other.data[key]
             self.data["decision"] = other.data["decision"] or self.data["decision"]
             for key in ("records", "late"):
@@ -146,6 +148,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
         self._batch = self._histogram(
             contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS
+        )
+        self._fed = self._counter_cls(
+            name=contract.METRIC_FED_TOKENS,
+            documentation="Tokens that steps fed: one of each request, and its drafts.",
+            labelnames=label_names,
         )
         self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
         self._layers = self._counter_cls(
@@ -207,6 +214,7 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             self._batch[engine_idx].observe(batch)
             self._seconds[engine_idx].observe(seconds)
         if data["active"]:
+            self._fed.labels(*values).inc(sum(data["fed"]))
             for layer, total in enumerate(np.sum(data["active"], axis=0)):
                 self._layers.labels(*values, str(layer)).inc(int(total))
         for figures in data["balance"]:

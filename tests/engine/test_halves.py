@@ -202,6 +202,18 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     assert not path_of("d", tmp_path).exists()
 
 
+def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
+    half, worker, _ = decoding
+    for name in ("a", "b"):
+        half.add(request(name, 6, kv={"do_remote_prefill": True}))
+    blocks = {"a": [4, 2, 8], "b": [1, 3, 5]}
+    half.update(run(half, worker, new=[("a", 5, 1), ("b", 5, 1)], blocks=blocks, expert=0))
+    step = [("a", 6, 3), ("b", 6, 2)]
+    half.update(run(half, worker, cached=step, blocks=blocks, drafts={"a": 2, "b": 1}, expert=0))
+    stats = half.stats().data
+    assert (stats["batch"], stats["fed"]) == ([2, 2], [2, 5])
+
+
 def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     """Requests of all ranks stand in the report, 0 where another rank tells."""
     monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
@@ -215,7 +227,7 @@ def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
         report = StepReport({}, number + 1, union, balance=chosen, requests=torch.tensor(requests))
         half.update(sent(report))
     stats = half.stats().data
-    assert stats["batch"] == [5, 7]
+    assert stats["batch"] == stats["fed"] == [5, 7]
     assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 2
     half.close()
 

@@ -225,15 +225,15 @@ def told(law):
     async def metrics(exchange):
         nonlocal sums
         batch, active = rng.uniform(2, 20), rng.uniform(2, 8)
-        sums = Sums(
-            *(a + 100 * b for a, b in zip(sums, (1, law.seconds(batch, active), active, batch), strict=True))
-        )
+        step = (1, law.seconds(batch, active), active, batch)
+        sums = Sums(*(a + 100 * b for a, b in zip(sums, step, strict=False)))
         names = (
             f"{METRIC_STEP_SECONDS}_count",
             *(f"{m}_sum" for m in (METRIC_STEP_SECONDS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE)),
         )
         text = (
-            "\n".join(f'{name}{{engine="0"}} {value}' for name, value in zip(names, sums, strict=True)) + "\n"
+            "\n".join(f'{name}{{engine="0"}} {value}' for name, value in zip(names, sums, strict=False))
+            + "\n"
         )
         await exchange.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text.encode()))
 

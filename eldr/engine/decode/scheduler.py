@@ -69,8 +69,8 @@ class DecodeScheduler:
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         self._reset = False
-        # step, when it was scheduled, its requests; bounded, as a step that fails is never reported
-        self._begun: deque[tuple[int, float, int]] = deque(maxlen=_STEPS_AHEAD)
+        # step, when it was scheduled, its requests, their drafts; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         self._counting = Counting("activations")
@@ -115,8 +115,10 @@ class DecodeScheduler:
         if not output.total_num_scheduled_tokens:
             return DecodeOrders(plan, pulls=pulls, reset=reset)
         self._steps += 1
-        self._begun.append((self._steps, time.perf_counter(), len(output.num_scheduled_tokens)))
-        return DecodeOrders(plan, self._steps, pulls, len(output.num_scheduled_tokens), reset)
+        requests = len(output.num_scheduled_tokens)
+        drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+        self._begun.append((self._steps, time.perf_counter(), requests, drafts))
+        return DecodeOrders(plan, self._steps, pulls, requests, reset)
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
@@ -185,11 +187,14 @@ class DecodeScheduler:
             self._begun.popleft()
         if not self._begun or self._begun[0][0] != step:
             return
-        _, begun, requests = self._begun.popleft()
+        _, begun, requests, drafts = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
         seconds, self._last_update = now - max(begun, self._last_update), now
-        if of_all != 0:
-            self._stats.add_step(union, requests if of_all is None else of_all, seconds)
+        if of_all == 0:
+            return
+        together = requests if of_all is None else of_all
+        # ranks with requests of their own draft about alike
+        self._stats.add_step(union, together, together + round(drafts * together / requests), seconds)
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
         exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())

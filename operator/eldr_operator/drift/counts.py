@@ -89,12 +89,15 @@ class Saving:
         Decode steps it was measured on.
     batch : float, optional
         Mean number of sequences in those steps.
+    drafts : float, optional
+        Share of experts that drafts add to random batches; None where engines do not draft.
     """
 
     share: float
     error: float
     steps: int
     batch: float | None = None
+    drafts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
 
 def read_saving(value: Mapping[str, Any]) -> Saving:
     """Read ``saving`` of a router's state; ValueError names the field that does not fit."""
-    steps, batch = value.get("steps"), value.get("batch")
+    steps, batch, drafts = value.get("steps"), value.get("batch"), value.get("drafts")
     if not _is_count(steps):
         raise ValueError(f"saving.steps: expected how many, got {_shown(steps)}")
     return Saving(
@@ -168,6 +171,7 @@ def read_saving(value: Mapping[str, Any]) -> Saving:
         _number(value.get("error"), "saving.error", 0, _MOST_SHARE),
         steps,
         None if batch is None else _number(batch, "saving.batch", 0, _MOST_BATCH),
+        None if drafts is None else _number(drafts, "saving.drafts", 0, _MOST_SHARE),
     )
 
 

@@ -15,6 +15,7 @@ Object = dict[str, Any]
 
 _SAME = 0.5
 """Points: a saving that differs by less is no news, and would write the status with every look."""
+_DRAFTS = "draftExpertsPercent"
 
 
 def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
@@ -54,12 +55,20 @@ def _saving(before: Mapping[str, Any], outcome: Outcome) -> Object:
     names = ("savingPercent", "savingErrorPercent")
     if saving is None:
         return {}
+    made: Object = dict(zip(names, (_percent(saving.share), _percent(saving.error)), strict=True))
+    if _is_like(before.get(names[0]), saving.share):
+        made |= {name: before[name] for name in names if name in before}
+    if saving.drafts is not None:
+        known = before.get(_DRAFTS)
+        made[_DRAFTS] = known if _is_like(known, saving.drafts) else _percent(saving.drafts)
+    return made
+
+
+def _is_like(shown: Any, share: float) -> bool:
     try:
-        if abs(float(before[names[0]]) - 100 * saving.share) < _SAME:
-            return {name: before[name] for name in names}
-    except (KeyError, ValueError):
-        pass
-    return dict(zip(names, (_percent(saving.share), _percent(saving.error)), strict=True))
+        return abs(float(shown) - 100 * share) < _SAME
+    except (TypeError, ValueError):
+        return False
 
 
 def _percent(share: float) -> str:

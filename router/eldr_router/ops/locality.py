@@ -132,6 +132,7 @@ def saving_state(locality: Locality) -> dict[str, float] | None:
         "error": round(latest.error, 4),
         "steps": latest.steps,
         "batch": round(latest.batch, 2),
+        **({"drafts": round(latest.drafts, 4)} if latest.drafts else {}),
     }
 
 

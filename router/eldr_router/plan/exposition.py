@@ -11,7 +11,13 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from eldr.contract import BATCH_BUCKETS, METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.contract import (
+    BATCH_BUCKETS,
+    METRIC_ACTIVE_EXPERTS,
+    METRIC_BATCH_SIZE,
+    METRIC_FED_TOKENS,
+    METRIC_STEP_SECONDS,
+)
 from eldr.core.saving import Batches
 from eldr.core.step_law import Window
 
@@ -21,12 +27,14 @@ _WANTED = {
     f"{METRIC_ACTIVE_EXPERTS}_sum": "active",
     f"{METRIC_BATCH_SIZE}_sum": "batch",
 }
+_FED = f"{METRIC_FED_TOKENS}_total"
 # a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp
 _BUCKET = re.compile(
     rb'^%b_bucket\{[^\n]*?le="([^"]+)"[^\n]*\} ([^\s]+)(?: \d+)?$' % METRIC_BATCH_SIZE.encode(), re.MULTILINE
 )
 _LINE = re.compile(
-    rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, _WANTED)).encode(), re.MULTILINE
+    rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, (*_WANTED, _FED))).encode(),
+    re.MULTILINE,
 )
 
 
@@ -40,6 +48,7 @@ class Sums(NamedTuple):
     seconds: float = 0.0
     active: float = 0.0
     batch: float = 0.0
+    fed: float = 0.0
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
@@ -59,7 +68,7 @@ def read_steps(text: bytes, sums: Sums) -> Batches | None:
     cumulative = [0.0, *(below[bound] for bound in _BOUNDS)]
     sizes = [high - low for low, high in pairwise(cumulative)]
     sizes[-1] += max(0.0, sums.steps - cumulative[-1])
-    return Batches(sums.active, tuple(sizes), sums.batch)
+    return Batches(sums.active, tuple(sizes), sums.batch, sums.fed)
 
 
 def read_sums(text: bytes) -> Sums | None:
@@ -70,16 +79,17 @@ def read_sums(text: bytes) -> Sums | None:
             number = float(value)
         except ValueError:
             return None
-        key = _WANTED[name.decode()]
+        key = _WANTED.get(name.decode(), "fed")
         totals[key] = number + totals.get(key, 0.0)
-    if len(totals) < len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
+    totals.setdefault("fed", totals.get("batch", 0.0))  # engines that never draft do not tell
+    if len(totals) <= len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
         return None
     return Sums(**totals)
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:
     """Return the means of the steps between two totals, or None if they are fewer than ``least``."""
-    steps, seconds, active, batch = (b - a for a, b in zip(before, after, strict=True))
-    if steps < least or min(seconds, active, batch) < 0:
+    steps, seconds, active, batch, fed = (b - a for a, b in zip(before, after, strict=True))
+    if steps < least or min(seconds, active, batch, fed) < 0:
         return None
-    return Window(seconds / steps, active / steps, batch / steps, int(steps))
+    return Window(seconds / steps, active / steps, batch / steps, int(steps), fed / steps)

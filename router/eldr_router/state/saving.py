@@ -9,7 +9,7 @@ import numpy as np
 
 from eldr.contract import BATCH_BUCKETS
 from eldr.core.random_batches import Mix
-from eldr.core.saving import Batches, Saving, saving
+from eldr.core.saving import Batches, Saving, fed_per_request, saving
 from eldr.wire import ExpertCounts
 
 _KEPT_SECONDS = 300.0
@@ -63,9 +63,10 @@ class Savings:
             return
         sizes = tuple(new - old for new, old in zip(steps.sizes, before.sizes, strict=True))
         active, requests = steps.active - before.active, steps.requests - before.requests
+        fed = steps.fed - before.fed
         # an engine that began anew counts from zero
-        if min(sizes) >= 0.0 and min(active, requests) >= 0.0 and sum(sizes) > 0.0:
-            self._windows.append((now, engine, Batches(active, sizes, requests)))
+        if min(sizes) >= 0.0 and min(active, requests, fed) >= 0.0 and sum(sizes) > 0.0:
+            self._windows.append((now, engine, Batches(active, sizes, requests, fed)))
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone; what they did stays."""
@@ -86,17 +87,24 @@ class Savings:
         def work() -> Saving | None:
             if len(counts) < _LEAST_REQUESTS:
                 return None
-            return saving(list(engines.values()), _mix(counts), BATCH_BUCKETS)
+            told = list(engines.values())
+            fed = fed_per_request(window for windows in told for window in windows)
+            alone = _mix(counts, 1.0) if fed > 1.0 else None
+            return saving(told, _mix(counts, fed), BATCH_BUCKETS, alone)
 
         return work
 
 
-def _mix(counts: Sequence[ExpertCounts]) -> Mix:
-    """Return what requests used, in groups of some that finished one after the other: those of a session are alike."""
+def _mix(counts: Sequence[ExpertCounts], fed: float) -> Mix:
+    """Return what requests use with so many tokens in a step, drafts being taken for like those that were accepted.
+
+    In groups of some that finished one after the other: those of a session are alike.
+    """
     groups = np.array_split(np.arange(len(counts)), min(len(counts), _MOST_GROUPS))
-    chosen = np.zeros((len(groups), *counts[0].shape))
+    unused = np.zeros((len(groups), *counts[0].shape))
     for group, members in enumerate(groups):
         for member in members:
-            chosen[group] += counts[member].counts
+            one = counts[member]
+            unused[group] += one.tokens * (1.0 - np.minimum(one.counts / one.tokens, 1.0)) ** fed
     tokens = [sum(counts[member].tokens for member in members) for members in groups]
-    return Mix(chosen, np.array(tokens, dtype=np.float64))
+    return Mix(unused, np.array(tokens, dtype=np.float64))

@@ -40,7 +40,7 @@ def run(rng, draw, n_windows=60, steps=10):
             chosen[window] += np.sum(batch, axis=0)
             seen[window] += len(batch)
         windows.append(Batches(active, tuple(sizes), float(seen[window] - before)))
-    return windows, Mix(chosen, seen)
+    return windows, Mix(seen[:, None, None] - chosen, seen)
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_of_few_requests_random_batches_are_told_without_bias():
     for _ in range(300):
         some = population[rng.integers(0, 400, 12)]
         lengths = rng.integers(1, 5, 12).astype(float)
-        mix = Mix(some * lengths[:, None, None], lengths)
-        naive.append(unions_by_size(1.0 - mix.chosen.sum(0) / lengths.sum(), 12)[12])
+        mix = Mix((1.0 - some) * lengths[:, None, None], lengths)
+        naive.append(unions_by_size(mix.unused.sum(0) / lengths.sum(), 12)[12])
         found.append(expected_active(steps, mix))
     values = np.array([one.value for one in found])
     assert abs(values.mean() - truth) < 0.25 * abs(np.mean(naive) - truth)
@@ -151,6 +151,6 @@ def test_unions_of_random_batches():
 )
 def test_too_little_is_not_told(windows, steps, active):
     sizes = (float(steps), *[0.0] * (len(BATCH_BUCKETS) - 1))
-    mix = Mix(np.full((4, 2, 8), 25.0), np.full(4, 100.0))
+    mix = Mix(np.full((4, 2, 8), 75.0), np.full(4, 100.0))
     assert windows * steps < LEAST_STEPS or active == 0.0 or windows < LEAST_WINDOWS
     assert saving([[Batches(active, sizes, float(steps))] * windows], mix, BATCH_BUCKETS) is None

@@ -45,6 +45,26 @@ def test_a_law_far_from_the_default_is_found():
         )
 
 
+def test_drafts_cost_what_their_tokens_cost_and_a_request_what_all_of_its_tokens_do():
+    """Requests alone would not explain the times: how many drafts go with them changes from window to window."""
+    rng = np.random.default_rng(1)
+    windows = {}
+    for worker, plain in pool(FAST, dict.fromkeys("abcd", 1.0), noise=0.0).items():
+        fed = [one.batch * rng.uniform(1, 4) for one in plain]
+        windows[worker] = [
+            one._replace(seconds=FAST.seconds(tokens, one.active), fed=tokens)
+            for one, tokens in zip(plain, fed, strict=True)
+        ]
+    learned = learn(windows, DEFAULT)
+    both = [one for some in windows.values() for one in some]
+    per_request = FAST.per_request * sum(one.fed for one in both) / sum(one.batch for one in both)
+    assert learned.pool.per_request == pytest.approx(per_request, rel=0.02)
+    assert learned.pool.per_expert == pytest.approx(FAST.per_expert, rel=0.05)
+    assert learned.noise < 0.01
+    untold = {name: [one._replace(fed=0.0) for one in some] for name, some in windows.items()}
+    assert learn(untold, DEFAULT).noise > 3 * learned.noise
+
+
 def test_workers_have_their_own_speed():
     speeds = {"a": 1.0, "b": 1.0, "c": 2.0}
     learned = learn(pool(FAST, speeds), DEFAULT)

@@ -1,6 +1,7 @@
 """Windows of requests: what routers counted since their start, cut into what is recent."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from eldr_operator.drift.counts import (
     read_traffic,
 )
 from eldr_operator.drift.windows import FORGET, REMEMBERED, advance
+from eldr_operator.locality import drift_status
 
 
 def counts(n, clusters=2):
@@ -191,12 +193,24 @@ def test_counts_that_do_not_fit_are_named(changes, said):
 def test_savings_and_baselines_are_read():
     assert read_saving({"share": -0.1, "error": 0.02, "steps": 5}) == Saving(-0.1, 0.02, 5)
     assert read_saving({"share": 0.1, "error": 0.02, "steps": 5, "batch": 8}).batch == 8.0
+    assert read_saving({"share": 0.1, "error": 0.02, "steps": 5, "drafts": 0.4}).drafts == 0.4
     found = read_baseline(wire(saving=0.1, saving_low=0.08, saving_high=0.12))
     assert (found.saving, found.counts.requests) == (0.1, 3)
     assert found.error == pytest.approx(0.04 / 3.29)
     assert read_baseline(wire(saving=0.1)).error == 0.0
     assert most_telling([Saving(0.1, 0.1, 50), Saving(0.2, 0.1, 70)]) == Saving(0.2, 0.1, 70)
     assert most_telling([]) is None
+
+
+def test_what_drafts_cost_is_in_the_status_and_small_changes_are_no_news():
+    def shown(saving, before):
+        return drift_status._saving(before, SimpleNamespace(seen=SimpleNamespace(saving=saving)))
+
+    first = shown(Saving(0.1, 0.02, 5, drafts=0.31), {})
+    assert first == {"savingPercent": "10.0", "savingErrorPercent": "2.0", "draftExpertsPercent": "31.0"}
+    assert shown(Saving(0.103, 0.01, 5, drafts=0.312), first) == first
+    assert shown(Saving(0.1, 0.02, 5, drafts=0.4), first)["draftExpertsPercent"] == "40.0"
+    assert "draftExpertsPercent" not in shown(Saving(0.1, 0.02, 5), first)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +220,7 @@ def test_savings_and_baselines_are_read():
         {"share": 0.1, "error": -0.1, "steps": 1},
         {"share": 0.1, "error": 0.1, "steps": "many"},
         {"share": 0.1, "error": 0.1, "steps": 1, "batch": "large"},
+        {"share": 0.1, "error": 0.1, "steps": 1, "drafts": -0.1},
         {},
     ],
 )

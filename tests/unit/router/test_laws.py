@@ -22,7 +22,7 @@ def test_sums_of_the_engine_simulator_are_read():
         metrics.batch_size.observe(batch)
         metrics.active_experts.observe(active)
         metrics.step_seconds.observe(seconds)
-    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7))
+    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7, 7))
 
 
 def test_ranks_are_read_whatever_their_labels_hold():
@@ -31,7 +31,7 @@ def test_ranks_are_read_whatever_their_labels_hold():
         histogram = Histogram(name, "x", ["engine", "model_name"], registry=registry)
         for engine in ("0", "1", "1"):
             histogram.labels(engine, 'a"} 7 b\n{').observe(2.0)
-    assert read_sums(generate_latest(registry)) == Sums(3, 6, 6, 6)
+    assert read_sums(generate_latest(registry)) == Sums(3, 6, 6, 6, 6)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_numbers_that_are_none(bad):
 def test_a_window_needs_steps():
     before = Sums(10, 1, 100, 50)
     assert window(before, Sums(15, 2, 200, 80), 10) is None
-    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20)
+    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20, 0.0)
     assert window(before, Sums(30, 0.5, 300, 150), 10) is None, "a sum that shrank"
 
 
@@ -76,7 +76,7 @@ class Engine:
         active = min(128, max(8, 128 * (1 - 0.96**batch) + self.rng.normal(0, 6)))
         seconds = self.law.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
         self.sums = Sums(
-            *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch), strict=True))
+            *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch, batch), strict=True))
         )
         self.laws.heard(self.name, self.sums, 10.0 * at)
 
@@ -183,7 +183,7 @@ def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(*[st.floats(0, 1e300)] * 4), max_size=30))
+@given(st.lists(st.tuples(*[st.floats(0, 1e300)] * 5), max_size=30))
 def test_any_telemetry_is_survived(totals):
     laws = Laws()
     for total in totals:

@@ -7,7 +7,7 @@ from eldr.contract import BATCH_BUCKETS, METRIC_BATCH_SIZE, SIMILARITY_BINS
 from eldr.core.saving import Batches
 from eldr.sim.telemetry import EngineMetrics
 from eldr.wire import ExpertCounts
-from eldr_router.plan.exposition import read_steps, read_sums
+from eldr_router.plan.exposition import read_steps, read_sums, window
 from eldr_router.state.saving import Savings
 from eldr_router.state.traffic import Traffic
 
@@ -60,6 +60,45 @@ def savings(kinds=((0, 1), (2, 3)), tokens=1000, requests=64):
     for number in range(requests):
         made.finished(counts(tokens, list(kinds[number % len(kinds)])), 0.0)
     return made
+
+
+def test_drafts_are_no_harm_and_what_they_cost_is_told():
+    """A request of either kind uses one of its two experts at random, so that three tokens use more of them than one."""
+    rng = np.random.default_rng(0)
+    made, shares = Savings(), []
+    for number in range(64):
+        one = np.zeros((2, 8), dtype=np.uint16)
+        first = int(rng.integers(400, 600))
+        kind = 2 * (number % 2)
+        one[:, kind : kind + 2] = first, 1000 - first
+        shares.append(one[0] / 1000)
+        made.finished(ExpertCounts(one, 1, 1000, True), 0.0)
+
+    def random(fed):
+        unused = np.mean([(1 - share) ** fed for share in shares], axis=0)
+        return float(8 - (unused**4).sum())
+
+    for turn in range(8):
+        told = steps(100 * turn, random(3))
+        made.heard("d0", told._replace(fed=3 * told.requests), 0.0)
+    latest = update(made)
+    assert abs(latest.share) < 0.01
+    assert latest.drafts == pytest.approx(random(3) / random(1) - 1, rel=0.05)
+    assert latest.drafts > 0.2
+    made.follow("another", 2)
+    for turn in range(8):
+        made.heard("d0", steps(100 * turn, random(1)), 0.0)
+    assert update(made).drafts == 0.0
+
+
+def test_tokens_fed_are_read_where_they_are_told():
+    page = exposition(4, 4)
+    assert read_sums(page).fed == 8
+    told = page + b'# TYPE eldr_engine_fed_tokens counter\neldr_engine_fed_tokens_total{engine="0"} 19.0\n'
+    assert read_sums(told).fed == 19
+    assert read_steps(told, read_sums(told)).fed == 19
+    assert window(read_sums(exposition(4)), read_sums(told), 1).fed == 15
+    assert read_sums(told + b'eldr_engine_fed_tokens_total{engine="1"} NaN\n') is None
 
 
 def update(made, now=0.0):
