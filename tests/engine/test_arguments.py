@@ -5,11 +5,15 @@ import io
 from collections.abc import Iterator
 
 import pytest
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from eldr_operator.models import EldrDeployment
 from eldr_operator.validation import arguments, speculation
+
+try:
+    from vllm.entrypoints.common.cli_args import make_arg_parser
+except ImportError:  # until 0.32
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
 
 VALUE = "77777"
 REFUSED = {

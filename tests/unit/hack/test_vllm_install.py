@@ -47,7 +47,9 @@ def install(tmp_path):
     if shutil.disk_usage(tmp_path).free < NEEDED:
         pytest.skip("needs 8 GB of disk, or the installer stops at that")
 
-    def run(index: str = "http://127.0.0.1:1/simple", path: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        index: str = "http://127.0.0.1:1/simple", path: str = "", release: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "XDG_"))}
         changed = {
             "XDG_CACHE_HOME": str(tmp_path),
@@ -57,7 +59,12 @@ def install(tmp_path):
             "PATH": f"{path}:{kept['PATH']}",
         }
         return subprocess.run(
-            [INSTALL], env=kept | changed, capture_output=True, text=True, check=False, timeout=280
+            [INSTALL, *filter(None, [release])],
+            env=kept | changed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
         )
 
     return run
@@ -69,9 +76,11 @@ def test_an_index_that_does_not_answer_is_the_machines_fault(install):
     assert done.stderr.endswith("real vLLM cannot be installed here: the package index does not answer\n")
 
 
-def test_a_requirement_that_does_not_exist_is_ours(install, index):
-    done = install(index)
+@pytest.mark.parametrize("release", ["", "0.33"])
+def test_a_requirement_that_does_not_exist_is_ours(install, index, release):
+    done = install(index, release=release)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert f"packages of hack/vllm/{release or '0.32'}.txt do not install" in done.stderr
     assert "No solution found" in done.stderr
     assert "cannot be installed here" not in done.stderr
 
@@ -82,3 +91,9 @@ def test_another_platform(install, tmp_path):
     done = install(path=str(tmp_path))
     assert done.returncode == 3, done.stderr
     assert done.stderr.endswith("it needs Linux on x86_64 or aarch64, this is Linux riscv64\n")
+
+
+def test_a_release_that_is_not_locked_is_named_with_those_that_are(install):
+    done = install(release="0.20")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: vLLM 0.20: no such release here; take one of 0.31 0.32 0.33\n"

@@ -1,4 +1,4 @@
-"""What vLLM 0.32's CPU build lacks for expert parallelism with redundant experts, piece by piece. GPUs need none of it.
+"""What vLLM's CPU builds, 0.31 to 0.33, lack for expert parallelism with redundant experts, piece by piece. GPUs need none of it.
 
 ==================  =================================================================================================
 allow_eplb          the configuration refuses ``--enable-eplb`` but on GPUs
