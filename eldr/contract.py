@@ -88,6 +88,11 @@ Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_
 counts object described at :data:`ELDR_KEY`. Reading deletes nothing: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""
 
+METRIC_INFO: Final = "eldr_engine_info"
+"""Gauge on engines, always 1: its labels are the engine's version, ``vllm``, and ``tested``: whether this plug-in was tested with it,
+INFO_TESTED or INFO_UNTESTED."""
+INFO_TESTED: Final = "true"
+INFO_UNTESTED: Final = "false"
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
 """Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"

@@ -5,8 +5,8 @@ vLLM are imported by the modules that run inside an engine only, never by this p
 
 ================  ===================================================================================================
 ``hooks``         where vLLM calls: the two entry points (``plugin``), the KV connector that moves no KV and hands vLLM's hooks to one
-                  half of a role (``connector``), ``/eldr/v1/activations`` (``endpoint``), and what would count wrongly and is
-                  refused at start (``compatibility``)
+                  half of a role (``connector``), ``/eldr/v1/activations`` (``endpoint``), and which configuration would
+                  count wrongly and is refused at start (``compatibility``)
 ``prefill``       count per KV block, sum a prompt's blocks, pop the sum into the answer: a ``worker`` and a ``scheduler`` half, the
                   ``orders`` between them; ``provenance``, in plain Python, knows which blocks can be summed
 ``decode``        count per request, and the union of every step: the same two halves; ``tracking`` (which positions count) and
@@ -19,6 +19,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
                   requests of their own, and the counting itself: ``kernels`` in torch, ``kernels_triton`` for GPUs; ``cache`` tells
                   which KV blocks are counted by
 leaves            ``messages`` from worker to scheduler, ``steps`` of vLLM's scheduler, ``metrics`` for Prometheus, ``figures`` of balance,
-                  ``errors`` that end an engine, ``refusal``: where it leaves the reason, ``install``: the plug-in's copy for engines
+                  ``errors`` that end an engine, ``refusal``: where it leaves the reason, ``needs``: what is taken from
+                  vLLM and which of it is missing, ``install``: the plug-in's copy for engines
 ================  ===================================================================================================
 """

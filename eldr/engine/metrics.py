@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.logger import init_logger
 
 from eldr import contract
+from eldr.engine import needs
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 logger = init_logger("vllm.eldr")
@@ -185,7 +186,14 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             documentation="Duration of one layer's choice of replicas, median of some when the engine started.",
             labelnames=label_names,
         )
+        info = self._gauge_cls(
+            name=contract.METRIC_INFO,
+            documentation="The engine's version, and whether ELDR's plug-in was tested with it.",
+            labelnames=[*label_names, "vllm", "tested"],
+        )
+        known = contract.INFO_TESTED if needs.tested() else contract.INFO_UNTESTED
         for values in label_values.values():
+            info.labels(*values, needs.version(), known).set(1)
             for result in RESULTS:
                 self._records.labels(*values, result)
             for outcome in OUTCOMES:

@@ -1,12 +1,22 @@
-"""A vLLM that the plug-in does not know, or that lacks what it hooks into: told where Kubernetes looks, before anything is imported."""
+"""A vLLM that lacks what the plug-in hooks into is told where Kubernetes looks, by name, before anything of ours is imported; one that has it runs."""
 
+import functools
 import sys
+from types import SimpleNamespace
 
 import pytest
 import vllm
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from vllm.config import ParallelConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+from vllm.model_executor.layers.fused_moe.layer import MoERunner
+from vllm.model_executor.layers.fused_moe.routed_experts_capturer import RoutedExpertsCapturer
+from vllm.v1 import request
 
-from eldr.engine import refusal
+from eldr import contract
+from eldr.engine import metrics, needs, refusal
 from eldr.engine.errors import UnsupportedEngineError
 from eldr.engine.hooks import plugin
 
@@ -30,6 +40,18 @@ def told(monkeypatch):
         monkeypatch.delitem(sys.modules, f"eldr.engine.{name}", raising=False)
         if (package := sys.modules.get(f"eldr.engine.{room}")) is not None:
             monkeypatch.delattr(package, module, raising=False)
+    for once in (needs.missing, plugin._connector):
+        once.cache_clear()
+    yield found
+    for once in (needs.missing, plugin._connector):
+        once.cache_clear()
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """Return what was logged as a warning."""
+    found = []
+    monkeypatch.setattr(plugin.logger, "warning", lambda text, *values: found.append(text % values))
     return found
 
 
@@ -50,20 +72,107 @@ def test_what_vllm_lacks_is_told_with_its_version_and_the_remedy(monkeypatch, to
         take()
     (text,) = told
     assert text == str(caught.value)
-    for part in (f"vLLM {vllm.__version__}", HOOK, "use an image with vLLM 0.32.x"):
+    for part in (f"vLLM {vllm.__version__}", HOOK, "use an image with vLLM 0.31.x, 0.32.x, 0.33.x"):
         assert part in text
+    assert not [name for name in OURS if f"eldr.engine.{name}" in sys.modules]
 
 
 @pytest.mark.parametrize(("setting", "take"), [("Activations", take_balance), ("Tokens", take_connector)])
-def test_another_version_is_told_before_anything_of_it_is_imported(monkeypatch, told, setting, take):
+def test_an_unknown_release_that_has_everything_runs_and_is_told_once(
+    monkeypatch, told, warned, setting, take
+):
     monkeypatch.setenv("ELDR_BALANCE", setting)
-    monkeypatch.setattr(vllm, "__version__", "0.33.1")
-    monkeypatch.setitem(sys.modules, HOOK, None)
+    monkeypatch.setattr(vllm, "__version__", "0.34.1")
+    take()
+    take()
+    assert told == []
+    (text,) = warned
+    assert "vLLM 0.34.1 has everything" in text
+    assert "tested: 0.31.x, 0.32.x, 0.33.x" in text
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.32.0+cpu", "0.33.2.dev1"])
+def test_a_known_release_is_silent(monkeypatch, told, warned, version):
+    monkeypatch.setattr(vllm, "__version__", version)
+    take_connector()
+    assert told == warned == []
+
+
+@pytest.mark.parametrize(("version", "tested"), [("0.34.1", "false"), ("0.31.2", "true")])
+def test_metrics_tell_the_version_and_whether_it_was_tested(monkeypatch, version, tested):
+    monkeypatch.setattr(vllm, "__version__", version)
+    registry = CollectorRegistry()
+    types = {kind: functools.partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
+    config = SimpleNamespace(
+        kv_transfer_config=None,
+        model_config=SimpleNamespace(get_num_experts=lambda: 16),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
+    )
+    metrics.EnginePromMetrics(config, types, ["engine"], {0: ["0"]})
+    labels = {"engine": "0", "vllm": version, "tested": tested}
+    assert registry.get_sample_value(contract.METRIC_INFO, labels) == 1
+
+
+def without_a_symbol(monkeypatch):
+    monkeypatch.delattr(request, "RequestStatus")
+
+
+def without_a_field(monkeypatch):
+    monkeypatch.delitem(ParallelConfig.__annotations__, "enable_dbo")
+    monkeypatch.delattr(ParallelConfig, "enable_dbo")
+
+
+def without_an_attribute_of_objects(monkeypatch):
+    monkeypatch.setattr(MoERunner, "__init__", lambda self: None)
+
+
+def with_another_parameter(monkeypatch):
+    def capture(self, layer_id, expert_ids): ...
+
+    monkeypatch.setattr(RoutedExpertsCapturer, "capture", capture)
+
+
+def with_another_parameter_of_a_hook(monkeypatch):
+    def on_new_request(self, request, arrived): ...
+
+    monkeypatch.setattr(KVConnectorBase_V1, "on_new_request", on_new_request)
+
+
+def without_a_hook(monkeypatch):
+    monkeypatch.delattr(KVConnectorBase_V1, "on_new_request")
+
+
+def with_a_duty_of_statistics(monkeypatch):
+    def summarize(self):
+        raise NotImplementedError
+
+    monkeypatch.setattr(KVConnectorStats, "summarize", summarize, raising=False)
+
+
+FAULTS = {
+    without_a_symbol: "vllm.v1.request:RequestStatus is gone",
+    without_a_field: "vllm.config:ParallelConfig.enable_dbo is gone",
+    without_an_attribute_of_objects: "layer:MoERunner.router is gone",
+    with_another_parameter: "RoutedExpertsCapturer.capture takes (layer_id, expert_ids) instead of (layer_id, topk_ids)",
+    with_another_parameter_of_a_hook: "KVConnectorBase_V1.on_new_request takes (request, arrived) instead of (request)",
+    without_a_hook: "on_new_request, a hook, is gone",
+    with_a_duty_of_statistics: "KVConnectorStats.summarize is new, and must be supplied",
+}
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.34.1"])
+@pytest.mark.parametrize(("seed", "named"), FAULTS.items(), ids=[seed.__name__ for seed in FAULTS])
+def test_what_changed_in_vllm_is_refused_by_name(monkeypatch, told, warned, seed, named, version):
+    monkeypatch.setattr(vllm, "__version__", version)
+    seed(monkeypatch)
     with pytest.raises(UnsupportedEngineError):
-        take()
+        take_connector()
     (text,) = told
-    assert "vLLM 0.33.1: this plug-in was tested with 0.32.x" in text
-    assert not [name for name in OURS if f"eldr.engine.{name}" in sys.modules]
+    assert text.startswith(
+        f"ELDR cannot run in this engine: vLLM {version} lacks what it hooks into; use an image with vLLM 0.31.x"
+    )
+    assert named in text
+    assert warned == []
 
 
 def test_a_vllm_without_a_table_of_connectors_is_told(monkeypatch, told):
@@ -74,7 +183,7 @@ def test_a_vllm_without_a_table_of_connectors_is_told(monkeypatch, told):
 
 
 def test_an_engine_of_another_version_that_has_no_use_for_us_is_left_alone(monkeypatch, told):
-    monkeypatch.setattr(vllm, "__version__", "0.33.1")
+    monkeypatch.setattr(vllm, "__version__", "0.30.0")
     plugin.register()
     assert told == []
 

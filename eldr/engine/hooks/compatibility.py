@@ -1,9 +1,8 @@
-"""What would make an engine count, or answer, wrongly. Refused when it starts, with the reason and the remedy."""
+"""What of a configuration would make an engine count, or answer, wrongly. Refused when it starts, with the reason and the remedy."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from eldr.contract import SPECULATION
@@ -11,53 +10,13 @@ from eldr.engine.balance import setting
 from eldr.engine.balance.setting import VLLM_CHOOSES, BalanceSetting
 from eldr.engine.errors import UnsupportedEngineError
 
-SUPPORTED_VLLM = ("0.32.",)
-"""Version prefixes that the real-engine tests ran on; see ``docs/reference/engine-plugin.md``."""
-_SUPPORTED = ", ".join(f"{prefix}x" for prefix in SUPPORTED_VLLM)
-
 MAX_BLOCK_SIZE = 2**15 - 1
 """What the widest cell of the block table counts, see :func:`eldr.engine.capture.kernels.cell_type`."""
-
-
-def require(version: str) -> None:
-    """Raise if a version of vLLM is not supported; before anything internal of it is imported.
-
-    Raises
-    ------
-    UnsupportedEngineError
-    """
-    if unknown := _unknown(version):
-        raise UnsupportedEngineError(f"ELDR cannot run in this engine: {unknown}")
-
-
-@contextlib.contextmanager
-def imports(version: str) -> Iterator[None]:
-    """Say what vLLM lacks of the internal modules that are imported in this context.
-
-    Raises
-    ------
-    UnsupportedEngineError
-        In place of an ``ImportError``: an engine built otherwise than vLLM's own of this version.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UnsupportedEngineError(
-            f"ELDR cannot run in this engine: vLLM {version} lacks what it hooks into ({error}); use an image with vLLM {_SUPPORTED}"
-        ) from error
-
-
-def _unknown(version: str) -> str:
-    """Return why a version is not supported; empty if it is."""
-    if version.startswith(SUPPORTED_VLLM):
-        return ""
-    return f"vLLM {version}: this plug-in was tested with {_SUPPORTED}; use such an image"
 
 
 def problems(
     config: Any,
     block_size: int,
-    version: str,
     *,
     prefill: bool,
     group_sizes: Collection[int] = (),
@@ -78,8 +37,6 @@ def problems(
         Whether the engine is to balance activated experts.
     """
     found = []
-    if unknown := _unknown(version):
-        found.append(unknown)
     if not config.model_config.get_num_experts():
         found.append(f"model {config.model_config.model}: it has no experts to count; serve it without ELDR")
     parallel = config.parallel_config

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.parallel_state import get_tp_group
 
@@ -61,7 +60,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
             problems = compatibility.problems(
                 vllm_config,
                 self._group.block_size,
-                vllm.__version__,
                 prefill=self._prefill,
                 group_sizes=block_sizes(kv_cache_config),
                 balance=self._setting,

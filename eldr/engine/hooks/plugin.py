@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
+from collections.abc import Collection
 from typing import Any
 
 from eldr.contract import CONNECTOR
-from eldr.engine import refusal
+from eldr.engine import needs, refusal
 from eldr.engine.balance import setting
-from eldr.engine.hooks import compatibility
+from eldr.engine.errors import UnsupportedEngineError
+
+logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
 
 def register() -> None:
@@ -19,44 +24,66 @@ def register() -> None:
     Raises
     ------
     UnsupportedEngineError
-        If the expert layer is asked for in a vLLM of another version, or vLLM lacks what we hook into.
+        If vLLM lacks what we hook into.
     """
-    import vllm
-
-    activations = setting.read(os.environ).activations
     with refusal.told():
-        if activations:  # an engine that has no use for us may be of any version
-            compatibility.require(vllm.__version__)
-        with compatibility.imports(vllm.__version__):
+        if setting.read(os.environ).activations:  # an engine that has no use for us may lack anything
+            _connector()
+            from eldr.engine.balance import replicas
+
+            replicas.claim()
+        try:
             from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-            if CONNECTOR not in KVConnectorFactory._registry:  # noqa: SLF001 - there is no other way to ask
-                KVConnectorFactory.register_connector(CONNECTOR, __name__, CONNECTOR)
-            if activations:
-                from eldr.engine.balance import replicas
-
-                replicas.claim()
+        except ImportError as error:
+            _refuse_without([str(error)])
+            raise
+    if CONNECTOR not in KVConnectorFactory._registry:  # noqa: SLF001 - there is no other way to ask
+        KVConnectorFactory.register_connector(CONNECTOR, __name__, CONNECTOR)
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``EldrConnector``, which stands on vLLM's internals, once it is known that they are those of a supported version.
-
-    vLLM asks for it by its name here, where an engine's configuration names it.
+    """Return ``EldrConnector``; vLLM asks for it by its name here, where an engine's configuration names it.
 
     Raises
     ------
     UnsupportedEngineError
-        If they are not.
+        If vLLM lacks what we hook into.
     """
     if name != CONNECTOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import vllm
-
     with refusal.told():
-        compatibility.require(vllm.__version__)
-        with compatibility.imports(vllm.__version__):
-            from eldr.engine.hooks.connector import EldrConnector
+        return _connector()
+
+
+@functools.cache
+def _connector() -> Any:
+    """Return the class, which stands on vLLM's internals, once it is known that they are what it needs."""
+    _refuse_without(needs.missing())
+    from eldr.engine.hooks.connector import EldrConnector
+    from eldr.engine.metrics import EnginePromMetrics, EngineStats
+
+    lacking = needs.different(EldrConnector)
+    for ours in (EldrConnector, EngineStats, EnginePromMetrics):
+        lacking += needs.unmet(ours)
+    _refuse_without(lacking)
+    if not needs.tested():
+        logger.warning(
+            "ELDR: vLLM %s has everything that this plug-in hooks into, but was never tested with it; tested: %s",
+            needs.version(),
+            _TESTED,
+        )
     return EldrConnector
+
+
+_TESTED = ", ".join(f"{release}.x" for release in needs.TESTED)
+
+
+def _refuse_without(lacking: Collection[str]) -> None:
+    if lacking:
+        raise UnsupportedEngineError(
+            f"ELDR cannot run in this engine: vLLM {needs.version()} lacks what it hooks into; use an image with vLLM {_TESTED}. "
+            f"Missing: {'; '.join(lacking)}"
+        )
 
 
 def endpoint() -> Any:

@@ -111,24 +111,22 @@ DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
 
 def test_ranks_with_requests_of_their_own_behind_one_server_are_accepted():
     for prefill in (True, False):
-        assert compatibility.problems(engine(**DP), 128, "0.32.0", prefill=prefill) == []
+        assert compatibility.problems(engine(**DP), 128, prefill=prefill) == []
 
 
 def test_a_plain_engine_is_accepted():
-    assert compatibility.problems(engine(), 128, "0.32.0", prefill=True) == []
-    assert compatibility.problems(engine(), 256, "0.32.0", prefill=True) == [], (
-        "Gemma 4's, with --block-size 128"
-    )
-    assert compatibility.problems(engine(device="cpu", mode=0), 512, "0.32.0+cpu", prefill=False) == []
+    assert compatibility.problems(engine(), 128, prefill=True) == []
+    assert compatibility.problems(engine(), 256, prefill=True) == [], "Gemma 4's, with --block-size 128"
+    assert compatibility.problems(engine(device="cpu", mode=0), 512, prefill=False) == []
 
 
 def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
     config = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
     for prefill in (True, False):
-        (found,) = compatibility.problems(config, 16, "0.32.0", prefill=prefill)
+        (found,) = compatibility.problems(config, 16, prefill=prefill)
         assert found.startswith("speculative_config with model runner V2 and full graphs")
         assert "cudagraph_mode=PIECEWISE" in found
-    assert compatibility.problems(engine(v2=True, full_graphs=True), 16, "0.32.0", prefill=True) == []
+    assert compatibility.problems(engine(v2=True, full_graphs=True), 16, prefill=True) == []
 
 
 @pytest.mark.parametrize("method", SPECULATION)
@@ -136,56 +134,53 @@ def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
 def test_drafts_are_accepted_on_both_sides(method, v2):
     config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
     for prefill in (True, False):
-        assert compatibility.problems(config, 16, "0.32.0", prefill=prefill) == []
+        assert compatibility.problems(config, 16, prefill=prefill) == []
 
 
 def test_a_field_that_vllm_renamed_is_noticed():
     config = engine()
     del config.parallel_config.data_parallel_size
     with pytest.raises(AttributeError, match="data_parallel_size"):
-        compatibility.problems(config, 128, "0.32.0", prefill=True)
+        compatibility.problems(config, 128, prefill=True)
 
 
 def test_blocks_of_several_sizes_are_refused_on_both_sides():
     for prefill in (True, False):
-        (found,) = compatibility.problems(engine(), 64, "0.32.0", prefill=prefill, group_sizes=[32, 64, 32])
+        (found,) = compatibility.problems(engine(), 64, prefill=prefill, group_sizes=[32, 64, 32])
         assert found.startswith("KV blocks of 32, 64 tokens")
         assert "--disable-hybrid-kv-cache-manager" in found
-        assert compatibility.problems(engine(), 64, "0.32.0", prefill=prefill, group_sizes=[64, 64]) == []
+        assert compatibility.problems(engine(), 64, prefill=prefill, group_sizes=[64, 64]) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "block", "version", "named"),
+    ("changes", "block", "named"),
     [
-        ({"pipeline_parallel_size": 2}, 16, "0.32.0", "pipeline_parallel_size=2"),
-        ({"decode_context_parallel_size": 2}, 16, "0.32.0", "decode_context_parallel_size=2"),
-        ({"prefill_context_parallel_size": 2}, 16, "0.32.0", "prefill_context_parallel_size=2"),
-        ({"data_parallel_size": 2}, 16, "0.32.0", "data_parallel_size=2: each rank is an engine by itself"),
+        ({"pipeline_parallel_size": 2}, 16, "pipeline_parallel_size=2"),
+        ({"decode_context_parallel_size": 2}, 16, "decode_context_parallel_size=2"),
+        ({"prefill_context_parallel_size": 2}, 16, "prefill_context_parallel_size=2"),
+        ({"data_parallel_size": 2}, 16, "data_parallel_size=2: each rank is an engine by itself"),
         (
             DP | {"data_parallel_external_lb": True},
             16,
-            "0.32.0",
             "data_parallel_size=2: some ranks are served",
         ),
-        (DP | {"data_parallel_hybrid_lb": True}, 16, "0.32.0", "behind one API server"),
-        (DP | {"_api_process_count": 2}, 16, "0.32.0", "set --api-server-count 1"),
-        ({"use_ubatching": True, "enable_dbo": True}, 16, "0.32.0", "enable_dbo=True"),
-        ({"use_ubatching": True, "ubatch_size": 2}, 16, "0.32.0", "ubatch_size=2"),
-        ({"device": "cpu", "mode": 3}, 16, "0.32.0", "set --enforce-eager"),
+        (DP | {"data_parallel_hybrid_lb": True}, 16, "behind one API server"),
+        (DP | {"_api_process_count": 2}, 16, "set --api-server-count 1"),
+        ({"use_ubatching": True, "enable_dbo": True}, 16, "enable_dbo=True"),
+        ({"use_ubatching": True, "ubatch_size": 2}, 16, "ubatch_size=2"),
+        ({"device": "cpu", "mode": 3}, 16, "set --enforce-eager"),
         (
             {"speculative_config": SimpleNamespace(method="medusa")},
             *(
                 16,
-                "0.32.0",
                 "speculative_config.method=medusa: counting was not tried with it; use one of ngram, ",
             ),
         ),
-        ({"experts": 0}, 16, "0.32.0", "no experts to count"),
-        ({}, 32768, "0.32.0", "block_size=32768: the table counts 32767 tokens"),
-        ({}, 16, "0.31.1", "vLLM 0.31.1"),
+        ({"experts": 0}, 16, "no experts to count"),
+        ({}, 32768, "block_size=32768: the table counts 32767 tokens"),
     ],
 )
-def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, version, named):
+def test_what_would_count_wrongly_is_refused_by_name_and_with_a_remedy(changes, block, named):
     with pytest.raises(compatibility.UnsupportedEngineError, match="ELDR cannot count") as raised:
-        compatibility.refuse(compatibility.problems(engine(**changes), block, version, prefill=True))
+        compatibility.refuse(compatibility.problems(engine(**changes), block, prefill=True))
     assert named in str(raised.value)

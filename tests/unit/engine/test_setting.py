@@ -91,9 +91,9 @@ def test_the_reasons_stand_among_those_of_the_counting():
     config.parallel_config.use_ubatching = False
     config.device_config = SimpleNamespace(device_type="cuda")
     on = BalanceSetting(activations=True)
-    (found,) = compatibility.problems(config, 16, "0.32.0", prefill=False, balance=on)
+    (found,) = compatibility.problems(config, 16, prefill=False, balance=on)
     assert "experts stay where they are" in found
-    assert compatibility.problems(config, 16, "0.32.0", prefill=False) == []
+    assert compatibility.problems(config, 16, prefill=False) == []
 
 
 def test_compute_binds_from_a_hundred_tokens_per_expert_on():
