@@ -250,4 +250,4 @@ class Locality:
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
         key = (cr.namespace, cr.name)
         self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
-        return signatures.judge(cr, answers)
+        return signatures.warned(signatures.judge(cr, answers), views)

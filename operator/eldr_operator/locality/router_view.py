@@ -16,6 +16,7 @@ _MOST_SECONDS = 1e3
 _MOST_WINDOWS = 1 << 31
 _MOST_ERROR = 1e3
 _MOST_REFUSED = 16
+_MOST_VERSIONS = 4
 _LONGEST_ID = 64
 _FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
 """That a state of any version has."""
@@ -67,6 +68,12 @@ def _refused(value: object) -> dict[str, str]:
     known = (entry for entry in entries[:_MOST_REFUSED] if isinstance(entry, Mapping))
     found = {border.name(entry.get("digest")): border.text(entry.get("reason")) for entry in known}
     return {digest: reason or "no reason told" for digest, reason in found.items() if digest}
+
+
+def _untested(value: object) -> tuple[str, ...]:
+    entries = value if isinstance(value, list) else []
+    told = {border.name(entry.get("untested")) for entry in entries if isinstance(entry, Mapping)}
+    return tuple(sorted(told - {""})[:_MOST_VERSIONS])
 
 
 class _Reads:
@@ -141,6 +148,8 @@ class RouterView:
         How requests look to its active set; None without one.
     saving : Saving or None
         What placement saves, as it has measured it lately.
+    untested : tuple of str
+        Versions of decode engines that say that their plug-in was not tested with them.
     refuses_token : bool
         Whether it does not answer because it knows another token.
     odd : tuple of str
@@ -162,6 +171,7 @@ class RouterView:
     law: StepLaw | None = None
     traffic: Traffic | None = None
     saving: Saving | None = None
+    untested: tuple[str, ...] = ()
     refuses_token: bool = False
     odd: tuple[str, ...] = ()
 
@@ -198,6 +208,7 @@ class RouterView:
             # without an id one cannot tell what was counted since the last look
             traffic=reads.drift("traffic", lambda value: read_traffic(router, value)) if router else None,
             saving=reads.drift("saving", read_saving),
+            untested=_untested(state.get("decode")),
             odd=tuple(sorted(reads.odd)),
         )
 

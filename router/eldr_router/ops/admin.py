@@ -148,6 +148,7 @@ class Admin:
                     "in_flight": e.in_flight,
                     "total": total,
                     "bound": registry.bound(e, table.max_in_flight),
+                    "untested": e.untested or None,
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from eldr.contract import (
     BATCH_BUCKETS,
+    INFO_UNTESTED,
     METRIC_ACTIVE_EXPERTS,
     METRIC_BATCH_SIZE,
     METRIC_FED_TOKENS,
+    METRIC_INFO,
     METRIC_STEP_SECONDS,
 )
 from eldr.core.saving import Batches
@@ -36,7 +38,8 @@ _LINE = re.compile(
     rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, (*_WANTED, _FED))).encode(),
     re.MULTILINE,
 )
-
+_INFO = re.compile(rb"^%b\{([^\n]*)\} 1(?:\.0)?$" % METRIC_INFO.encode(), re.MULTILINE)
+_LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
 
 _BOUNDS = tuple(map(float, BATCH_BUCKETS))
 
@@ -85,6 +88,15 @@ def read_sums(text: bytes) -> Sums | None:
     if len(totals) <= len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
         return None
     return Sums(**totals)
+
+
+def read_untested(text: bytes) -> str:
+    """Return the version of an engine that its plug-in was not tested with; empty if it was, or the exposition does not tell."""
+    for labels in _INFO.findall(text):
+        told: dict[bytes, bytes] = dict(_LABEL.findall(labels))
+        if told.get(b"tested") == INFO_UNTESTED.encode():
+            return told.get(b"vllm", b"").decode(errors="replace")
+    return ""
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:

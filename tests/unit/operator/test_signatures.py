@@ -1,12 +1,13 @@
 """The condition SignaturesReported: what routers counted lately, and nothing older."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from eldr_operator.conditions import SIGNATURES_REPORTED
 from eldr_operator.locality.router_view import RouterPod, RouterView
-from eldr_operator.locality.signatures import LEAST_ANSWERS, WINDOW, advance
+from eldr_operator.locality.signatures import LEAST_ANSWERS, WINDOW, advance, warned
 from eldr_operator.locality.signatures import judge as judge_answers
 
 
@@ -115,3 +116,47 @@ def test_without_news_the_last_word_stays(make_cr):
     said = {"type": SIGNATURES_REPORTED, "status": "False", "reason": "Missing", "message": "all"}
     found = judge_answers(make_cr({"conditions": [said]}), None)
     assert (found.status, found.reason, found.message) == ("False", "Missing", "all")
+
+
+def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs(judge):
+    plain = judge([view(exact=0)], [view(exact=100)])
+    new = [replace(view(), untested=("0.34.1",)), replace(view("r1"), untested=("0.34.1", "0.35.0"))]
+    told = warned(plain, new)
+    assert told[:3] == plain[:3]
+    assert "never tested with: 0.34.1, 0.35.0; " in told.message
+    assert told.message.startswith(plain.message)
+    assert warned(told, new) == told  # what was said before stays said, once
+    assert warned(told, [view()]) == plain
+
+
+@pytest.mark.parametrize(
+    "told", [None, [], [{"untested": None}, {"untested": 7}, {"untested": "a b"}, "x"], {}]
+)
+def test_a_router_that_tells_nothing_of_versions_warns_of_none(told):
+    state = {
+        "policy": "JSQ",
+        "active": None,
+        "staged": None,
+        "refused": [],
+        "samples": 0,
+        "router": "r",
+        "counters": {},
+    }
+    assert RouterView.of(RouterPod("p", "127.0.0.1", None), state | {"decode": told}).untested == ()
+
+
+def test_a_router_tells_the_versions_of_its_decode_engines():
+    state = {
+        "policy": "JSQ",
+        "active": None,
+        "staged": None,
+        "refused": [],
+        "samples": 0,
+        "router": "r",
+        "counters": {},
+    }
+    decode = [{"untested": "0.35.0"}, {"untested": "0.34.1"}, {"untested": "0.35.0"}, {"untested": None}]
+    assert RouterView.of(RouterPod("p", "127.0.0.1", None), state | {"decode": decode}).untested == (
+        "0.34.1",
+        "0.35.0",
+    )

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_STEP_SECONDS
+from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_INFO, METRIC_STEP_SECONDS
 from eldr.core.step_law import learn
 from eldr.core.step_time import StepTime
 from eldr.sim.telemetry import EngineMetrics
-from eldr_router.plan.exposition import Sums, read_sums, window
+from eldr_router.plan.exposition import Sums, read_sums, read_untested, window
 from eldr_router.state.laws import Laws, default_law
 
 TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
@@ -32,6 +32,18 @@ def test_ranks_are_read_whatever_their_labels_hold():
         for engine in ("0", "1", "1"):
             histogram.labels(engine, 'a"} 7 b\n{').observe(2.0)
     assert read_sums(generate_latest(registry)) == Sums(3, 6, 6, 6, 6)
+
+
+@pytest.mark.parametrize(("tested", "told"), [("false", "0.34.1"), ("true", "")])
+def test_an_engine_tells_whether_its_version_was_tested(tested, told):
+    registry = CollectorRegistry()
+    info = Gauge(METRIC_INFO, "x", ["model_name", "vllm", "tested"], registry=registry)
+    info.labels('a",tested="odd"} 1\n{', "0.34.1", tested).set(1)
+    assert read_untested(generate_latest(registry)) == told
+
+
+def test_an_engine_that_tells_nothing_of_its_version_is_not_warned_of():
+    assert read_untested(EngineMetrics("m", 128).render()) == ""
 
 
 @pytest.mark.parametrize(
