@@ -37,13 +37,29 @@ from eldr_kube.cluster import Cluster
     "--rate", type=click.FloatRange(0.1), default=11.0, help="Requests per second, simulated engines."
 )
 @click.option("--speed", type=click.FloatRange(0.01), default=3.0, help="Step time of simulated engines.")
+@click.option(
+    "--gpu-mode",
+    is_flag=True,
+    envvar="GPU_MODE",
+    show_envvar=True,
+    help="Real engines with model runner V2 and asynchronous scheduling, as on GPUs; slow.",
+)
 @click.option("--in-flight", type=click.IntRange(1), default=40, help="Requests at a time, real engines.")
-def main(*, engine: str, out: Path, measure: float | None, rate: float, speed: float, in_flight: int) -> None:
+def main(
+    *,
+    engine: str,
+    out: Path,
+    measure: float | None,
+    rate: float,
+    speed: float,
+    gpu_mode: bool,
+    in_flight: int,
+) -> None:
     """Run the whole loop on this machine and print what it did."""
     console = Console(width=165)
     changes = {} if measure is None else {"measure": measure}
     engines: Engines = (
-        RealEngines(in_flight=in_flight, **changes)
+        RealEngines(in_flight=in_flight, gpu_mode=gpu_mode, **changes)
         if engine == "vllm"
         else SimulatedEngines(rate=rate, speed=speed, **changes)
     )

@@ -41,6 +41,8 @@ _ARGS = [
     "--block-size=32",
 ]
 _ENV = {"VLLM_PLUGINS": "eldr,eldr_cpu", "ELDR_CPU_SHARED_CORES": "1"}
+GPU_MODE = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "ELDR_CPU_ASYNC": "1"}
+"""Model runner V2 and asynchronous scheduling, which vLLM picks on GPUs; its kernels are interpreted here, which takes several times as long."""
 
 
 class RealEngines:
@@ -51,6 +53,8 @@ class RealEngines:
     in_flight : int
         Requests at a time. A closed loop, because a rate would measure how busy this machine is: with it, batches
         are the same in every phase and active experts can be compared.
+    gpu_mode : bool
+        Run what vLLM picks on GPUs instead of what it picks here.
     changes : float
         Settings that differ from the defaults.
     """
@@ -63,7 +67,8 @@ class RealEngines:
     plan = SHORT
     known: tuple[str, ...] = ()
 
-    def __init__(self, *, in_flight: int = 40, **changes: float) -> None:
+    def __init__(self, *, in_flight: int = 40, gpu_mode: bool = False, **changes: float) -> None:
+        self._env = _ENV | (GPU_MODE if gpu_mode else {})
         defaults = DemoSettings(
             tokens=160,
             settle=15.0,
@@ -87,7 +92,7 @@ class RealEngines:
             "engine": {
                 "type": "vLLM",
                 "args": _ARGS,
-                "env": [{"name": name, "value": value} for name, value in _ENV.items()],
+                "env": [{"name": name, "value": value} for name, value in self._env.items()],
             },
             "prefill": {"replicas": size.prefill},
             "decode": {"replicas": size.decode},
