@@ -6,6 +6,7 @@ counting begins anew. Schedulers and API servers have no ranks of their own: the
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 from collections.abc import Iterator
@@ -37,10 +38,12 @@ class Fault(Idle):
         return super().build_connector_meta(scheduler_output)
 
     def _follow(self) -> None:
-        file = self._folder / "fault"
-        if file.exists():
+        asked = ""
+        with contextlib.suppress(FileNotFoundError):  # it may go at any time
+            asked = (self._folder / "fault").read_text()
+        if asked:
             self._stopped = self._stopped or list(_counting())
-            rank, target = file.read_text().split()
+            rank, target = asked.split()
             if self._whole is None and int(rank) == self._rank:
                 self._break(target)
             return
@@ -71,4 +74,5 @@ def _counting() -> Iterator[Any]:
     from eldr.engine.capture.union import GroupUnion
     from eldr.engine.counting import Counting
 
+    gc.unfreeze()  # vLLM freezes what is there when an engine has started, and objects that are frozen are not listed
     return (one for one in gc.get_objects() if isinstance(one, Counting | GroupUnion))
