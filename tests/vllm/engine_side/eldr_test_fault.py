@@ -75,4 +75,5 @@ def _counting() -> Iterator[Any]:
     from eldr.engine.counting import Counting
 
     gc.unfreeze()  # vLLM freezes what is there when an engine has started, and objects that are frozen are not listed
-    return (one for one in gc.get_objects() if isinstance(one, Counting | GroupUnion))
+    # not isinstance, which asks proxies of objects that are gone
+    return (one for one in gc.get_objects() if type(one) in {Counting, GroupUnion})
