@@ -14,7 +14,7 @@ vLLM are imported by the modules that run inside an engine only, never by this p
                   to the API server, where ``records`` makes pages of them
 ``balance``       replicas chosen by activated experts: ``setting`` says whether, ``start`` compares the ranks, ``choice`` exchanges in each
                   step what ``choose_torch`` or ``choose_triton`` chose; ``replicas`` and ``placement`` are the two places that know how
-                  vLLM lets us, ``agreement`` and ``watch`` compare the ranks
+                  vLLM lets us, ``agreement`` compares the ranks
 ``capture``       how the ``routing`` of a forward pass becomes visible, or is ``recompute``-d from logits, ``union`` over ranks that have
                   requests of their own, and the counting itself: ``kernels`` in torch, ``kernels_triton`` for GPUs; ``cache`` tells
                   which KV blocks are counted by

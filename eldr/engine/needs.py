@@ -84,6 +84,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "logical_replica_count",
         "expert_load_view",
     ),
+    "vllm.distributed.eplb.eplb_state:EplbState": ("step",),
     "vllm.distributed.eplb.policy:DefaultEplbPolicy": ("rebalance_experts_hierarchical",),
     "vllm.distributed.parallel_state:GroupCoordinator": ("all_reduce", "cpu_group", "world_size"),
     f"{_FUSED_MOE}.layer:MoERunner": (

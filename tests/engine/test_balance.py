@@ -10,12 +10,14 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from eldr.engine.balance import choose_torch, choose_triton
+from eldr.engine.balance.agreement import BROKEN, FAILED, Tails, table_digests, words
+from eldr.engine.balance.choose_torch import Layer
 from eldr.engine.balance.packing import activation_weights, spread
-from eldr.engine.capture.kernels import active_of
+from eldr.engine.figures import N_FIGURES
 from tests.support.metro import Placement, exact
 from tests.support.metro.baselines import active_set, pack
 
-FORMS = [choose_torch.choose, choose_triton.choose]
+FORMS = [choose_torch, choose_triton]
 GEOMETRIES = [(64, 96, 2), (128, 144, 8), (128, 192, 8), (256, 288, 8), (60, 72, 12), (40, 80, 5)]
 
 
@@ -38,19 +40,57 @@ def case(seed):
     return active_set(tokens(rng, n_experts, batch), n_experts), Placement(where, n_experts, ranks)
 
 
-def run(form, active, placement, width=None):
-    """Call a form on maps as vLLM has them: more columns than replicas, and -1 or what an earlier map left behind."""
+def layer_of(table, count, per_rank, ranks):
+    """Return a layer of which nothing was decided yet; what a step leaves out must show."""
+    return Layer(
+        table,
+        count,
+        torch.arange(per_rank * ranks, dtype=torch.int32),
+        torch.full((N_FIGURES,), -7, dtype=torch.int32),
+        torch.zeros((), dtype=torch.int32),
+        torch.zeros((), dtype=torch.int32),
+        per_rank,
+        ranks,
+    )
+
+
+def heard(used, ranks, tails=None):
+    """Return what all ranks say: how many of them use each place, and their tails."""
+    said = torch.from_numpy(used.astype(np.int32))
+    same = torch.zeros(ranks, Tails.N, dtype=torch.int32) if tails is None else tails
+    return torch.cat((said, same.sum(0, dtype=torch.int32)))
+
+
+def run(form, active, placement, width=None, dtype=torch.int64):
+    """Decide by a form on maps as vLLM has them: more columns than replicas, and -1 or what an earlier map left behind.
+
+    Return the place that each expert's tokens go to, from whichever of its replicas.
+    """
     table, count = placement.maps()
     wide = np.full((len(table), width or table.shape[1] + 3), -1)
     wide[:, : table.shape[1]] = table
     behind = np.arange(wide.shape[1]) >= count[:, None]
     wide[behind & (np.arange(wide.shape[1]) % 2 == 0)] = 0
-    before = wide.copy()
-    maps = torch.from_numpy(wide), torch.from_numpy(count)
-    chosen = form(torch.from_numpy(active), *maps, placement.per_rank, placement.ranks)
-    assert (maps[0].numpy() == before).all()
-    assert chosen.dtype == torch.int64
-    return chosen.numpy()
+    layer = layer_of(
+        torch.from_numpy(wide).to(dtype),
+        torch.from_numpy(count).to(dtype),
+        placement.per_rank,
+        placement.ranks,
+    )
+    before, where = layer.table.clone(), placement.physical_to_logical
+    used = np.zeros(len(where), dtype=int)
+    last = np.array([row[n - 1] for row, n in zip(table, count, strict=True)])
+    used[last[active]] = 1  # by vLLM's choice, any replica
+    form.decide(heard(used, placement.ranks), layer)
+    assert torch.equal(layer.table, before)
+    assert not layer.trouble
+    assert not layer.off
+    places = layer.places.numpy()
+    assert (places[where >= 0] == places[last][where[where >= 0]]).all()
+    for begin, mine in ((0, places[last[active]]), (2, last[active])):
+        loads = np.bincount(np.unique(mine) // placement.per_rank, minlength=1)
+        assert layer.figures[begin : begin + 2].tolist() == [loads.max(), loads.sum()]
+    return places[last]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -91,10 +131,7 @@ def test_the_columns_of_vllm_and_int32_maps_make_no_difference(form):
     active, placement = case(1)
     expected = run(form, active, placement)
     assert (run(form, active, placement, width=1024) == expected).all()
-    table, count = placement.maps()
-    maps = torch.from_numpy(table).to(torch.int32), torch.from_numpy(count).to(torch.int32)
-    chosen = form(torch.from_numpy(active), *maps, placement.per_rank, placement.ranks)
-    assert (chosen.numpy() == expected).all()
+    assert (run(form, active, placement, dtype=torch.int32) == expected).all()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -108,10 +145,65 @@ def test_without_a_choice_there_is_none(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_expert_without_a_replica_gets_none(form):
-    table = torch.tensor([[0, -1], [2, 3], [1, -1]])
-    chosen = form(torch.ones(3, dtype=torch.bool), table, torch.tensor([1, 2, 0]), 2, 2)
-    assert chosen.tolist() == [0, 2, -1]
+def test_a_place_that_no_map_names_stays(form):
+    layer = layer_of(torch.tensor([[0, -1], [2, 3], [1, -1]]), torch.tensor([1, 2, 0]), 2, 2)
+    form.decide(heard(np.ones(4), 2), layer)
+    assert layer.places.tolist() == [0, 1, 2, 2]
+
+
+TAILS = {
+    "alike": lambda tails: None,
+    "broken": lambda tails: tails[1, BROKEN].fill_(1),
+    "failed": lambda tails: tails[0, FAILED].fill_(1),
+    "both": lambda tails: tails[1:, FAILED:].fill_(1),
+    "a word differs": lambda tails: tails[2].copy_(tail_of(8)),
+    "every word of the last rank is another": lambda tails: tails[-1].copy_(tail_of(123456789)),
+}
+
+
+def tail_of(table):
+    return torch.cat((words(table_digests(torch.tensor([[table]])))[0], torch.zeros(2, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ranks", [3, 32])
+@pytest.mark.parametrize("what", TAILS)
+def test_what_ranks_say_beside_their_flags_is_remembered(form, ranks, what):
+    experts = 2 * ranks - 2
+    table = torch.arange(experts)[:, None].repeat(1, 3)
+    table[:2, 1] = experts + torch.arange(2)
+    layer = layer_of(table, torch.tensor([2, 2] + [1] * (experts - 2)), 2, ranks)
+    used = np.ones(experts + 2)
+    tails = tail_of(7).repeat(ranks, 1)
+    TAILS[what](tails)
+    form.decide(heard(used, ranks, tails), layer)
+    assert int(layer.trouble) == (what not in {"alike", "failed"})
+    assert int(layer.off) == (what in {"failed", "both"})
+    identity = list(range(experts + 2))
+    moved = [*identity[:-2], 0, 1]
+    if layer.off:
+        assert (layer.places.tolist(), layer.figures.tolist()) == (identity, [0] * N_FIGURES)
+    else:
+        chosen = layer.places.tolist()
+        assert chosen != identity
+        assert chosen[2:-2] == moved[2:-2]
+        assert layer.figures[2:].tolist() == [2, 2 * ranks]
+    form.decide(heard(used, ranks, tail_of(7).repeat(ranks, 1)), layer)
+    assert int(layer.trouble) == (what not in {"alike", "failed"}), "once, and so it stays"
+    assert int(layer.off) == (what in {"failed", "both"})
+    assert (layer.places.tolist() == identity) == bool(layer.off)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 4), (64, 4), (71, 8)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_ids_go_where_their_place_is_computed_and_padding_stays(form, shape, dtype):
+    chance = np.random.default_rng(shape[0])
+    places = torch.from_numpy(chance.permutation(40).astype(np.int32))
+    ids = torch.from_numpy(chance.integers(-2, 40, shape)).to(dtype)
+    found = form.remap(ids, places)
+    assert found.dtype == dtype
+    assert found.tolist() == [[int(places[i]) if i >= 0 else i for i in row] for row in ids.tolist()]
 
 
 @pytest.mark.parametrize("seed", range(18))
@@ -119,7 +211,8 @@ def test_as_many_rounds_as_there_are_redundant_experts_are_enough(seed):
     """On an accelerator their number must not depend on data; those that find nothing to relieve change nothing."""
     active, placement = case(seed)
     maps = (torch.from_numpy(array) for array in placement.maps())
-    physical = choose_torch.lowest_ids(*maps, placement.per_rank, placement.ranks)
+    held = choose_torch.replicas_of(*maps, placement.per_rank * placement.ranks)
+    physical = choose_torch.lowest_ids(held, placement.per_rank, placement.ranks)
     state = choose_torch._place(torch.from_numpy(active), physical, placement.per_rank)
     for _ in range(len(placement.physical_to_logical) - placement.n_experts):
         state.relieve()
@@ -128,40 +221,37 @@ def test_as_many_rounds_as_there_are_redundant_experts_are_enough(seed):
 
 def test_torchs_form_asks_a_gpu_for_no_value_and_has_static_shapes():
     """Fake tensors have neither values nor shapes that depend on them."""
-    with FakeTensorMode():
-        active = torch.ones(64, dtype=torch.bool, device="cuda")
-        table = torch.zeros(64, 1024, dtype=torch.int64, device="cuda")
-        chosen = choose_torch.choose(active, table, table[:, 0], 9, 8)
-        assert chosen.shape == (64,)
-        assert active_of(chosen, 72).shape == (72,)
+    with FakeTensorMode(), torch.device("cuda"):
+        table = torch.zeros(64, 1024, dtype=torch.int64)
+        layer = layer_of(table, table[:, 0], 9, 8)
+        choose_torch.decide(torch.zeros(72 + Tails.N, dtype=torch.int32), layer)
+        ids = torch.zeros(5, 4, dtype=torch.int32)
+        assert choose_torch.remap(ids, layer.places).shape == (5, 4)
         with pytest.raises(DataDependentOutputException):
-            bool(active.any())
-
-
-def test_more_ranks_than_bits_are_refused():
-    with pytest.raises(ValueError, match="ranks: 33"):
-        choose_triton.choose(torch.ones(33).bool(), torch.arange(33)[:, None], torch.ones(33).int(), 1, 33)
+            bool(layer.trouble)
 
 
 COMPILE = """
+import inspect
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from eldr.engine.balance import choose_triton
+from eldr.engine.capture import kernels_triton
 
-arguments = {"active": "*u8", "logical_to_physical": "*i64", "replica_count": "*i64", "chosen": "*i64"}
-numbers = dict.fromkeys(["row", "columns", "n_experts", "per_rank", "ranks"], "i32")
-sizes = {"padded_experts": 256, "padded_ranks": 8}
-source = ASTSource(
-    fn=choose_triton._choose,
-    signature=arguments | numbers | dict.fromkeys(sizes, "constexpr"),
-    constexprs=sizes,
-)
+NUMBERS = {"padded_experts": 256, "padded_ranks": 8, "padded_per_rank": 64, "padded_tail": 16, "top_k": 8}
+POINTERS = {"logical_to_physical": "*i64", "replica_count": "*i64", "told": "*i64", "ids": "*i64", "found": "*i64"}
+POINTERS |= dict.fromkeys(["said", "places", "figures", "trouble", "off", "expert_ids", "layers", "tail"], "*i32")
 for target in (GPUTarget("hip", "gfx942", 64), GPUTarget("cuda", 90, 32)):
-    print(target.arch, len(compile(source, target=target, options={"num_warps": 1}).kernel) > 0)
+    for kernel in (choose_triton._decide, choose_triton._remap, kernels_triton._flag_experts, kernels_triton._sum_up_step):
+        names = list(inspect.signature(kernel.fn).parameters)
+        sizes = {name: NUMBERS[name] for name in names if name in NUMBERS}
+        signature = {name: "constexpr" if name in sizes else POINTERS.get(name, "i32") for name in names}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=sizes)
+        print(target.arch, len(compile(source, target=target, options={"num_warps": 1}).kernel) > 0)
 """
 
 
-def test_the_kernel_compiles_for_gpus():
+def test_the_kernels_compile_for_gpus():
     """What the interpreter takes, a compiler may not; it needs no GPU."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],
@@ -170,4 +260,4 @@ def test_the_kernel_compiles_for_gpus():
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["gfx942", "True", "90", "True"]
+    assert done.stdout.split() == ["gfx942", "True"] * 4 + ["90", "True"] * 4

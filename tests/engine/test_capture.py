@@ -205,11 +205,10 @@ def test_a_rank_with_requests_of_its_own_also_sees_what_all_ranks_use():
     step.begin(2)
     route(layers[1], [[5, 0], [0, -1]])
     route(layers[0], [[1, 2], [3, 4]])
-    assert (step.union.counts.tolist(), int(step.union.requests)) == ([2, 4], 9)
-    assert not step.union.tells, "the other does"
+    assert step.union.told.tolist() == [2, 4, 0], "the other tells of the 9 requests"
     assert step.expert_ids(2)[:, 0].tolist() == [[5, 0], [0, -1]], "its own, as without the others"
     step.begin(2)
-    assert step.union.counts.tolist() == [0, 0]
+    assert step.union.told.tolist() == [0, 0, 0]
     assert capture_of(engine(Layer(0))).union is None
 
 

@@ -1,14 +1,15 @@
 """The choice of replicas over a group of ranks: what it changes, what it must not, and that ranks which differ end."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from eldr.engine.balance import choose_torch
-from eldr.engine.balance.agreement import N_WORDS, disagree, table_digest, words
-from eldr.engine.balance.choice import Balance, Group, Rules
+from eldr.engine.balance import choice
+from eldr.engine.balance.agreement import N_WORDS, disagree, table_digests, words
+from eldr.engine.balance.choice import IN_TORCH, Balance, Group, Rules
 from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 from tests.engine.fakes import Ranks, on_all
@@ -36,15 +37,19 @@ def arranged(seed):
 FIRST = [*range(EXPERTS), *range(REDUNDANT)]
 
 
-def balances(
-    maps, *, n=RANKS, identity=lambda rank: "same", choose=lambda rank: choose_torch.choose, **rules
-):
+def move(maps, arrangement):
+    """Change maps as vLLM does: into the same tensors."""
+    maps.logical_to_physical_map.copy_(maps_of(arrangement).logical_to_physical_map)
+    maps.logical_replica_count.copy_(maps_of(arrangement).logical_replica_count)
+
+
+def balances(maps, *, n=RANKS, identity=lambda rank: "same", form=lambda rank: IN_TORCH, **rules):
     group = Ranks(n)
     return [
         Balance(
             [("layer.0", maps[rank])],
             Group(n, PHYSICAL // n, group.add(rank)),
-            Rules(choose(rank), TOP_K, identity(rank), **rules),
+            Rules(form(rank), TOP_K, identity(rank), **rules),
         )
         for rank in range(n)
     ]
@@ -84,7 +89,7 @@ def test_tokens_keep_their_experts_and_the_fullest_rank_has_as_few_as_can_be(see
     mine = [routed(2 * seed + rank, 1 + seed % 3) for rank in range(RANKS)]
     stock = [as_vllm_maps(maps, ids) for ids in mine]
     found = balances([maps] * RANKS, checked=True)
-    chosen = on_all(found, lambda rank, balance: balance.layers[0].exchange(stock[rank], 8))
+    chosen = on_all(found, lambda rank, balance: balance.exchange(0, stock[rank], 8))
     for rank in range(RANKS):
         assert chosen[rank].dtype == stock[rank].dtype
         assert torch.equal(logical_of(arrangement, chosen[rank]), mine[rank])
@@ -102,7 +107,7 @@ def test_padding_stays_and_counts_nowhere():
     maps = maps_of(FIRST)
     ids = torch.full((3, TOP_K), -1, dtype=torch.int64)
     ids[0] = torch.tensor([0, 1, 2, 16])  # expert 0 in both of its places
-    chosen = on_all(balances([maps] * RANKS), lambda rank, balance: balance.layers[0].exchange(ids, 3))[0]
+    chosen = on_all(balances([maps] * RANKS), lambda rank, balance: balance.exchange(0, ids, 3))[0]
     assert chosen[1:].eq(-1).all()
     assert logical_of(FIRST, chosen[0]).tolist() == [0, 1, 2, 0]
     assert chosen[0, 0] == chosen[0, 3]
@@ -115,9 +120,7 @@ def test_a_token_that_one_rank_routes_otherwise_changes_nothing_for_others():
     other = ids.clone()
     other[0, 0] = next(e for e in range(EXPERTS) if e not in ids[0].tolist())
     stock = [as_vllm_maps(maps, ids), as_vllm_maps(maps, other)]
-    chosen = on_all(
-        balances([maps] * RANKS), lambda rank, balance: balance.layers[0].exchange(stock[rank], 4)
-    )
+    chosen = on_all(balances([maps] * RANKS), lambda rank, balance: balance.exchange(0, stock[rank], 4))
     assert torch.equal(chosen[0][1:], chosen[1][1:])
 
 
@@ -126,24 +129,24 @@ def test_rearrangements_are_followed():
     found = balances(maps, checked=True)
     for seed in range(4):
         arrangement = arranged(seed)
-        for one in maps:  # as vLLM does: into the same tensors
-            one.logical_to_physical_map.copy_(maps_of(arrangement).logical_to_physical_map)
-            one.logical_replica_count.copy_(maps_of(arrangement).logical_replica_count)
+        for one, balance in zip(maps, found, strict=True):
+            move(one, arrangement)
+            balance.follow()
         ids = routed(seed, 3)
         stock = as_vllm_maps(maps[0], ids)
-        chosen = on_all(found, lambda _, balance, stock=stock: balance.layers[0].exchange(stock, 3))
+        chosen = on_all(found, lambda _, balance, stock=stock: balance.exchange(0, stock, 3))
         assert torch.equal(logical_of(arrangement, chosen[0]), ids)
         assert torch.equal(chosen[0], chosen[1])
 
 
 def test_many_tokens_per_expert_leave_vllms_choice_without_a_collective():
     maps = maps_of(FIRST)
-    alone = Balance([("layer.0", maps)], Group(2, PHYSICAL // 2, lambda _: 1 / 0), Rules(None, TOP_K, ""))
+    alone = Balance([("layer.0", maps)], Group(2, PHYSICAL // 2, lambda _: 1 / 0), Rules(IN_TORCH, TOP_K, ""))
     ids = as_vllm_maps(maps, routed(1, 2))
-    assert alone.layers[0].exchange(ids, 100 * EXPERTS // TOP_K) is ids
+    assert alone.exchange(0, ids, 100 * EXPERTS // TOP_K) is ids
     assert not alone.figures.any()
     with pytest.raises(ZeroDivisionError):
-        alone.layers[0].exchange(ids, 100 * EXPERTS // TOP_K - 1)
+        alone.exchange(0, ids, 100 * EXPERTS // TOP_K - 1)
 
 
 def swapped(arrangement):
@@ -152,18 +155,21 @@ def swapped(arrangement):
     return other
 
 
-def other_choice(*arguments):
+def other_choice(said, layer):
     """Choose as the real one does, but the highest replica of expert 0."""
-    table = choose_torch.choose(*arguments)
-    table[0] = arguments[1][0].max()
-    return table
+    IN_TORCH.decide(said, layer)
+    held = layer.table[0, : layer.count[0]]
+    layer.places[held] = held.amax().to(torch.int32)
 
 
 DISAGREEMENTS = {
     "maps": {"maps": lambda: [maps_of(FIRST), maps_of(swapped(FIRST))]},
     "counts": {"maps": lambda: [maps_of(FIRST), maps_of([*FIRST[:-1], 15])]},
     "version or setting": {"identity": lambda rank: f"eldr 0.{rank}"},
-    "choices": {"choose": lambda rank: other_choice if rank else choose_torch.choose, "checked": True},
+    "choices": {
+        "form": lambda rank: IN_TORCH._replace(decide=other_choice) if rank else IN_TORCH,
+        "checked": True,
+    },
 }
 
 
@@ -178,17 +184,44 @@ def test_ranks_that_disagree_all_end(what):
         assert "the engine ends" in str(raised)
 
 
-def test_one_rank_that_misses_a_rearrangement_ends_all():
-    maps = [maps_of(FIRST), maps_of(FIRST)]
-    found = balances(maps)
-    stock = as_vllm_maps(maps[0], routed(0, 3))
-    for one in on_all(found, lambda _, balance: balance.layers[0].exchange(stock, 3)):
-        assert isinstance(one, torch.Tensor)
-    maps[0].logical_to_physical_map.copy_(maps_of(arranged(2)).logical_to_physical_map)
-    maps[0].logical_replica_count.copy_(maps_of(arranged(2)).logical_replica_count)
-    for one in on_all(found, lambda _, balance: balance.layers[0].exchange(stock, 3)):
+@pytest.mark.parametrize("who", range(RANKS))
+@pytest.mark.parametrize("layer", range(3))
+def test_one_rank_that_misses_a_rearrangement_of_any_layer_ends_all(layer, who):
+    group, maps = Ranks(RANKS), [[maps_of(FIRST) for _ in range(3)] for _ in range(RANKS)]
+    found = [
+        Balance(
+            [(f"layer.{i}", one) for i, one in enumerate(maps[rank])],
+            Group(RANKS, PHYSICAL // RANKS, group.add(rank)),
+            Rules(IN_TORCH, TOP_K, "same"),
+        )
+        for rank in range(RANKS)
+    ]
+    stock = as_vllm_maps(maps[0][0], routed(0, 3))
+
+    def run(_, balance):
+        balance.follow()
+        return [balance.exchange(i, stock, 3) for i in range(3)]
+
+    assert all(isinstance(one, list) for one in on_all(found, run))
+    move(maps[who][layer], arranged(2))
+    for one in on_all(found, run):
         assert isinstance(one, RanksDisagreeError)
+        assert f"layer.{layer}: the ranks' versions" in str(one)
     assert all(bool(balance.trouble) for balance in found)
+
+
+def test_maps_are_read_when_they_changed_and_only_then(monkeypatch):
+    maps, read = maps_of(FIRST), []
+    (found,) = balances([maps], n=1)
+    monkeypatch.setattr(found, "_read", lambda: read.append(1))
+    for _ in range(2):
+        found.follow()
+    assert read == []
+    for tensor in (maps.logical_to_physical_map, maps.logical_replica_count):
+        tensor.copy_(tensor.clone())
+        for _ in range(2):
+            found.follow()
+    assert read == [1, 1]
 
 
 def fails(*_):
@@ -196,7 +229,17 @@ def fails(*_):
 
 
 def choices(found, stock, tokens=3):
-    return on_all(found, lambda rank, balance: balance.layers[0].exchange(stock, tokens))
+    return on_all(found, lambda rank, balance: balance.exchange(0, stock, tokens))
+
+
+def fail_at(monkeypatch, balance, *steps):
+    """Let some kernels of a rank fail, in every form that it has."""
+    rules, own = balance._rules, balance.layers[0]
+    form = rules.form._replace(**dict.fromkeys(steps, fails))
+    monkeypatch.setattr(balance, "_rules", replace(rules, form=form))
+    if "decide" in steps:
+        decide = lambda said, layer: fails() if layer is own else IN_TORCH.decide(said, layer)  # noqa: E731
+        monkeypatch.setattr(choice, "IN_TORCH", IN_TORCH._replace(decide=decide))
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -205,36 +248,41 @@ def test_a_rank_that_fails_in_every_way_leaves_vllms_choice_to_all(monkeypatch, 
     found = balances(maps, checked=checked)
     stock = as_vllm_maps(maps[0], routed(0, 3))
     choices(found, stock)  # as at the start of an engine
-    for name in ("_read_maps", "_choose_by"):
-        monkeypatch.setattr(found[1].layers[0], name, fails)
+    fail_at(monkeypatch, found[1], "flag", "decide")
     for _ in range(2):
         assert all(torch.equal(one, stock) for one in choices(found, stock))
     assert not any(bool(balance.trouble) for balance in found)
 
 
-def test_a_rank_that_fails_before_the_sum_leaves_vllms_choice_to_all(monkeypatch):
+@pytest.mark.parametrize("where", ["flags", "maps"])
+def test_a_rank_that_fails_before_the_sum_leaves_vllms_choice_to_all(monkeypatch, where):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     found = balances(maps)
     stock = as_vllm_maps(maps[0], routed(0, 3))
     before = choices(found, stock)
     assert not torch.equal(before[0], stock)
-    monkeypatch.setattr(found[1].layers[0], "_read_maps", fails)
+    if where == "flags":
+        fail_at(monkeypatch, found[1], "flag")
+    else:
+        monkeypatch.setattr(found[1], "_read", fails)
+        maps[1].logical_replica_count.add_(0)  # changed, and as it was
+        found[1].follow()
     for _ in range(2):
         assert all(torch.equal(one, stock) for one in choices(found, stock))
         monkeypatch.undo()  # once failed, it stays so
     assert not any(bool(balance.trouble) for balance in found)
-    maps[0].logical_to_physical_map.copy_(maps_of(arranged(2)).logical_to_physical_map)
-    maps[0].logical_replica_count.copy_(maps_of(arranged(2)).logical_replica_count)
-    found[1].layers[0]._choosing.stopped = ""
+    move(maps[0], arranged(2))
+    found[0].follow()
     for one in choices(found, stock):
         assert isinstance(one, RanksDisagreeError), "maps that differ end the engine all the same"
 
 
-def test_a_rank_that_cannot_choose_by_its_kernel_does_so_in_torch_and_then_all_stop():
+@pytest.mark.parametrize("step", ["decide", "remap"])
+def test_a_rank_that_cannot_choose_by_its_kernels_does_so_in_torch_and_then_all_stop(step):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     stock = as_vllm_maps(maps[0], routed(0, 3))
     expected = choices(balances(maps), stock)
-    found = balances(maps, choose=lambda rank: fails if rank else choose_torch.choose)
+    found = balances(maps, form=lambda rank: IN_TORCH._replace(**{step: fails}) if rank else IN_TORCH)
     assert all(torch.equal(one, other) for one, other in zip(choices(found, stock), expected, strict=True))
     assert all(torch.equal(one, stock) for one in choices(found, stock))
 
@@ -243,10 +291,17 @@ def test_a_rank_that_cannot_choose_at_all_ends_its_process(monkeypatch):
     maps = [maps_of(FIRST), maps_of(FIRST)]
     found = balances(maps)
     stock = as_vllm_maps(maps[0], routed(0, 3))
-    monkeypatch.setattr(found[1].layers[0], "_choose", lambda _: None)
+    fail_at(monkeypatch, found[1], "decide")
     chosen, alone = choices(found, stock)
     assert isinstance(chosen, torch.Tensor)
     assert isinstance(alone, RankAloneError)
+
+
+def test_a_rank_that_cannot_choose_ends_with_the_others_where_maps_differ(monkeypatch):
+    found = balances([maps_of(FIRST), maps_of(swapped(FIRST))])
+    fail_at(monkeypatch, found[1], "decide")
+    for one in choices(found, as_vllm_maps(maps_of(FIRST), routed(0, 3))):
+        assert isinstance(one, RanksDisagreeError)
 
 
 def test_maps_that_are_torn_on_one_rank_end_all():
@@ -266,17 +321,18 @@ def test_an_arrangement_with_an_empty_place_is_refused():
 
 @pytest.mark.parametrize("n", [2, 3, 64, 1000])
 def test_digests_that_differ_anywhere_are_seen_by_everybody(n):
-    same = words(table_digest(torch.arange(50).view(5, 10)))
+    same = words(table_digests(torch.arange(50).view(1, 5, 10)))[0]
     assert not disagree(same * n, n)
     for cell in range(50):
         table = torch.arange(50)
         table[cell] += 1
-        other = words(table_digest(table.view(5, 10)))
+        other = words(table_digests(table.view(1, 5, 10)))[0]
         assert disagree(same * (n - 1) + other, n)
     assert int(same[:N_WORDS].max()) ** 2 * 30_000 < 2**31
     exchanged = torch.arange(50)
     exchanged[[3, 4]] = exchanged[[4, 3]]
-    assert table_digest(exchanged) != table_digest(torch.arange(50))
+    one, other = table_digests(torch.stack((exchanged, torch.arange(50)))).tolist()
+    assert one != other
 
 
 def test_deciding_is_measured_and_leaves_no_figures():

@@ -180,9 +180,35 @@ def test_a_full_block_does_not_overflow(tokens, size):
         assert table[0, :, 0].tolist() == [tokens] * LAYERS
 
 
-def test_ids_name_the_same_experts_as_on_the_host():
-    assert kernels.active_of(torch.tensor([[3, -1], [0, 4]]), 4).tolist() == [True, False, False, True]
-    ids = np.random.default_rng(0).integers(-2, 150, (40, 4))
-    for dtype in torch.int32, torch.int64:
-        named = kernels.active_of(torch.from_numpy(ids).to(dtype), 144)
-        assert named.tolist() == active_set(ids, 144).tolist()
+@pytest.mark.parametrize("module", [kernels, kernels_triton])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("tokens", "experts", "top_k", "layers"), [
+    (1, 12, 1, [0]), (40, 150, 4, [0, 1, 2]), (70, 96, 3, [0, 2]), (129, 33, 8, [1])
+])  # fmt: skip
+def test_ids_of_any_layers_name_the_same_experts_as_on_the_host(
+    module, dtype, tokens, experts, top_k, layers
+):
+    ids = np.random.default_rng(tokens).integers(-2, experts + 2, (tokens, LAYERS, top_k))
+    tail = torch.tensor([7, 8, 9, 10, 11], dtype=torch.int32)
+    said = torch.full((len(layers) * experts + len(tail),), 5, dtype=torch.int32)
+    numbers = torch.tensor(layers, dtype=torch.int32)
+    module.flag_experts(said, torch.from_numpy(ids).to(dtype), numbers, tail)
+    expected = [active_set(ids[:, layer], experts) for layer in layers]
+    assert said[: -len(tail)].tolist() == np.concatenate(expected).astype(int).tolist()
+    assert torch.equal(said[-len(tail) :], tail)
+
+
+@pytest.mark.parametrize("module", [kernels, kernels_triton])
+@pytest.mark.parametrize("requests", [[0, 3, 4], [2, 0, 4], [0, 0, 0], [1, 2, 3]])
+@pytest.mark.parametrize("failed", [0, 2])
+def test_the_first_rank_with_requests_tells_of_a_step(module, requests, failed):
+    layers, experts = 4, 21
+    used = torch.randint(0, 3, (layers, experts), generator=torch.Generator().manual_seed(1))
+    said = torch.cat((used.view(-1), torch.tensor([*requests, failed]))).to(torch.int32)
+    told = [torch.full((layers + 1,), 99) for _ in requests]
+    for rank, one in enumerate(told):
+        module.sum_up_step(one, said, rank, len(requests))
+        assert one[:-1].tolist() == (used > 0).sum(1).tolist()
+    first = next((rank for rank, n in enumerate(requests) if n), None)
+    expected = [sum(requests) if rank == first else 0 for rank in range(3)]
+    assert [int(one[-1]) for one in told] == ([kernels.FAILED] * 3 if failed else expected)

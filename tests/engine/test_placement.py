@@ -66,39 +66,6 @@ def test_a_saturated_step_waits_no_longer_than_without_replicas(policies):
         assert max(choice.load) == EXPERTS // RANKS
 
 
-def one_window(rng, popular):
-    """Tokens of experts in a window, of which some are popular."""
-    mean = np.where(np.isin(np.arange(EXPERTS), popular), 2.0, 0.1)
-    return torch.from_numpy(rng.poisson(WINDOW * mean, (LAYERS, EXPERTS)))
-
-
-def test_without_replicas_popular_experts_are_dealt_out_and_stay_until_others_are_popular(policies):
-    placement.claim(config())
-    rng = np.random.default_rng(1)
-    place = lambda tokens, old: policies["default"].rebalance_experts(tokens, EXPERTS, 1, 1, RANKS, old)  # noqa: E731
-    in_order = torch.arange(EXPERTS).expand(LAYERS, -1)
-    first = place(one_window(rng, range(8)), in_order)
-    for layer in first.numpy().reshape(LAYERS, RANKS, -1):
-        assert sorted(layer.ravel()) == list(range(EXPERTS))
-        assert [int((rank < 8).sum()) for rank in layer] == [2, 2, 2, 2]
-    again = place(one_window(rng, range(8)), first)
-    assert torch.equal(again, first), "another window of the same requests moves nothing"
-    moved = place(one_window(rng, range(0, 32, 4)), first)
-    for layer in moved.numpy().reshape(LAYERS, RANKS, -1):
-        assert [int((rank % 4 == 0).sum()) for rank in layer] == [2, 2, 2, 2]
-
-
-def test_a_layer_that_gains_moves_alone(policies):
-    placement.claim(config())
-    tokens = one_window(np.random.default_rng(1), range(8))
-    dealt = policies["default"].rebalance_experts(tokens, EXPERTS, 1, 1, RANKS)
-    old = dealt.clone()
-    old[1] = torch.arange(EXPERTS)
-    found = policies["default"].rebalance_experts(tokens, EXPERTS, 1, 1, RANKS, old)
-    assert torch.equal(found[[0, 2]], old[[0, 2]])
-    assert not torch.equal(found[1], old[1])
-
-
 def test_a_window_without_tokens_is_placed_too(policies):
     """Profiling, before any request."""
     placement.claim(config())

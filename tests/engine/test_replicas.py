@@ -26,6 +26,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(custom_op, "op_registry_oot", found)
     monkeypatch.setattr(replicas, "op_registry_oot", found)
     monkeypatch.setitem(EPLB_POLICIES, "default", DefaultEplbPolicy)
+    monkeypatch.setattr(replicas.EplbState, "step", replicas.EplbState.step)
     return found
 
 
@@ -84,20 +85,15 @@ def test_vllm_builds_our_class_and_it_leaves_everything_until_an_exchange_is_att
     ids = torch.tensor([[1, 2], [3, 4]])
     assert layer.forward_modular(None, None, ids) is ids
     asked = []
-    attached = replicas.ReplicaLayer("layer", None, layer)
-    replicas.attach(attached, lambda ids, tokens: asked.append(tokens) or ids + 1)
+    layer.exchange = lambda ids, tokens: asked.append(tokens) or ids + 1
     with set_forward_context(None, VllmConfig(), num_tokens=2):
         assert layer.forward_modular(None, None, ids).tolist() == [[2, 3], [4, 5]]
-    replicas.attach(attached, None)
-    assert layer.forward_modular(None, None, ids) is ids
     assert asked == [2]
 
 
 def test_ranks_with_tokens_of_their_own_decide_by_the_number_of_all(layer, monkeypatch):
     asked = []
-    replicas.attach(
-        replicas.ReplicaLayer("layer", None, layer), lambda ids, tokens: asked.append(tokens) or ids
-    )
+    layer.exchange = lambda ids, tokens: asked.append(tokens) or ids
     metadata = object.__new__(DPMetadata)
     metadata.num_tokens_across_dp_cpu = torch.tensor([2, 40])
     monkeypatch.setattr(replicas, "get_forward_context", lambda: SimpleNamespace(dp_metadata=metadata))
@@ -185,9 +181,9 @@ def test_a_model_without_such_layers_is_refused():
 # --- the start of a worker, in a group of one rank
 
 
-def config_of(*runners, eplb=True, redundant=REDUNDANT):
+def config_of(*runners, eplb=True):
     model = SimpleNamespace(get_num_experts=lambda: EXPERTS, get_num_experts_per_tok=lambda: 2)
-    parallel = SimpleNamespace(enable_eplb=eplb, eplb_config=SimpleNamespace(num_redundant_experts=redundant))
+    parallel = SimpleNamespace(enable_eplb=eplb)
     config = engine_of(*runners)
     config.model_config, config.parallel_config = model, parallel
     return config
@@ -223,17 +219,20 @@ def test_off_means_that_nothing_is_attached(ours, group):
     assert runner.routed_experts.exchange is None
 
 
-def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ours, group):
-    runners = [Runner(number, ours()) for number in range(LAYERS)]
-    watch = start.start(config_of(*runners, redundant=0), ON)
-    ids = torch.tensor([[0, 8], [5, -1]])
-    assert runners[0].routed_experts.exchange(ids, 2) is ids
-    assert [runner.routed_experts.exchange for runner in runners[1:]] == [None] * (LAYERS - 1)
-    assert len(watch.figures) == 0
-    runner = runners[0]
-    group.append({"maps": "abc"})
-    with pytest.raises(RanksDisagreeError, match="maps: rank 0 has"):
-        start.start(config_of(runner, redundant=0), ON)
+def test_maps_are_read_again_after_the_step_in_which_eplb_moved_experts(ours, group, monkeypatch):
+    runner = Runner(0, ours())
+    maps, moved = runner.router.eplb_state, torch.arange(EXPERTS).flip(0)
+
+    def step(self, *, is_dummy):
+        assert is_dummy, "as it was asked"
+        maps.logical_to_physical_map[:, 0] = moved
+
+    monkeypatch.setattr(replicas.EplbState, "step", step)
+    balance = start.start(config_of(runner), ON)
+    before = balance._tails.said.clone()
+    replicas.EplbState.step(None, is_dummy=True)
+    assert not torch.equal(balance._tails.said, before)
+    assert balance._logical[0, :EXPERTS].tolist() == moved.tolist()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ def test_without_replicas_there_is_nothing_to_exchange_but_ranks_are_compared(ou
         ({"ELDR_BALANCE": "True"}, BalanceSetting()),
         ({"eldr": "0.0.0"}, ON),
         ({"eldr": "0.0.0"}, BalanceSetting()),
-        ({"maps": "abc"}, ON),
+        ({"layers": "2"}, ON),
         ({"refused": "no"}, ON),
     ],
 )

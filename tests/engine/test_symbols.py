@@ -172,3 +172,30 @@ def test_the_attention_metadata_of_gpus_has_the_slot_mapping_that_a_full_graph_s
         n for n in source(f"v1/attention/backends/{backend}.py").body if getattr(n, "name", "") == metadata
     ]
     assert "slot_mapping" in [n.target.id for n in found.body if isinstance(n, ast.AnnAssign)]
+
+
+def test_eplb_changes_maps_in_its_step_and_every_forward_pass_ends_with_one():
+    """Elastic expert parallelism changes them elsewhere, too, and is refused beside ``ELDR_BALANCE``."""
+    eplb = source("distributed/eplb/eplb_state.py")
+
+    def callers(name, tree=eplb):
+        every = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        return {node.name for node in every if any(call.startswith(f"{name}(") for call in calls(node))}
+
+    assert callers("_commit_eplb_maps") == {"rearrange"}
+    assert callers("_commit_eplb_maps_for_layer") == {"_move_to_workspace"}
+    assert callers("_move_to_workspace") == callers("self.rearrange") == {"step"}
+    writers = {
+        node.name
+        for node in ast.walk(eplb)
+        if isinstance(node, ast.FunctionDef)
+        and any("logical_to_physical_map" in call and "copy_(" in call for call in calls(node))
+    }
+    assert writers == {"update_mapping"}, "of elastic expert parallelism"
+    assert "logical_to_physical_map" not in ast.unparse(source("distributed/eplb/async_worker.py"))
+    assert "self.eplb_state.step" in {
+        call.partition("(")[0]
+        for call in calls(function(source("v1/worker/gpu_model_runner.py"), "eplb_step"))
+    }
+    steps = callers("self.eplb_step", source("v1/worker/gpu_model_runner.py"))
+    assert {"sample_tokens", "_dummy_run"} <= steps, steps

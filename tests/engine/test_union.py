@@ -1,76 +1,109 @@
 """The experts of a step over ranks that have requests of their own."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from eldr.engine.capture import union
-from eldr.engine.capture.kernels import active_of
-from eldr.engine.capture.union import FAILED, GroupUnion
+from eldr.engine.capture import kernels, kernels_triton, union
+from eldr.engine.capture.kernels import FAILED
+from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
 from tests.engine.fakes import Ranks, on_all
 
-EXPERTS, LAYERS = 12, (3, 5, 8)
+EXPERTS, LAYERS, TOP_K = 12, (3, 5, 8), 2
 
 
-def test_every_rank_sees_what_all_have_and_forgets_the_step_before():
-    """A rank without requests is told by nobody that a step begins; the first that has some tells of the step."""
-    group = Ranks(3)
-    found = [
-        GroupUnion(
-            LAYERS, EXPERTS, group.add(rank), torch.device("cpu"), Counting("a step"), rank=rank, ranks=3
-        )
-        for rank in range(3)
+def unions(states):
+    """Return a group's unions with their capture buffers; what lies in these behind a step's tokens must not count."""
+    group, n = Ranks(len(states)), len(states)
+    buffers = [torch.full((8, 1 + max(LAYERS), TOP_K), 11, dtype=torch.int32) for _ in states]
+    return [
+        (buffer, GroupUnion(buffer, LAYERS, EXPERTS, group.add(rank), states[rank], rank=rank, ranks=n))
+        for rank, buffer in enumerate(buffers)
     ]
+
+
+def route(buffer, one, ids):
+    """Capture a step's ids, of shape (tokens, layers, top k)."""
+    buffer[: len(ids), list(LAYERS)] = ids
+    one.form(len(ids))
+
+
+def in_turn(module):
+    """Return the kernels of a module for ranks that are threads: Triton's interpreter takes one at a time."""
+    lock = threading.Lock()
+
+    def alone(kernel):
+        def run(*arguments):
+            with lock:
+                return kernel(*arguments)
+
+        return run
+
+    names = ("flag_experts", "sum_up_step")
+    return SimpleNamespace(**{name: alone(getattr(module, name)) for name in names})
+
+
+@pytest.mark.parametrize("module", [kernels, kernels_triton])
+def test_every_rank_sees_what_all_have_and_forgets_the_step_before(module, monkeypatch):
+    """A rank without requests is told by nobody that a step begins; the first that has some tells of the step."""
+    form = in_turn(module)
+    monkeypatch.setattr(union, "kernels_for", lambda _: form)
+    found = unions([Counting("a step") for _ in range(3)])
     generator = torch.Generator().manual_seed(1)
     for step, busy in enumerate([(0, 2), (0, 1, 2), (1, 2), (2,)]):
         # a rank without requests runs a dummy token; padding is -1
         ids = [
-            torch.randint(-1, EXPERTS, (tokens, len(LAYERS), 2), generator=generator)
+            torch.randint(-1, EXPERTS - 1, (tokens, len(LAYERS), TOP_K), generator=generator).to(torch.int32)
             for tokens in (4, 1, 1 + step)
         ]
 
-        def run(rank, union, ids=ids, busy=busy):
+        def run(rank, pair, ids=ids, busy=busy):
+            buffer, one = pair
             if rank in busy:
-                union.begin(rank + 2)
-                assert not union.counts.any()
-            for row, layer in enumerate(LAYERS):
-                union.take(layer, ids[rank][:, row])
-            union.end()
-            return union.counts.tolist(), int(union.requests), bool(union.tells)
+                one.begin(rank + 2)
+                assert not one.told.any()
+            route(buffer, one, ids[rank])
+            one.end()
+            return one.told.tolist()
 
         every = torch.cat(ids)
         wanted = [
             len({e for e in every[:, row].reshape(-1).tolist() if e >= 0}) for row in range(len(LAYERS))
         ]
         requests = sum(rank + 2 for rank in busy)
-        assert on_all(found, run) == [(wanted, requests, rank == busy[0]) for rank in range(3)]
+        assert on_all(found, run) == [[*wanted, requests if rank == busy[0] else 0] for rank in range(3)]
 
 
-@pytest.mark.parametrize("where", ["in the forward pass", "elsewhere"])
+@pytest.mark.parametrize("where", ["before the sum", "after it", "elsewhere"])
 def test_a_rank_that_fails_takes_part_and_all_know(monkeypatch, where):
-    group, states = Ranks(2), [Counting(f"rank {rank}") for rank in range(2)]
-    found = [
-        GroupUnion(LAYERS, EXPERTS, group.add(rank), torch.device("cpu"), states[rank], rank=rank, ranks=2)
-        for rank in range(2)
-    ]
-    ids = [torch.tensor([[0, 1]]), torch.tensor([[2, 3]])]
+    states = [Counting(f"rank {rank}") for rank in range(2)]
+    found = unions(states)
+    ids = torch.zeros(1, len(LAYERS), TOP_K, dtype=torch.int32)
 
-    def run(rank, one):
+    def run(rank, pair):
+        buffer, one = pair
         one.begin(rank + 1)
-        for layer in LAYERS:
-            one.take(layer, ids[rank])
+        route(buffer, one, ids)
         one.end()
-        return int(one.told())
+        return int(one.told[-1])
 
     assert on_all(found, run) == [3, 0]
+    faults = {"before the sum": "flag_experts", "after it": "sum_up_step"}
     if where == "elsewhere":
         states[1].stop("out of memory")
     else:
-        monkeypatch.setattr(
-            union, "active_of", lambda said, n: 1 / 0 if said is ids[1] else active_of(said, n)
-        )
+        theirs = in_turn(kernels)
+        setattr(theirs, faults[where], lambda *_: 1 / 0)
+        monkeypatch.setattr(found[1][1], "_kernels", theirs)
+    if where == "after it":
+        assert on_all(found, run) == [3, 0], "the others know from the next step on"
     for _ in range(2):
-        assert on_all(found, run) == [FAILED, FAILED]
+        told = on_all(found, run)
+        assert told[0] == FAILED
         monkeypatch.undo()  # once failed, it stays so
+    assert told[1] == FAILED
     assert not states[0].stopped
     assert states[1].stopped

@@ -43,7 +43,7 @@ SPLIT = {
 BALANCED, VLLM = {"choice": contract.CHOICE_BALANCED}, {"choice": contract.CHOICE_VLLM}
 
 
-def setup_of(layout: str, plugin: Path, log: Path, **changes: int) -> Setup:
+def setup_of(layout: str, plugin: Path, log: Path) -> Setup:
     return Setup(
         role="decode",
         lease=LEASE,
@@ -55,7 +55,7 @@ def setup_of(layout: str, plugin: Path, log: Path, **changes: int) -> Setup:
             "--enable-expert-parallel",
             "--enable-eplb",
             "--eplb-config",
-            json.dumps(EPLB | changes),
+            json.dumps(EPLB),
         ),
         env={
             contract.ENV_BALANCE: contract.BALANCE_ACTIVATIONS,
@@ -269,35 +269,6 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
                 sum(counted) == engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
             )
         pair.close()
-
-
-def test_without_replicas_experts_move_by_activation_and_the_tokens_stay(
-    prefill, one_process, reference, environment, plugin, tmp_path, near_ties, background
-):
-    log = tmp_path / "experts"
-    setup = setup_of("tensor", plugin, log, num_redundant_experts=0, step_interval=64)
-    engine = Engine("moving", setup, environment, tmp_path)
-    with serving(engine):
-        served = Served(engine, Pair(prefill.url, engine.url, NAME), [], log, reference, near_ties)
-        told = "no redundant experts: experts are placed by activation, and there is no choice to make"
-        assert told in engine.log.read_text()
-
-        def alone() -> list[tuple[int, int]]:
-            """Return what either rank loads for a request that is alone, call by call: traffic of one kind."""
-            before = len(served.calls()) if Path(f"{log}.0").exists() else 0
-            assert served.pair.ask(PROMPTS[0], 12).generated == one_process[0][:12]
-            return [(one, other) for _, one, other in served.calls()[before:]]
-
-        in_order = alone()
-        assert "Rearranged experts" not in engine.log.read_text().partition(told)[2]
-        exchanges = serve(served.pair)
-        assert [exchange.generated for exchange in exchanges] == one_process
-        check(served, exchanges)
-        assert engine.log.read_text().count("Rearranged experts") >= 1
-        moved = wait_for(lambda: ranks if (ranks := alone()) != in_order else None, "experts to move", 120)
-        assert [sum(ranks) for ranks in moved] == [sum(ranks) for ranks in in_order]
-        ends_where_maps_differ(served, background)
-        served.pair.close()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 import torch.distributed
 
-from eldr.engine.errors import RanksDisagreeError
-
 N_WORDS = 6
 """Words of a digest that are compared."""
 WORD_BITS = 8
 """Small enough for the squares of 30,000 ranks to add up in an int32."""
+FAILED, BROKEN = -2, -1
+"""Places in a tail."""
 _DROPPED = 64 - N_WORDS * WORD_BITS  # low bits of a product say little
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _ODD = 0xBF58476D1CE4E5B9 - 2**64
@@ -44,27 +44,26 @@ def digest_of(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 
-def table_digest(table: torch.Tensor) -> torch.Tensor:
-    """Return a digest of a table of integers, int64 of shape (): the same on every device, and without waiting for it.
+def table_digests(tables: torch.Tensor) -> torch.Tensor:
+    """Return a digest of each table of integers, int64 of shape (L,): the same on every device, and without waiting for it.
 
     Sums of integers that wrap around do not depend on the order in which a device adds them.
+
+    Parameters
+    ----------
+    tables : Tensor of int, shape (L, ...)
     """
-    cells = table.reshape(-1).to(torch.int64)
-    weights = torch.arange(1, cells.numel() + 1, device=cells.device) * _GOLDEN
+    cells = tables.flatten(1).to(torch.int64)
+    weights = torch.arange(1, cells.shape[1] + 1, device=cells.device) * _GOLDEN
     weights = (weights ^ (weights >> 29)) * _ODD
-    return ((cells + 2) * (weights | 1)).sum()
+    return ((cells + 2) * (weights | 1)).sum(1)
 
 
-def words(digest: torch.Tensor) -> torch.Tensor:
-    """Return what a rank adds to the group's sum: its words and their squares, int32 of shape (2 * N_WORDS,)."""
-    shift = torch.arange(N_WORDS, device=digest.device) * WORD_BITS + _DROPPED
-    word = (digest >> shift) & (2**WORD_BITS - 1)
-    return torch.cat((word, word * word)).to(torch.int32)
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Tell whether a graph is being captured, which must not wait for the device."""
-    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+def words(digests: torch.Tensor) -> torch.Tensor:
+    """Return what a rank adds to the group's sums: words and their squares, int32 of shape (L, 2 * N_WORDS)."""
+    shift = torch.arange(N_WORDS, device=digests.device) * WORD_BITS + _DROPPED
+    word = (digests[:, None] >> shift) & (2**WORD_BITS - 1)
+    return torch.cat((word, word * word), dim=1).to(torch.int32)
 
 
 def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
@@ -73,62 +72,32 @@ def disagree(said: torch.Tensor, ranks: int) -> torch.Tensor:
     return (ranks * total[N_WORDS:] != total[:N_WORDS] ** 2).any()
 
 
-class Tail:
-    """What a rank says behind what it has to add: its words, whether it failed to choose, and whether its maps are broken.
-
-    A rank takes part in the sum whatever happened to it, or the others would wait for it.
+class Tails:
+    """What a rank says of each layer behind what it has to add: its words, whether it failed to choose, and whether its maps are broken.
 
     Attributes
     ----------
-    said : Tensor of int32, shape (N,)
-        Its first 2 * N_WORDS numbers are the words.
+    said : Tensor of int32, shape (L, N)
+        The first 2 * N_WORDS numbers of each are the words; then 1 or 0 at :data:`FAILED` and at :data:`BROKEN`.
     """
 
     N = 2 * N_WORDS + 2
 
-    def __init__(self, device: torch.device) -> None:
-        self.said = torch.zeros(self.N, dtype=torch.int32, device=device)
-        self.hold(torch.zeros((), dtype=torch.int64, device=device))
-        self._broken = ""
-
-    def hold(self, digest: torch.Tensor) -> None:
-        """Say this digest from now on."""
-        self.said[:-2] = words(digest)
+    def __init__(self, layers: int, device: torch.device) -> None:
+        self.said = torch.zeros(layers, self.N, dtype=torch.int32, device=device)
 
     def fail(self) -> None:
         """Say from now on that this rank does not choose."""
-        self.said[-2] = 1
-
-    def break_off(self, why: str) -> None:
-        """Say that the engine must end."""
-        self._broken = self._broken or why
-        self.said[-1] = 1
-
-    def compare(self, said: torch.Tensor, ranks: int, trouble: torch.Tensor, why: str, *, wait: bool) -> None:
-        """Look for a difference in the sum of all ranks' tails; as :func:`note`."""
-        wrong = disagree(said[:-2], ranks) | (said[-1] > 0)
-        note(trouble, wrong, self._broken or why, wait=wait or bool(self._broken))
+        self.said[:, FAILED] = 1
 
 
-def note(trouble: torch.Tensor, wrong: torch.Tensor, why: str, *, wait: bool) -> None:
-    """Remember that something is wrong, and end the engine at once where that is known without waiting for a device.
+def compare(said: torch.Tensor, ranks: int, trouble: torch.Tensor, off: torch.Tensor) -> None:
+    """Note what the sum of all ranks' tails of a layer tells, int32 of shape (Tails.N,).
 
-    Parameters
-    ----------
-    trouble : Tensor of bool, shape ()
-        Becomes true, and stays so.
-    wrong : Tensor of bool, shape ()
-    wait : bool
-        Whether waiting for an accelerator is harmless now.
-
-    Raises
-    ------
-    RanksDisagreeError
-        On CPUs, and on accelerators where waiting is harmless.
+    Of the int32 of shape () ``trouble`` becomes 1 where ranks differ or one must end, ``off`` where one does not choose; both stay so.
     """
-    trouble.logical_or_(wrong)
-    if (wait or trouble.device.type == "cpu") and bool(trouble):
-        raise RanksDisagreeError(disagreement(why))
+    trouble.logical_or_(disagree(said[: 2 * N_WORDS], ranks) | (said[BROKEN] > 0))
+    off.logical_or_(said[FAILED] > 0)
 
 
 def disagreement(why: str) -> str:

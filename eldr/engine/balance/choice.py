@@ -5,8 +5,9 @@ over the ranks, of a flag per physical expert that vLLM's own choice would have 
 experts any rank's tokens need, also where all ranks hold all tokens (a tie that one of them breaks otherwise must not
 change what the others compute), and what vLLM's choice would have loaded. The ranks' digests ride along.
 
-Shapes: E logical and P physical experts, G ranks of P / G physical experts in a row, M columns of vLLM's map. Everything has
-static shapes and never waits for an accelerator, so that a graph can capture it; on CPUs a disagreement raises at once.
+Shapes: E logical and P physical experts, G ranks of P / G physical experts in a row, M columns of vLLM's map. What a step does
+has static shapes and never waits for an accelerator, so that a graph can capture it: flags, the sum, the decision, the new ids.
+Maps are read outside of it, when EPLB has changed them.
 """
 
 from __future__ import annotations
@@ -15,22 +16,32 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from eldr.engine.balance import choose_torch
-from eldr.engine.balance.agreement import Tail, digest_of, disagree, is_capturing, note, table_digest, words
+from eldr.engine.balance.agreement import (
+    BROKEN,
+    N_WORDS,
+    Tails,
+    compare,
+    digest_of,
+    disagree,
+    disagreement,
+    table_digests,
+    words,
+)
+from eldr.engine.balance.choose_torch import Layer, replicas_of
 from eldr.engine.balance.setting import bound_by_compute
-from eldr.engine.capture.kernels import active_of
+from eldr.engine.capture import kernels
+from eldr.engine.capture.backend import kernels_for
 from eldr.engine.counting import Counting
-from eldr.engine.errors import RankAloneError
+from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import N_FIGURES
 
 TRIALS = 20
-
-Choose = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, int], torch.Tensor]
-"""See :func:`eldr.engine.balance.choose_torch.choose`."""
+DIFFER = "the ranks' versions, settings or maps of experts differ"
 
 
 class Maps(Protocol):
@@ -62,186 +73,43 @@ class Group:
         return self.ranks * self.experts_per_rank
 
 
+class Form(NamedTuple):
+    """The kernels of an exchange, and whether asking for a value is harmless: ranks that disagree then end at once."""
+
+    flag: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+    decide: Callable[[torch.Tensor, Layer], None]
+    remap: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    waits: bool
+
+
+IN_TORCH = Form(kernels.flag_experts, choose_torch.decide, choose_torch.remap, waits=True)
+
+
+def form_for(device: torch.device) -> Form:
+    """Return the form that a device runs: Triton on GPUs, torch elsewhere."""
+    if device.type != "cuda":  # ROCm calls itself so, too
+        return IN_TORCH
+    from eldr.engine.balance import choose_triton
+
+    return Form(kernels_for(device).flag_experts, choose_triton.decide, choose_triton.remap, waits=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What is the same for all layers of an engine.
 
     Attributes
     ----------
-    choose : callable
     identity : str
         Versions and setting, which all ranks must share.
     checked : bool
         Compare every choice, too.
     """
 
-    choose: Choose
+    form: Form
     top_k: int
     identity: str
     checked: bool = False
-
-
-class LayerBalance:
-    """The choice for one layer.
-
-    Parameters
-    ----------
-    figures : Tensor of int32, shape (N_FIGURES,)
-        Where the figures of the latest step go; zeros for a step that vLLM's choice was kept for.
-    trouble : Tensor of bool, shape ()
-        Becomes true when ranks disagree, and stays so.
-    off : Tensor of bool, shape ()
-        Becomes true when a rank fails to choose: all of them leave vLLM's choice from then on.
-    choosing : Counting
-        Whether this rank chooses.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        maps: Maps,
-        group: Group,
-        rules: Rules,
-        *,
-        figures: torch.Tensor,
-        trouble: torch.Tensor,
-        off: torch.Tensor,
-        choosing: Counting,
-    ) -> None:
-        self._name, self._maps, self._group, self._rules = name, maps, group, rules
-        self._figures, self._trouble, self._off, self._choosing = figures, trouble, off, choosing
-        device = maps.logical_replica_count.device
-        self._static = digest_of(rules.identity, name, str(group.ranks), str(group.experts))
-        self._logical = torch.zeros(group.experts, dtype=torch.int64, device=device)
-        self._nothing = torch.zeros(group.experts, dtype=torch.int32, device=device)
-        self._tail = Tail(device)
-        self._seen: int | None = None
-
-    @property
-    def n_experts(self) -> int:
-        """Logical experts."""
-        return len(self._maps.logical_replica_count)
-
-    def exchange(self, ids: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the physical experts that a step's tokens go to.
-
-        Parameters
-        ----------
-        ids : Tensor of int, shape (T, K)
-            Those that vLLM chose for this rank's tokens; -1 is padding, and stays.
-        tokens : int
-            Tokens of the step over the whole group.
-
-        Raises
-        ------
-        RanksDisagreeError
-            On CPUs, and on accelerators the first time that maps are read.
-        RankAloneError
-            If nothing can be chosen when the others have.
-        """
-        if bound_by_compute(tokens, self._rules.top_k, self.n_experts):
-            self._figures.zero_()
-            return ids
-        group = self._group
-        flags, read = self._nothing, False
-        with self._choosing:
-            read = self._read_maps()
-            flags = active_of(ids, group.experts).to(torch.int32)
-        if self._choosing.stopped:
-            flags = self._nothing
-            self._tail.fail()
-        said = group.add(torch.cat((flags, self._tail.said)))
-        tail = said[group.experts :]
-        why = f"{self._name}: the ranks' versions, settings or maps of experts differ"
-        self._tail.compare(tail, group.ranks, self._trouble, why, wait=read)
-        self._off.logical_or_(tail[-2] > 0)
-        chosen = self._choose(said[: group.experts] > 0)
-        if self._rules.checked:
-            self._check(chosen)
-        if chosen is not None:
-            with self._choosing:
-                at = chosen[0][self._logical][ids.clamp(min=0).long()]
-                return torch.where((ids >= 0) & ~self._off, at, ids).to(ids.dtype)
-        if bool(self._off):
-            return ids
-        raise RankAloneError(f"ELDR: {self._name}: {self._choosing.stopped}, when other ranks had chosen")
-
-    def _choose(self, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the choice, and the active experts that it is for; if one way fails, as the other one makes it."""
-        for choose in (self._rules.choose, choose_torch.choose):
-            with self._choosing:
-                return self._choose_by(choose, used)
-        return None
-
-    def _choose_by(self, choose: Choose, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        group, maps = self._group, self._maps
-        active = active_of(torch.where(used, self._logical, -1), self.n_experts)
-        choice = choose(
-            active,
-            maps.logical_to_physical_map,
-            maps.logical_replica_count,
-            group.experts_per_rank,
-            group.ranks,
-        )
-        chosen = active_of(torch.where(active, choice, -1), group.experts)
-        figures = torch.cat((_figures(chosen, group), _figures(used, group)))
-        self._figures.copy_(torch.where(self._off, 0, figures))
-        return choice, active
-
-    def _read_maps(self) -> bool:
-        """Follow the maps if they changed; return whether waiting for the device is harmless.
-
-        What a graph replays cannot ask whether anything changed, so a graph holds the reading itself.
-        """
-        table, count = self._maps.logical_to_physical_map, self._maps.logical_replica_count
-        capturing = is_capturing(table.device)
-        version = table._version  # noqa: SLF001 - vLLM copies new maps into the same tensor
-        if version == self._seen and not capturing:
-            return False
-        columns = min(table.shape[1], self._group.experts - self.n_experts + 1)
-        column = torch.arange(columns, device=table.device)
-        held = torch.where(column < count[:, None], table[:, :columns], -1)
-        total = self._group.experts
-        owner = torch.full((total + 1,), -1, dtype=torch.int64, device=table.device)
-        expert = torch.arange(self.n_experts, device=table.device)[:, None].expand_as(held)
-        owner.scatter_(0, torch.where(held >= 0, held, total).reshape(-1), expert.reshape(-1))
-        self._tail.hold(table_digest(held) + self._static)
-        self._logical.copy_(owner[:total].clamp(min=0))
-        if capturing:
-            return False
-        if bool((owner[:total] < 0).any()) or int(count.sum()) != total:
-            self._tail.break_off(
-                f"{self._name}: its maps place {int(count.sum())} replicas in {total} places, or leave places empty; "
-                "this vLLM arranges experts in a way that ELDR does not know: unset ELDR_BALANCE"
-            )
-        self._seen = version
-        return True
-
-    def _check(self, chosen: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        """Compare the ranks' choices; a rank without one takes part, too."""
-        said, wrong = torch.zeros_like(self._tail.said[:-2]), self._off
-        with self._choosing:
-            if chosen is not None:
-                choice, active = chosen
-                expert = torch.arange(self.n_experts, device=choice.device)
-                wrong = (active & (self._logical[choice.clamp(min=0)] != expert)).any()
-                said = words(table_digest(choice))
-        differ = disagree(self._group.add(said), self._group.ranks)
-        in_use = ~self._off
-        note(
-            self._trouble, differ & in_use, f"{self._name}: the ranks' choices of replicas differ", wait=False
-        )
-        note(
-            self._trouble,
-            wrong & in_use,
-            f"{self._name}: a choice names another expert's replica",
-            wait=False,
-        )
-
-
-def _figures(used: torch.Tensor, group: Group) -> torch.Tensor:
-    loads = used.view(group.ranks, group.experts_per_rank).sum(1)
-    return torch.stack((loads.amax(), loads.sum())).to(torch.int32)
 
 
 class Balance:
@@ -254,52 +122,154 @@ class Balance:
 
     Attributes
     ----------
-    layers : list of LayerBalance
+    layers : list of Layer
     figures : Tensor of int32, shape (L, N_FIGURES)
-        Of the latest step.
-    trouble : Tensor of bool, shape ()
+        Of the latest step; zeros for a layer that vLLM's choice was kept for.
+    trouble : Tensor of int32, shape ()
         Whether ranks were seen to disagree.
     """
 
     def __init__(self, layers: Sequence[tuple[str, Maps]], group: Group, rules: Rules) -> None:
-        device = layers[0][1].logical_replica_count.device
-        self.figures = torch.zeros(len(layers), N_FIGURES, dtype=torch.int32, device=device)
-        self.trouble = torch.zeros((), dtype=torch.bool, device=device)
-        off, choosing = torch.zeros_like(self.trouble), Counting("the choice of replicas")
-        self.layers = [
-            LayerBalance(
-                *(name, maps, group, rules),
-                figures=self.figures[i],
-                trouble=self.trouble,
-                off=off,
-                choosing=choosing,
-            )
-            for i, (name, maps) in enumerate(layers)
-        ]
-        self._group = group
+        self._group, self._rules, self._choosing = group, rules, Counting("the choice of replicas")
+        self._names = [name for name, _ in layers]
+        self._maps = [(maps.logical_to_physical_map, maps.logical_replica_count) for _, maps in layers]
+        self._seen: list[int] = []
         self.decision_seconds = 0.0
+        device, shape = self._maps[0][0].device, (str(group.ranks), str(group.experts))
+        self._tails = Tails(len(layers), device)
+        with torch.device(device):
+            self.figures = torch.zeros(len(layers), N_FIGURES, dtype=torch.int32)
+            self.trouble, off = torch.zeros(2, dtype=torch.int32).unbind()
+            places = torch.arange(group.experts, dtype=torch.int32).repeat(len(layers), 1)
+            self._static = torch.tensor([digest_of(rules.identity, name, *shape) for name in self._names])
+            self._logical = torch.zeros(len(layers), group.experts, dtype=torch.int64)
+            self._said = torch.zeros(group.experts + Tails.N, dtype=torch.int32)
+            self._only = torch.zeros(1, dtype=torch.int32)  # the layers that ids have here
+        per_rank, ranks = group.experts_per_rank, group.ranks
+        self.layers = [
+            Layer(table, count, places[i], self.figures[i], self.trouble, off, per_rank, ranks)
+            for i, (table, count) in enumerate(self._maps)
+        ]
+        self.follow()
+
+    def exchange(self, number: int, ids: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the physical experts that a step's tokens go to in a layer.
+
+        Parameters
+        ----------
+        ids : Tensor of int, shape (T, K)
+            Those that vLLM chose for this rank's tokens; -1 is padding, and stays.
+        tokens : int
+            Tokens of the step over the whole group.
+
+        Raises
+        ------
+        RanksDisagreeError
+            On CPUs; on accelerators the step's report tells.
+        RankAloneError
+            If nothing can be chosen when the others have.
+        """
+        layer, form, tail = self.layers[number], self._rules.form, self._tails.said[number]
+        if bound_by_compute(tokens, self._rules.top_k, len(layer.count)):
+            return ids
+        ids = ids.contiguous()
+        with self._choosing:
+            form.flag(self._said, ids[:, None], self._only, tail)
+        if self._choosing.stopped:
+            self._tails.fail()
+            self._said[layer.total :] = tail
+        chosen = self._choose(layer, ids, self._group.add(self._said))
+        if form.waits:
+            self._settle(number, DIFFER)
+        if self._rules.checked:
+            self._check(number, decided=chosen is not None)
+        if chosen is not None:
+            return chosen
+        if bool(layer.off):
+            return ids
+        raise RankAloneError(
+            f"ELDR: {self._names[number]}: {self._choosing.stopped}, when other ranks had chosen"
+        )
+
+    def _choose(self, layer: Layer, ids: torch.Tensor, said: torch.Tensor) -> torch.Tensor | None:
+        """Return where the ids are computed; if one form fails, as the other one has it, and None if both do."""
+        for form in (self._rules.form, IN_TORCH):
+            with self._choosing:
+                form.decide(said, layer)
+                return form.remap(ids, layer.places)
+        compare(said[layer.total :], layer.ranks, layer.trouble, layer.off)
+        return None
+
+    def _settle(self, number: int, why: str) -> None:
+        """Wait for what ranks were seen to say, and end the engine if they disagree."""
+        if not bool(self.trouble):
+            return
+        if bool(self._tails.said[number, BROKEN]):
+            why = (
+                f"its maps place {int(self.layers[number].count.sum())} replicas in {self._group.experts} places, or leave places empty; "
+                "this vLLM arranges experts in a way that ELDR does not know: unset ELDR_BALANCE"
+            )
+        raise RanksDisagreeError(disagreement(f"{self._names[number]}: {why}"))
+
+    def _check(self, number: int, *, decided: bool) -> None:
+        """Compare the ranks' choices; a rank without one takes part, too."""
+        layer, logical = self.layers[number], self._logical[number]
+        said, wrong = torch.zeros_like(self._tails.said[number, :-2]), layer.off > 0
+        with self._choosing:
+            if decided:
+                wrong = (logical[layer.places.long()] != logical).any()
+                said = words(table_digests(layer.places[None]))[0]
+        differ = disagree(self._group.add(said), layer.ranks)
+        for seen, why in (
+            (differ, "the ranks' choices of replicas differ"),
+            (wrong, "a choice names another expert's replica"),
+        ):
+            self.trouble.logical_or_(seen & (layer.off == 0))
+            if self._rules.form.waits:
+                self._settle(number, why)
 
     def begin(self) -> None:
         """Forget the figures of the step before: layers that a step leaves out have none."""
         self.figures.zero_()
 
+    def follow(self) -> None:
+        """Read the maps if they changed; on every rank, between what EPLB does and the next forward pass.
+
+        A rank that fails to says so, and what it read last.
+        """
+        with self._choosing:
+            versions = [one._version for maps in self._maps for one in maps]  # noqa: SLF001 - vLLM copies new maps into the same tensors
+            if versions != self._seen:
+                self._read()
+                self._seen = versions
+        if self._choosing.stopped:
+            self._tails.fail()
+
+    def _read(self) -> None:
+        total = self._group.experts
+        held = torch.stack([replicas_of(table, count, total) for table, count in self._maps])
+        self._tails.said[:, : 2 * N_WORDS] = words(table_digests(held) + self._static)
+        owner = torch.full((len(held), total + 1), -1, dtype=torch.int64, device=held.device)
+        expert = torch.arange(held.shape[1], device=held.device)[:, None].expand_as(held)
+        owner.scatter_(1, held.flatten(1), expert.flatten(1))
+        self._logical.copy_(owner[:, :total])
+        placed = torch.stack([count.sum() for _, count in self._maps])
+        self._tails.said[:, BROKEN] = (owner[:, :total] < 0).any(1) | (placed != total)
+
     def try_out(self, trials: int = TRIALS) -> None:
         """Decide for every layer, so that ranks that disagree end now, and measure; all ranks must come here together."""
         device = self.trouble.device
+        wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
         every = torch.arange(0, self._group.experts, 2, device=device)[None]  # half of the experts
-        for layer in self.layers:
-            layer.exchange(every, 1)
+        for number in range(len(self.layers)):
+            self.exchange(number, every, 1)
+            self._settle(number, DIFFER)
         taken = []
         for _ in range(trials):
-            _wait(device)
+            wait()
             begun = time.perf_counter()
-            self.layers[0].exchange(every, 1)
-            _wait(device)
+            self.exchange(0, every, 1)
+            wait()
             taken.append(time.perf_counter() - begun)
         self.decision_seconds = statistics.median(taken)
         self.begin()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

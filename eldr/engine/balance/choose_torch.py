@@ -13,45 +13,104 @@ from dataclasses import dataclass
 
 import torch
 
+from eldr.engine.balance.agreement import compare
+
 FAR = 1 << 40
 """Larger than any sum of loads, ranks and ids."""
 
 
-def choose(
-    active: torch.Tensor,
-    logical_to_physical: torch.Tensor,
-    replica_count: torch.Tensor,
-    experts_per_rank: int,
-    ranks: int,
-) -> torch.Tensor:
-    """Choose the replica of every expert so that the fullest rank computes as few experts as can be.
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What the decision for a layer reads and writes.
+
+    Attributes
+    ----------
+    table, count : Tensors of int, shapes (E, M) and (E,)
+        vLLM's ``logical_to_physical_map`` and ``logical_replica_count``; what lies behind the latter or is negative does not count.
+    places : Tensor of int32, shape (P,)
+        Which physical expert computes the tokens of each physical expert.
+    figures : Tensor of int32, shape (N_FIGURES,)
+    trouble, off : Tensor of int32, shape ()
+        See :func:`eldr.engine.balance.agreement.compare`.
+    """
+
+    table: torch.Tensor
+    count: torch.Tensor
+    places: torch.Tensor
+    figures: torch.Tensor
+    trouble: torch.Tensor
+    off: torch.Tensor
+    experts_per_rank: int
+    ranks: int
+
+    @property
+    def total(self) -> int:
+        """P."""
+        return self.experts_per_rank * self.ranks
+
+
+def decide(said: torch.Tensor, layer: Layer) -> None:
+    """Choose replicas from what all ranks said; leave vLLM's choice where a rank does not choose.
+
+    Parameters
+    ----------
+    said : Tensor of int32, shape (P + Tails.N,)
+        How many ranks would use each physical expert by vLLM's choice, and the sum of their tails.
+    """
+    total = layer.total
+    compare(said[total:], layer.ranks, layer.trouble, layer.off)
+    used = said[:total] > 0
+    held = replicas_of(layer.table, layer.count, total)
+    active = torch.cat((used, used.new_zeros(1)))[held].any(1)
+    chosen = choose(active, held, layer.experts_per_rank, layer.ranks)
+    same = torch.arange(total + 1, device=said.device)
+    found = same.scatter(0, held.reshape(-1), chosen[:, None].expand_as(held).reshape(-1))
+    off = layer.off > 0
+    layer.places.copy_(torch.where(off, same, found)[:total])
+    taken = torch.zeros_like(same).index_fill(0, torch.where(active & (chosen >= 0), chosen, total), 1)
+    figures = torch.cat((_figures(taken[:total], layer), _figures(used, layer)))
+    layer.figures.copy_(torch.where(off, 0, figures))
+
+
+def remap(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return where physical experts are computed: ids of any shape; negative ones are padding, and stay."""
+    return torch.where(ids >= 0, places[ids.clamp(min=0).long()], ids).to(ids.dtype)
+
+
+def _figures(used: torch.Tensor, layer: Layer) -> torch.Tensor:
+    loads = used.view(layer.ranks, layer.experts_per_rank).sum(1)
+    return torch.stack((loads.amax(), loads.sum()))
+
+
+def columns_of(table: torch.Tensor, total: int) -> int:
+    """Return how many columns of a map can hold a replica: no expert has more than there are redundant ones, and one."""
+    experts, columns = table.shape  # vLLM's has 1024 columns
+    return int(min(columns, max(1, total - experts + 1)))
+
+
+def replicas_of(table: torch.Tensor, count: torch.Tensor, total: int) -> torch.Tensor:
+    """Return the physical ids of each expert's replicas, P where there is none: int64, shape (E, C)."""
+    ids = table[:, : columns_of(table, total)].to(torch.int64)
+    column = torch.arange(ids.shape[1], device=ids.device)
+    return torch.where((column < count[:, None]) & (ids >= 0) & (ids < total), ids, total)
+
+
+def choose(active: torch.Tensor, held: torch.Tensor, experts_per_rank: int, ranks: int) -> torch.Tensor:
+    """Return the replica of every expert, so that the fullest rank computes as few experts as can be: int64 of shape (E,).
+
+    Of inactive experts it is the lowest, of those without one -1. On an accelerator it walks at most as many relief paths as there
+    are redundant experts, for their number must not depend on data.
 
     Parameters
     ----------
     active : Tensor of bool, shape (E,)
         Experts that any token of the step uses, on any rank.
-    logical_to_physical : Tensor of int, shape (E, M)
-        Physical ids of each expert's replicas; what lies behind ``replica_count`` or is negative does not count.
-    replica_count : Tensor of int, shape (E,)
-        Replicas of each expert.
-    experts_per_rank : int
-        P / R.
-    ranks : int
-        R.
-
-    Returns
-    -------
-    Tensor of int64, shape (E,)
-        Physical id of each expert; of inactive ones the lowest, of those without a replica -1.
-
-    Notes
-    -----
-    On an accelerator it walks at most as many relief paths as there are redundant experts, for their number must not depend on data.
+    held : Tensor of int64, shape (E, C)
+        See :func:`replicas_of`.
     """
-    physical = lowest_ids(logical_to_physical, replica_count, experts_per_rank, ranks)
+    physical = lowest_ids(held, experts_per_rank, ranks)
     state = _place(active, physical, experts_per_rank)
-    experts = len(active)
-    redundant = max(0, experts_per_rank * ranks - experts)
+    redundant = max(0, experts_per_rank * ranks - len(active))
     asking_is_free = active.device.type == "cpu"
     rounds: Iterable[int] = itertools.count() if asking_is_free else range(redundant)
     for _ in rounds:
@@ -62,21 +121,10 @@ def choose(
     return torch.where(ids < experts_per_rank * ranks, ids, -1)
 
 
-def lowest_ids(
-    logical_to_physical: torch.Tensor, replica_count: torch.Tensor, experts_per_rank: int, ranks: int
-) -> torch.Tensor:
+def lowest_ids(held: torch.Tensor, experts_per_rank: int, ranks: int) -> torch.Tensor:
     """Return each expert's lowest physical id on each rank, or P where it has none: int64, shape (E, R)."""
-    experts, columns = logical_to_physical.shape
-    total = experts_per_rank * ranks
-    columns = min(
-        columns, max(1, total - experts + 1)
-    )  # vLLM's map has 1024; no expert has more replicas than this
-    ids = logical_to_physical[:, :columns].to(torch.int64)
-    column = torch.arange(columns, device=ids.device)
-    known = (column < replica_count[:, None]) & (ids >= 0) & (ids < total)
-    table = torch.full((experts, ranks + 1), total, device=ids.device)
-    rank = torch.where(known, ids // experts_per_rank, ranks)
-    table.scatter_reduce_(1, rank, torch.where(known, ids, total), "amin")
+    table = torch.full((len(held), ranks + 1), experts_per_rank * ranks, device=held.device)
+    table.scatter_reduce_(1, held // experts_per_rank, held, "amin")
     return table[:, :ranks]
 
 

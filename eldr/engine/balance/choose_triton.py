@@ -1,4 +1,4 @@
-"""METRO's choice of replicas as one GPU program, table for table that of :mod:`eldr.engine.balance.choose_torch`.
+"""An exchange's decision as one GPU program, number for number that of :mod:`eldr.engine.balance.choose_torch`; and what follows it.
 
 One program decides in one order, so that all ranks decide alike: threads that took experts as they came would not. Shapes are static and nothing waits for
 the host, so a graph can capture it; it reads EPLB's maps where they lie, and so follows their rearrangements.
@@ -11,9 +11,20 @@ import torch
 import triton
 import triton.language as tl
 
-from eldr.engine.balance.setting import MOST_RANKS
+from eldr.engine.balance.agreement import BROKEN, FAILED, N_WORDS, Tails
+from eldr.engine.balance.choose_torch import Layer, columns_of
+from eldr.engine.figures import ALL, ALL_VLLM, FULLEST, FULLEST_VLLM
 
 _FAR = tl.constexpr(1 << 30)
+_N_WORDS, _FAILED, _BROKEN = (
+    tl.constexpr(N_WORDS),
+    tl.constexpr(Tails.N + FAILED),
+    tl.constexpr(Tails.N + BROKEN),
+)
+_FULLEST, _ALL = tl.constexpr(FULLEST), tl.constexpr(ALL)
+_FULLEST_VLLM, _ALL_VLLM = tl.constexpr(FULLEST_VLLM), tl.constexpr(ALL_VLLM)
+_PADDED_WORDS = tl.constexpr(triton.next_power_of_2(N_WORDS))
+_IDS = tl.constexpr(256)  # that a program of _remap takes
 _WIDE = 512
 """Experts that one warp holds in its registers; no barriers between threads then."""
 
@@ -24,11 +35,14 @@ def _or(left, right):
 
 
 @triton.jit
-def _choose(
-    active,
+def _decide(
+    said,
     logical_to_physical,
     replica_count,
-    chosen,
+    places,
+    figures,
+    trouble,
+    off,
     row,
     columns,
     n_experts,
@@ -36,22 +50,46 @@ def _choose(
     ranks,
     padded_experts: tl.constexpr,
     padded_ranks: tl.constexpr,
+    padded_per_rank: tl.constexpr,
 ):
     expert = tl.arange(0, padded_experts)
     rank = tl.arange(0, padded_ranks)
     inside = expert < n_experts
-    used = tl.load(active + expert, mask=inside, other=0) != 0
     replicas = tl.load(replica_count + expert, mask=inside, other=0).to(tl.int32)
     most = tl.minimum(tl.max(replicas, axis=0), columns)
     total = per_rank * ranks
     ids = logical_to_physical + expert.to(tl.int64) * row
 
+    # what the others' tails tell
+    tail = said + total
+    word = tl.arange(0, _PADDED_WORDS)
+    sums = tl.load(tail + word, mask=word < _N_WORDS, other=0).to(tl.int64)
+    squares = tl.load(tail + _N_WORDS + word, mask=word < _N_WORDS, other=0).to(tl.int64)
+    differ = tl.sum((ranks * squares != sums * sums).to(tl.int32), axis=0) > 0
+    if differ | (tl.load(tail + _BROKEN) > 0):
+        tl.store(trouble, 1)
+    stays = (tl.load(off) > 0) | (tl.load(tail + _FAILED) > 0)
+    tl.store(off, stays.to(tl.int32))
+
+    # what vLLM's choice would load
+    slot = tl.arange(0, padded_per_rank)
+    fullest, every = total * 0, total * 0
+    for index in range(ranks):
+        flags = tl.load(said + index * per_rank + slot, mask=slot < per_rank, other=0)
+        loaded = tl.sum((flags > 0).to(tl.int32), axis=0)
+        fullest = tl.maximum(fullest, loaded)
+        every += loaded
+    tl.store(figures + _FULLEST_VLLM, tl.where(stays, 0, fullest))
+    tl.store(figures + _ALL_VLLM, tl.where(stays, 0, every))
+
+    used = inside & (expert < 0)
     held = tl.zeros((padded_experts,), tl.int64)  # ranks that hold each expert, as bits
     for column in range(most):
         physical = tl.load(ids + column, mask=inside & (column < replicas), other=-1).to(tl.int64)
         known = (physical >= 0) & (physical < total)
         bit = tl.full((padded_experts,), 1, tl.int64) << tl.where(known, physical // per_rank, 0)
         held = held | tl.where(known, bit, 0)
+        used = used | (known & (tl.load(said + physical, mask=known, other=0) > 0))
     holders = tl.zeros((padded_experts,), tl.int32)
     rank_of = tl.zeros((padded_experts,), tl.int32)
     for index in range(ranks):
@@ -117,40 +155,41 @@ def _choose(
         physical = tl.load(ids + column, mask=inside & (column < replicas), other=-1).to(tl.int64)
         here = (physical >= 0) & (physical < total) & (physical // per_rank == rank_of)
         lowest = tl.where(here & (physical < lowest), physical, lowest)
-    tl.store(chosen + expert, tl.where(lowest < total, lowest, -1), mask=inside)
+    tl.store(figures + _FULLEST, tl.where(stays, 0, tl.max(load, axis=0)))
+    tl.store(figures + _ALL, tl.where(stays, 0, tl.sum(load, axis=0)))
+    for column in range(most):
+        physical = tl.load(ids + column, mask=inside & (column < replicas), other=-1).to(tl.int64)
+        known = (physical >= 0) & (physical < total)
+        tl.store(places + physical, tl.where(stays, physical, lowest).to(tl.int32), mask=known)
 
 
-def choose(
-    active: torch.Tensor,
-    logical_to_physical: torch.Tensor,
-    replica_count: torch.Tensor,
-    experts_per_rank: int,
-    ranks: int,
-) -> torch.Tensor:
-    """Do what :func:`eldr.engine.balance.choose_torch.choose` does, without its limit on relief paths.
+@triton.jit
+def _remap(ids, places, found, n_ids):
+    i = tl.program_id(0) * _IDS + tl.arange(0, _IDS)
+    place = tl.load(ids + i, mask=i < n_ids, other=-1)
+    real = place >= 0
+    computed = tl.load(places + place, mask=real, other=0).to(place.dtype)
+    tl.store(found + i, tl.where(real, computed, place), mask=i < n_ids)
 
-    Raises
-    ------
-    ValueError
-        If there are more than ``MOST_RANKS`` ranks.
-    """
-    if ranks > MOST_RANKS:
-        raise ValueError(f"ranks: {ranks}; this form takes up to {MOST_RANKS}, use that of choose_torch")
-    experts, columns = logical_to_physical.shape
-    chosen = torch.empty(experts, dtype=torch.int64, device=active.device)
-    padded = triton.next_power_of_2(experts)
-    _choose[(1,)](
-        active.contiguous().view(torch.uint8),
-        logical_to_physical,
-        replica_count,
-        chosen,
-        logical_to_physical.stride(0),
-        min(columns, max(1, experts_per_rank * ranks - experts + 1)),
-        experts,
-        experts_per_rank,
-        ranks,
-        padded_experts=padded,
-        padded_ranks=triton.next_power_of_2(ranks),
-        num_warps=1 if padded <= _WIDE else 4,
-    )
-    return chosen
+
+def decide(said: torch.Tensor, layer: Layer) -> None:
+    """Do what :func:`eldr.engine.balance.choose_torch.decide` does, without its limit on relief paths, for up to ``MOST_RANKS`` ranks."""
+    experts = len(layer.table)
+    padded = {
+        "padded_experts": experts,
+        "padded_ranks": layer.ranks,
+        "padded_per_rank": layer.experts_per_rank,
+    }
+    sizes = {name: triton.next_power_of_2(n) for name, n in padded.items()}
+    warps = 1 if sizes["padded_experts"] <= _WIDE else 4
+    tensors = said, layer.table, layer.count, layer.places, layer.figures, layer.trouble, layer.off
+    row, columns = layer.table.stride(0), columns_of(layer.table, layer.total)
+    numbers = row, columns, experts, layer.experts_per_rank, layer.ranks
+    _decide[(1,)](*tensors, *numbers, **sizes, num_warps=warps)
+
+
+def remap(ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Do what :func:`eldr.engine.balance.choose_torch.remap` does; ids must lie in a row."""
+    found = torch.empty_like(ids)
+    _remap[(triton.cdiv(ids.numel(), _IDS.value),)](ids, places, found, ids.numel())
+    return found

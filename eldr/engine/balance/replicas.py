@@ -3,11 +3,13 @@
 vLLM's expert layer is a ``PluggableLayer``: a class registered under its name is built in its place. Ours hands the
 physical experts that vLLM chose to an exchange, before any token is sent to them, and does nothing until one is
 attached. What counts experts, and what EPLB places them by, has happened by then and stays vLLM's own. An official hook is
-proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`claim` and :func:`attach`.
+proposed (vLLM pull request 49700, ``map_and_record``); it would replace :func:`claim`. Its EPLB tells nobody that it
+moved experts, so :func:`after_moves` looks after each of its steps.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 from vllm.config import get_current_vllm_config
+from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.custom_op import op_registry_oot
@@ -33,7 +36,7 @@ logger = init_logger("vllm.eldr")
 NAME = RoutedExperts.__name__
 
 Exchange = Callable[[torch.Tensor, int], torch.Tensor]
-"""See :meth:`eldr.engine.balance.choice.LayerBalance.exchange`."""
+"""See :meth:`eldr.engine.balance.choice.Balance.exchange`."""
 
 
 class BalancedExperts(RoutedExperts):
@@ -167,6 +170,16 @@ def _hidden(module: Any) -> str:
     return ""
 
 
-def attach(layer: ReplicaLayer, exchange: Exchange | None) -> None:
-    """Have a layer exchange replicas from now on, or leave vLLM's choice with None."""
-    layer.experts.exchange = exchange
+def after_moves(read: Callable[[], None]) -> None:
+    """Have something read the maps after each of EPLB's steps.
+
+    These are the last thing of every forward pass, also of a dummy one, on all ranks; vLLM changes maps nowhere else.
+    """
+    step = EplbState.step
+
+    @functools.wraps(step)
+    def stepped(self: EplbState, *args: Any, **kwargs: Any) -> None:
+        step(self, *args, **kwargs)
+        read()
+
+    EplbState.step = stepped

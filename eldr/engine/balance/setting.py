@@ -2,7 +2,7 @@
 
 vLLM spreads the tokens of an expert over all its replicas, and so wakes more of them than are needed. With
 ``ELDR_BALANCE=Activations`` every step uses one replica of each expert, chosen so that the rank with most of them has as
-few as possible (METRO [1]_), and EPLB places experts to that end; without replicas that is all there is to do.
+few as possible (METRO [1]_), and EPLB places experts to that end.
 
 References
 ----------
@@ -86,8 +86,11 @@ def problems(config: Any, *, prefill: bool) -> list[str]:
     parallel, found = config.parallel_config, []
     if prefill:
         found.append("kv_role=kv_producer: prefill steps are bound by computing, where vLLM's choice stays")
-    if not parallel.enable_eplb:
-        found.append("experts stay where they are and have no replicas: it needs --enable-eplb")
+    if not (parallel.enable_eplb and parallel.eplb_config.num_redundant_experts):
+        found.append(
+            "experts have no replicas to choose among, and nothing else is gained: it needs --enable-eplb and, in --eplb-config, "
+            "num_redundant_experts of 1 or more; else unset it"
+        )
     if parallel.enable_elastic_ep:
         found.append("enable_elastic_ep: ranks come and go, and with them the experts' places; leave it off")
     if parallel.enable_fault_tolerance:

@@ -7,6 +7,7 @@ that it knows nothing of.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,16 +18,15 @@ from vllm.logger import init_logger
 import eldr
 from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
 from eldr.engine.balance import replicas
-from eldr.engine.balance.agreement import gather, table_digest
-from eldr.engine.balance.choice import Balance, Group, Rules
+from eldr.engine.balance.agreement import gather
+from eldr.engine.balance.choice import Balance, Group, Rules, form_for
 from eldr.engine.balance.setting import MOST_RANKS, BalanceSetting
-from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
 
 logger = init_logger("vllm.eldr")
 
 
-def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
+def start(config: Any, setting: BalanceSetting) -> Balance | None:
     """Compare the ranks, and balance activations if the setting says so; None if it does not.
 
     Parameters
@@ -49,55 +49,33 @@ def start(config: Any, setting: BalanceSetting) -> Balance | MapsWatch | None:
         except UnsupportedEngineError as error:
             why = str(error)  # said to the other ranks first: none may be left waiting
     group, identity = get_ep_group(), _identity(config, setting)
-    said = identity | {
-        "layers": str(len(found)),
-        "maps": ",".join(_map_digest(layer.maps) for layer in found),
-        "refused": why,
-    }
-    compare(gather(said, group))
+    compare(gather(identity | {"layers": str(len(found)), "refused": why}, group))
     if why:
         raise UnsupportedEngineError(why)
     if not found:
         return None
     same = repr(sorted(identity.items()))
     shape = Group(group.world_size, found[0].experts_per_rank, group.all_reduce)
-    if not config.parallel_config.eplb_config.num_redundant_experts:
-        watch = MapsWatch([layer.maps for layer in found], shape, same)
-        replicas.attach(found[0], watch.exchange)
-        logger.info(
-            "ELDR: no redundant experts: experts are placed by activation, and there is no choice to make"
-        )
-        return watch
     rules = Rules(
-        _chooser_for(found[0].maps.logical_replica_count.device),
+        form_for(found[0].maps.logical_replica_count.device),
         config.model_config.get_num_experts_per_tok(),
         same,
         checked=setting.checked,
     )
     balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
     balance.try_out()
-    for layer, one in zip(found, balance.layers, strict=True):
-        replicas.attach(layer, one.exchange)
+    replicas.after_moves(balance.follow)
+    for number, layer in enumerate(found):
+        layer.experts.exchange = partial(balance.exchange, number)
     logger.info(
         "ELDR: balancing activated experts of %d layers over %d ranks, %d logical and %d physical experts, %.0f us a decision",
         len(found),
         shape.ranks,
-        balance.layers[0].n_experts,
+        len(balance.layers[0].count),
         shape.experts,
         balance.decision_seconds * 1e6,
     )
     return balance
-
-
-def _chooser_for(device: torch.device) -> Any:
-    """Return ``choose`` for a device: Triton on GPUs, torch elsewhere."""
-    if device.type == "cuda":
-        from eldr.engine.balance import choose_triton
-
-        return choose_triton.choose
-    from eldr.engine.balance import choose_torch
-
-    return choose_torch.choose
 
 
 def compare(said: list[dict[str, str]]) -> None:
@@ -131,9 +109,9 @@ def compare(said: list[dict[str, str]]) -> None:
 def _layers(config: Any) -> list[replicas.ReplicaLayer]:
     found = replicas.layers(config)
     ranks = get_ep_group().world_size
-    if config.parallel_config.eplb_config.num_redundant_experts and ranks > MOST_RANKS:
+    if ranks > MOST_RANKS:
         raise UnsupportedEngineError(
-            f"{ENV_BALANCE}: {ranks} ranks: replicas are chosen for up to {MOST_RANKS}; unset it, or have no redundant experts"
+            f"{ENV_BALANCE}: {ranks} ranks: replicas are chosen for up to {MOST_RANKS}; unset it"
         )
     for layer in found:
         if layer.experts_per_rank * ranks != layer.n_physical:
@@ -152,8 +130,3 @@ def _identity(config: Any, setting: BalanceSetting) -> dict[str, str]:
         ENV_BALANCE_CHECK: str(setting.checked),
         "experts": str(config.model_config.get_num_experts()),
     }
-
-
-def _map_digest(maps: Any) -> str:
-    """Return the digest of a layer's replicas; columns behind them hold -1 on all ranks."""
-    return f"{int(table_digest(maps.logical_to_physical_map)) & (2**64 - 1):016x}"

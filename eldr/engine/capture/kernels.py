@@ -13,6 +13,8 @@ import torch
 
 NO_EXPERT = -1
 """Stands where a layer captured no id."""
+FAILED = -1
+"""In the place of a step's requests: a rank failed to count, so that nobody knows what the step was."""
 
 
 def cell_type(block_size: int) -> torch.dtype:
@@ -180,14 +182,6 @@ def _add(counts: torch.Tensor, rows: torch.Tensor, expert_ids: torch.Tensor) -> 
     counts.view(-1).index_add_(0, cells.view(-1), ones)
 
 
-def active_of(expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
-    """Return which experts ids of any shape name, bool of shape (n_experts,); ids outside 0..n_experts-1 name none."""
-    ids = expert_ids.reshape(-1).to(torch.int64)
-    named = torch.zeros(n_experts + 1, dtype=torch.bool, device=ids.device)
-    named.index_fill_(0, torch.where((ids >= 0) & (ids < n_experts), ids, n_experts), True)
-    return named[:n_experts]
-
-
 def active_experts(expert_ids: torch.Tensor, slots: torch.Tensor, n_experts: int) -> torch.Tensor:
     """Count the distinct experts that a step used.
 
@@ -204,18 +198,59 @@ def active_experts(expert_ids: torch.Tensor, slots: torch.Tensor, n_experts: int
     -------
     Tensor of int32, shape (L,)
     """
-    layers = expert_ids.shape[1]
-    used = torch.zeros((2, layers, n_experts), dtype=torch.int32, device=expert_ids.device)
-    spare = 1
-    cells = _cells(torch.where(slots >= 0, 0, spare), expert_ids, n_experts, spare)
-    used.view(-1).index_fill_(0, cells.view(-1), 1)
-    return used[0].sum(1, dtype=torch.int32)
+    return _flags(torch.where(slots >= 0, 0, 1), expert_ids, n_experts).sum(1, dtype=torch.int32)
 
 
 def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """Do :func:`count_requests`, and return :func:`active_experts`."""
     count_requests(rows, expert_ids, slots)
     return active_experts(expert_ids, slots, rows.counts.shape[2])
+
+
+def flag_experts(
+    said: torch.Tensor, expert_ids: torch.Tensor, layers: torch.Tensor, tail: torch.Tensor
+) -> None:
+    """Write down which experts tokens use, and what else a rank says, where ranks add up what all of them say.
+
+    Parameters
+    ----------
+    said : Tensor of int32, shape (L * E + N,)
+        Overwritten: 1 for each expert that is used, by layer, then the tail.
+    expert_ids : Tensor of int, shape (T, M, K)
+        Ids outside 0..E-1 name no expert.
+    layers : Tensor of int32, shape (L,)
+        Which of the M layers.
+    tail : Tensor of int32, shape (N,)
+    """
+    n = len(said) - len(tail)
+    every = torch.zeros(len(expert_ids), dtype=torch.int64, device=said.device)
+    said[:n] = _flags(every, expert_ids.index_select(1, layers), n // len(layers)).view(-1)
+    said[n:] = tail
+
+
+def sum_up_step(told: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
+    """Say what a step was on all ranks, from the sum of what they said.
+
+    Parameters
+    ----------
+    told : Tensor of int64, shape (L + 1,)
+        Overwritten: each layer's active experts, then the requests as this rank tells of them: 0 if another one does,
+        ``FAILED`` if a rank failed to count.
+    said : Tensor of int32, shape (L * E + ranks + 1,)
+        Flags, the requests of each rank, how many ranks failed.
+    """
+    layers = len(told) - 1
+    used, requests, failed = said.split((len(said) - ranks - 1, ranks, 1))
+    told[:layers] = (used.view(layers, -1) > 0).sum(1)
+    first = (requests[rank] > 0) & ~(requests[:rank] > 0).any()
+    told[layers] = torch.where(failed[0] > 0, FAILED, torch.where(first, requests.sum(), 0))
+
+
+def _flags(rows: torch.Tensor, expert_ids: torch.Tensor, n_experts: int) -> torch.Tensor:
+    """Return 1 for each expert that a token of row 0 uses, and 0: int32 of shape (L, E)."""
+    used = torch.zeros((2, expert_ids.shape[1], n_experts), dtype=torch.int32, device=expert_ids.device)
+    used.view(-1).index_fill_(0, _cells(rows, expert_ids, n_experts, 1).view(-1), 1)
+    return used[0]
 
 
 def _cells(rows: torch.Tensor, expert_ids: torch.Tensor, n_experts: int, spare: int) -> torch.Tensor:

@@ -11,7 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from eldr.engine.capture.kernels import RequestRows
+from eldr.engine.capture.kernels import FAILED, RequestRows
+
+_FAILED = tl.constexpr(FAILED)
+_IDS, _EXPERTS = tl.constexpr(128), tl.constexpr(32)  # that a program of _flag_experts compares at once
 
 
 @triton.jit
@@ -92,6 +95,54 @@ def _count_requests(
                 tl.store(positions + place, position.to(tl.int32))
 
 
+@triton.jit
+def _flag_experts(
+    said,
+    expert_ids,
+    layers,
+    tail,
+    n_ids,
+    n_tail,
+    ids_layers,
+    n_layers,
+    n_experts,
+    top_k: tl.constexpr,
+    padded_tail: tl.constexpr,
+):
+    layer = tl.program_id(0)
+    expert = tl.program_id(1) * _EXPERTS + tl.arange(0, _EXPERTS)
+    at = tl.load(layers + layer)
+    used = tl.zeros((_EXPERTS,), tl.int32)
+    for begin in range(0, n_ids, _IDS):
+        i = begin + tl.arange(0, _IDS)
+        place = (i // top_k * ids_layers + at) * top_k + i % top_k
+        ids = tl.load(expert_ids + place, mask=i < n_ids, other=-1).to(tl.int32)
+        used = tl.maximum(used, tl.max((ids[:, None] == expert[None, :]).to(tl.int32), axis=0))
+    tl.store(said + layer * n_experts + expert, used, mask=expert < n_experts)
+    if (layer == 0) & (tl.program_id(1) == 0):
+        word = tl.arange(0, padded_tail)
+        inside = word < n_tail
+        tl.store(said + n_layers * n_experts + word, tl.load(tail + word, mask=inside), mask=inside)
+
+
+@triton.jit
+def _sum_up_step(
+    told, said, rank, ranks, n_layers, n_experts, padded_ranks: tl.constexpr, padded_experts: tl.constexpr
+):
+    layer = tl.program_id(0)
+    expert = tl.arange(0, padded_experts)
+    used = tl.load(said + layer * n_experts + expert, mask=expert < n_experts, other=0) > 0
+    tl.store(told + layer, tl.sum(used.to(tl.int64), axis=0))
+    if layer == 0:
+        other = tl.arange(0, padded_ranks)
+        tail = said + n_layers * n_experts
+        requests = tl.load(tail + other, mask=other < ranks, other=0).to(tl.int64)
+        before = tl.sum(tl.where(other < rank, requests, 0), axis=0)
+        own = tl.sum(tl.where(other == rank, requests, 0), axis=0)
+        tells = tl.where((own > 0) & (before == 0), tl.sum(requests, axis=0), 0)
+        tl.store(told + n_layers, tl.where(tl.load(tail + ranks) > 0, _FAILED, tells))
+
+
 def count_blocks(table: torch.Tensor, expert_ids: torch.Tensor, slots: torch.Tensor, block_size: int) -> None:
     """Do what :func:`eldr.engine.capture.kernels.count_blocks` does."""
     tokens, layers, top_k = expert_ids.shape
@@ -134,3 +185,24 @@ def count_step(rows: RequestRows, expert_ids: torch.Tensor, slots: torch.Tensor)
             padded_k=triton.next_power_of_2(top_k),
         )
     return used.sum(1, dtype=torch.int32)
+
+
+def flag_experts(
+    said: torch.Tensor, expert_ids: torch.Tensor, layers: torch.Tensor, tail: torch.Tensor
+) -> None:
+    """Do what :func:`eldr.engine.capture.kernels.flag_experts` does; ids must lie in a row."""
+    tokens, ids_layers, top_k = expert_ids.shape
+    experts = (len(said) - len(tail)) // len(layers)
+    sizes = {"top_k": top_k, "padded_tail": triton.next_power_of_2(len(tail))}
+    numbers = tokens * top_k, len(tail), ids_layers, len(layers), experts
+    grid = len(layers), triton.cdiv(experts, _EXPERTS.value)
+    _flag_experts[grid](said, expert_ids, layers, tail, *numbers, **sizes)
+
+
+def sum_up_step(told: torch.Tensor, said: torch.Tensor, rank: int, ranks: int) -> None:
+    """Do what :func:`eldr.engine.capture.kernels.sum_up_step` does."""
+    layers = len(told) - 1
+    experts = (len(said) - ranks - 1) // layers
+    padded = {"padded_ranks": ranks, "padded_experts": experts}
+    sizes = {name: triton.next_power_of_2(n) for name, n in padded.items()}
+    _sum_up_step[(layers,)](told, said, rank, ranks, layers, experts, **sizes)

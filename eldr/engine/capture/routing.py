@@ -80,13 +80,12 @@ class RoutingCapture:
             if over is None:
                 self._capturer = RoutedExpertsCapturer(tokens, config)
             else:
-                numbers = [module.layer_id for module in modules]
                 self._capturer = _SharingCapturer(tokens, config)
                 self._offered = GroupUnion(
-                    numbers,
+                    self._capturer.device_buffer,
+                    [module.layer_id for module in modules],
                     config.model_config.get_num_experts(),
                     over.all_reduce,
-                    self._capturer.device_buffer.device,
                     counting,
                     rank=over.rank_in_group,
                     ranks=over.world_size,
@@ -144,8 +143,11 @@ class _SharingCapturer(RoutedExpertsCapturer):
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
         super().capture(layer_id, topk_ids)
-        if self.union is not None:
-            self.union.take(layer_id, topk_ids)
+        if self.union is not None and layer_id == self.union.last:
+            ranks = get_forward_context().dp_metadata
+            # ids may be those of all ranks; the rows of the buffer are this one's
+            own = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu[self.dp_rank])
+            self.union.form(own)
 
 
 def moe_modules(config: Any) -> list[Any]:

@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from eldr.engine.capture.kernels import active_of
+from eldr.engine.capture.backend import kernels_for
 from eldr.engine.counting import Counting
-
-FAILED = -1
-"""In the place of a step's requests: a rank failed to count, so that nobody knows what the step was."""
 
 
 class GroupUnion:
@@ -22,8 +19,10 @@ class GroupUnion:
 
     Parameters
     ----------
+    buffer : Tensor of int32, shape (T, M, K)
+        Where each step's ids are captured.
     layers : sequence of int
-        Their numbers.
+        Those of the M layers that have experts.
     experts : int
         Experts per layer.
     add : callable
@@ -35,71 +34,58 @@ class GroupUnion:
 
     Attributes
     ----------
-    counts : Tensor of int64, shape (n_layers,)
-        Experts that the latest step used on any rank.
-    requests : Tensor of int64, shape ()
-        Requests of the latest step on all ranks, :data:`FAILED` if a rank failed to count.
-    tells : Tensor of bool, shape ()
-        Whether this rank tells of the latest step.
+    last : int
+        The layer that routes last.
+    told : Tensor of int64, shape (n_layers + 1,)
+        Of the latest step: experts that any rank used, by layer, then its requests on all ranks as this one tells of them. See
+        :func:`eldr.engine.capture.kernels.sum_up_step`.
     """
 
     def __init__(
         self,
+        buffer: torch.Tensor,
         layers: Sequence[int],
         experts: int,
         add: Callable[[torch.Tensor], torch.Tensor],
-        device: torch.device,
         counting: Counting,
         *,
         rank: int,
         ranks: int,
     ) -> None:
-        self._rows = {layer: row for row, layer in enumerate(sorted(layers))}
-        self._last = max(layers)
-        self._add, self._counting = add, counting
-        self._failed = torch.zeros(1, dtype=torch.int32, device=device)
-        self._used = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
-        self._all = torch.zeros(ranks, dtype=torch.int32, device=device)
-        self._own, self._rank = self._all[rank], rank
-        self.counts = torch.zeros(len(layers), dtype=torch.int64, device=device)
-        self.requests = torch.zeros((), dtype=torch.int64, device=device)
-        self.tells = torch.zeros((), dtype=torch.bool, device=device)
+        self.last = max(layers)
+        self._buffer, self._add, self._counting = buffer, add, counting
+        self._rank, self._ranks = rank, ranks
+        self._kernels = kernels_for(buffer.device)
+        with torch.device(buffer.device):
+            self._layers = torch.tensor(sorted(layers), dtype=torch.int32)
+            self._tail = torch.zeros(ranks + 1, dtype=torch.int32)  # requests of each rank; failed
+            self._said = torch.zeros(len(layers) * experts + len(self._tail), dtype=torch.int32)
+            self.told = torch.zeros(len(layers) + 1, dtype=torch.int64)
 
     def clear(self) -> None:
         """Forget everything, whatever the tensors hold."""
-        for tensor in (self._used, self._all, self._failed):
-            tensor.zero_()
+        self._tail.zero_()
 
     def begin(self, requests: int) -> None:
         """Forget the step before, and begin one with some requests of this rank's own."""
-        self.counts.zero_()
-        self.requests.zero_()
-        self.tells.zero_()
-        self._own.fill_(requests)
+        self.told.zero_()
+        self._tail[self._rank].fill_(requests)
 
     def fail(self) -> None:
         """Say from now on that this rank does not count."""
-        self._failed.fill_(1)
+        self._tail[-1].fill_(1)
 
     def end(self) -> None:
         """Have no requests until the next step begins: the others' steps go on, and nobody tells this rank of them."""
-        self._own.zero_()
+        self._tail[self._rank].zero_()
 
-    def told(self) -> torch.Tensor:
-        """Return the requests of the latest step as this rank tells of them: 0 if another one does."""
-        return torch.where(self.tells | (self.requests < 0), self.requests, 0)
-
-    def take(self, layer: int, ids: torch.Tensor) -> None:
-        """Take a layer's experts, of shape (T, K)."""
+    def form(self, tokens: int) -> None:
+        """Form the union of a step whose last layer has routed, from the first tokens of the buffer."""
         with self._counting:
-            self._used[self._rows[layer]] = active_of(ids, self._used.shape[1])
-        if layer != self._last:
-            return
+            self._kernels.flag_experts(self._said, self._buffer[:tokens], self._layers, self._tail)
         if self._counting.stopped:
             self.fail()
-        said = self._add(torch.cat((self._used.view(-1), self._all, self._failed)))
+            self._said[-1].fill_(1)
+        said = self._add(self._said)
         with self._counting:
-            used, requests, failed = said.split((self._used.numel(), len(self._all), 1))
-            self.counts.copy_((used.view(self._used.shape) > 0).sum(1))
-            self.requests.copy_(torch.where(failed[0] > 0, FAILED, requests.sum()))
-            self.tells.copy_((requests[self._rank] > 0) & ~(requests[: self._rank] > 0).any())
+            self._kernels.sum_up_step(self.told, said, self._rank, self._ranks)

@@ -13,7 +13,7 @@ import numpy as np
 from eldr.engine import metrics
 from eldr.engine.balance.agreement import disagreement
 from eldr.engine.capture.cache import CacheGroup
-from eldr.engine.capture.union import FAILED
+from eldr.engine.capture.kernels import FAILED
 from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.orders import DecodeOrders

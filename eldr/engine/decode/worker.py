@@ -16,7 +16,6 @@ from vllm.logger import init_logger
 from eldr.engine import metrics
 from eldr.engine.balance.agreement import gather
 from eldr.engine.balance.choice import Balance
-from eldr.engine.balance.watch import MapsWatch
 from eldr.engine.capture.backend import kernels_for
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.capture.kernels import RequestRows, request_rows, take_requests
@@ -46,7 +45,7 @@ class DecodeWorker:
         KV blocks of the engine.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
-    balance : Balance or MapsWatch, optional
+    balance : Balance, optional
         Who chooses replicas, where vLLM does not.
 
     Attributes
@@ -61,7 +60,7 @@ class DecodeWorker:
         n_blocks: int,
         *,
         reports: bool,
-        balance: Balance | MapsWatch | None = None,
+        balance: Balance | None = None,
     ) -> None:
         self._balance = balance
         self._stats = metrics.EngineStats()
@@ -140,7 +139,8 @@ class DecodeWorker:
         if slots is not None and step is not None:
             union = self._kernels.count_step(self._rows, self._capture.expert_ids(slots.shape[0]), slots)
             if (of_all := self._capture.union) is not None:
-                union, requests = of_all.counts.clone(), of_all.told()
+                told = of_all.told.clone()
+                union, requests = told[:-1], told[-1]
         if union is None and chosen is None and not self._released:
             return None
         released, self._released = self._released, {}

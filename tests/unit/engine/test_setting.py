@@ -12,6 +12,7 @@ from eldr.engine.hooks import compatibility
 def engine(*, lora=None, drafts=None, sleeps=False, **parallel):
     fields = {
         "enable_eplb": True,
+        "eplb_config": SimpleNamespace(num_redundant_experts=8),
         "enable_elastic_ep": False,
         "enable_fault_tolerance": False,
         "all2all_backend": "allgather_reducescatter",
@@ -47,7 +48,7 @@ def test_a_value_that_means_nothing_is_named(environ, named):
         setting.read(environ)
 
 
-def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_that_goes_by_ids():
+def test_a_decode_engine_whose_experts_have_replicas_is_accepted_on_every_backend_that_goes_by_ids():
     for backend in setting.BACKENDS:
         assert setting.problems(engine(all2all_backend=backend), prefill=False) == []
 
@@ -59,7 +60,12 @@ def test_a_decode_engine_whose_experts_can_move_is_accepted_on_every_backend_tha
         (
             {"enable_eplb": False},
             False,
-            "experts stay where they are and have no replicas: it needs --enable-eplb",
+            "it needs --enable-eplb and, in --eplb-config, num_redundant_experts of 1 or",
+        ),
+        (
+            {"eplb_config": SimpleNamespace(num_redundant_experts=0)},
+            False,
+            "experts have no replicas to choose among, and nothing else is gained",
         ),
         ({"enable_elastic_ep": True}, False, "enable_elastic_ep"),
         ({"enable_fault_tolerance": True}, False, "enable_fault_tolerance"),
@@ -92,7 +98,7 @@ def test_the_reasons_stand_among_those_of_the_counting():
     config.device_config = SimpleNamespace(device_type="cuda")
     on = BalanceSetting(activations=True)
     (found,) = compatibility.problems(config, 16, prefill=False, balance=on)
-    assert "experts stay where they are" in found
+    assert "experts have no replicas" in found
     assert compatibility.problems(config, 16, prefill=False) == []
 
 

@@ -1,7 +1,7 @@
 """Makes the last rank of an expert-parallel engine differ from the others.
 
 A file in the folder says what: ``version`` before the start, another version of ELDR; ``capture`` before the start, no room for
-what it would count with; ``fault``, from the next step on it fails in each layer; ``maps``, from the next step on two experts have exchanged their places, in one layer's map, as if a rank
+what it would count with; ``fault``, from the next step on it fails in each layer; ``maps``, after the next step two experts have exchanged their places, in one layer's map, as if a rank
 had missed a rearrangement.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from eldr_test_connector import Idle
+from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.parallel_state import get_ep_group
 
@@ -33,16 +34,27 @@ class Saboteur(Idle):
 
             routing._SharingCapturer = _no_room
 
+        if self._last and role == KVConnectorRole.WORKER:
+            self._miss_a_move()
+
+    def _miss_a_move(self) -> None:
+        """Have two experts exchange their places at the end of a step, where EPLB moves experts."""
+        step, asked = EplbState.step, self._folder / "maps"
+
+        def stepped(state: EplbState, *args: Any, **kwargs: Any) -> None:
+            step(state, *args, **kwargs)
+            if asked.exists():
+                asked.unlink()
+                layers = self._vllm_config.compilation_config.static_forward_context.values()
+                maps = next(layer.router.eplb_state for layer in layers if hasattr(layer, "router"))
+                table = maps.logical_to_physical_map
+                table[[0, 1], 0] = table[[1, 0], 0]
+
+        EplbState.step = stepped
+
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
         if self._last and (self._folder / "fault").exists():
-            from eldr.engine.balance import choice
-            from eldr.engine.capture import union
+            from eldr.engine.capture import kernels
 
-            choice.active_of = union.active_of = _no_room
-        if self._last and (self._folder / "maps").exists():
-            (self._folder / "maps").unlink()
-            layers = self._vllm_config.compilation_config.static_forward_context.values()
-            maps = next(layer.router.eplb_state for layer in layers if hasattr(layer, "router"))
-            table = maps.logical_to_physical_map
-            table[[0, 1], 0] = table[[1, 0], 0]
+            kernels._flags = _no_room

@@ -1,0 +1,114 @@
+"""What a step starts on a GPU: kernels of ours and collectives, counted in the form that GPUs run."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from eldr.engine.balance import choose_triton
+from eldr.engine.balance.choice import Balance, Form, Group, Rules
+from eldr.engine.capture import kernels_triton, union
+from eldr.engine.capture.union import GroupUnion
+from eldr.engine.counting import Counting
+
+KERNELS = 3
+"""Of an exchange; what docs/evidence/ranks.md charges for it."""
+EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
+ON_GPU = Form(kernels_triton.flag_experts, choose_triton.decide, choose_triton.remap, waits=False)
+SUM = "sum over the ranks"
+
+
+class Started(TorchDispatchMode):
+    """Lists what a block starts: Triton's kernels, sums over ranks, and torch's operations that are more than views or room."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.seen = []
+        kernel = type(choose_triton._decide)
+        run = kernel.run
+
+        def started(kernel, *arguments, **named):
+            self.seen.append(kernel.fn.__name__)
+            with _disable_current_modes():  # what the interpreter does in place of a GPU
+                return run(kernel, *arguments, **named)
+
+        monkeypatch.setattr(kernel, "run", started)
+
+    def add(self, said):
+        """Sum over ranks that all say the same."""
+        self.seen.append(SUM)
+        with _disable_current_modes():
+            return said * RANKS
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        makes_room = operation.overloadpacket in {torch.ops.aten.empty, torch.ops.aten.empty_like}
+        if not (operation.is_view or makes_room):
+            self.seen.append(str(operation))
+        return operation(*arguments, **(named or {}))
+
+
+@pytest.fixture
+def started(monkeypatch):
+    return Started(monkeypatch)
+
+
+def layer(started, **rules):
+    """Return a layer whose maps were read, and which has decided before, as at the start of an engine."""
+    table, count = torch.full((EXPERTS, 1024), -1), torch.ones(EXPERTS, dtype=torch.int64)
+    table[:, 0] = torch.arange(EXPERTS)
+    table[:REDUNDANT, 1] = EXPERTS + torch.arange(REDUNDANT)
+    count[:REDUNDANT] = 2
+    maps = SimpleNamespace(logical_to_physical_map=table, logical_replica_count=count)
+    per_rank = (EXPERTS + REDUNDANT) // RANKS
+    balance = Balance(
+        [("layer.0", maps)], Group(RANKS, per_rank, started.add), Rules(ON_GPU, TOP_K, "", **rules)
+    )
+    balance.try_out(1)
+    started.seen.clear()
+    return balance
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 80])
+def test_an_exchange_is_one_collective_and_at_most_three_kernels(started, tokens):
+    balance = layer(started)
+    ids = torch.randint(-1, EXPERTS + REDUNDANT, (tokens, TOP_K), generator=torch.Generator().manual_seed(1))
+    with started:
+        chosen = balance.exchange(0, ids, RANKS * tokens)
+    assert (chosen >= 0).eq(ids >= 0).all()
+    assert started.seen == ["_flag_experts", SUM, "_decide", "_remap"]
+    assert len(started.seen) - 1 <= KERNELS
+
+
+def test_a_step_that_computing_binds_starts_nothing(started):
+    balance, ids = layer(started), torch.zeros(2, TOP_K, dtype=torch.int32)
+    with started:
+        assert balance.exchange(0, ids, 100 * EXPERTS // TOP_K) is ids
+    assert started.seen == []
+
+
+def test_maps_that_stayed_cost_nothing_between_steps(started):
+    balance = layer(started)
+    with started:
+        balance.follow()
+    assert started.seen == []
+
+
+def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_layers(started, monkeypatch):
+    monkeypatch.setattr(union, "kernels_for", lambda _: kernels_triton)
+    buffer = torch.randint(0, EXPERTS, (9, 12, TOP_K), dtype=torch.int32)
+    one = GroupUnion(buffer, range(12), EXPERTS, started.add, Counting("a step"), rank=0, ranks=RANKS)
+    one.begin(3)
+    with started:
+        one.form(9)
+    assert started.seen == ["_flag_experts", SUM, "_sum_up_step"]
+    assert one.told[:-1].tolist() == [len(buffer[:, at].unique()) for at in range(12)]
+
+
+def test_an_operation_too_much_is_seen(started):
+    """The count itself: an operation of torch and a kernel that an exchange does not have."""
+    with started:
+        torch.zeros(3) + 1
+        choose_triton.remap(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int32))
+    assert [name.partition(".")[2] for name in started.seen[:-1] if "add" in name] == ["add.Tensor"]
+    assert started.seen[-1] == "_remap"
