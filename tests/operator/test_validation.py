@@ -77,8 +77,11 @@ def test_refused_when_created(kube, installed, spec, message):
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "tensor": 4, "data": 4}}, "tensor times data must be"),
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 3}}, "choose data so that it divides decode.gpus"),
         ({"gpus": 8, "parallelism": {"data": 2}}, "decode.parallelism.data above 1 needs decode.parallelism.expert"),
-        ({"gpus": 4, "parallelism": {"balance": "Activations"}}, "needs decode.parallelism.expert Enabled"),
-        ({"gpus": 4, "parallelism": {"expert": "Enabled", "balance": "Activations"}}, None),
+        ({"gpus": 4, "parallelism": {"balance": "Activations"}}, "set decode.parallelism.redundantExperts to 1 or more"),
+        (
+            {"gpus": 4, "parallelism": {"expert": "Enabled", "balance": "Activations"}},
+            "set decode.parallelism.redundantExperts to 1 or more, or leave balance out",
+        ),
         ({"gpus": 4, "parallelism": {"balance": "Random"}}, "spec.decode.parallelism.balance"),
         ({"gpus": 4, "parallelism": {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}}, None),
         ({"gpus": 8, "parallelism": {"expert": "Enabled", "data": 8}}, None),

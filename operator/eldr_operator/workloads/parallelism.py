@@ -25,7 +25,7 @@ def arguments(spec: RoleSpec) -> list[str]:
         found += [f"--data-parallel-size={asked.data}", "--api-server-count=1"]
     if asked.expert == "Enabled":
         found.append("--enable-expert-parallel")
-    if asked.redundant_experts or asked.balance != contract.BALANCE_TOKENS:
+    if asked.redundant_experts:
         # Left unset, vLLM takes NIXL wherever it is installed, as it is here for KV, and registers all weights with it.
         config = {"num_redundant_experts": asked.redundant_experts, "communicator": "torch_gloo"}
         found += ["--enable-eplb", f"--eplb-config={json.dumps(config, separators=(',', ':'))}"]
@@ -33,7 +33,7 @@ def arguments(spec: RoleSpec) -> list[str]:
 
 
 def environment(spec: RoleSpec) -> dict[str, str]:
-    """Return the variables that say what ranks are balanced by; none where that is vLLM's tokens."""
+    """Return the variables that say which copy of an expert computes; none where vLLM chooses."""
     if not isinstance(spec, DecodeSpec) or spec.parallelism.balance == contract.BALANCE_TOKENS:
         return {}
     return {contract.ENV_BALANCE: spec.parallelism.balance}

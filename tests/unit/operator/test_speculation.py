@@ -69,7 +69,7 @@ def test_what_is_no_json_is_left_to_vllm(make_vllm):
 
 
 def test_drafts_beside_balanced_experts_are_refused(make_vllm):
-    parallelism = {"expert": "Enabled", "balance": "Activations"}
+    parallelism = {"expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}
     (found,) = problems(make_vllm(decode={"args": NGRAM, "gpus": 2, "parallelism": parallelism}))
     assert found.field == "spec.decode.args[0]"
     assert "never tried together" in found.remedy

@@ -318,15 +318,6 @@ def spread(cr, role="decode"):
                 '--eplb-config={"num_redundant_experts":32,"communicator":"torch_gloo"}',
             ],
         ),
-        (
-            {"gpus": 4, "parallelism": {"expert": "Enabled", "balance": "Activations"}},
-            [
-                "--tensor-parallel-size=4",
-                "--enable-expert-parallel",
-                "--enable-eplb",
-                '--eplb-config={"num_redundant_experts":0,"communicator":"torch_gloo"}',
-            ],
-        ),
     ],
 )  # fmt: skip
 def test_ranks_of_decode_engines(make_vllm, decode, wanted):
