@@ -15,8 +15,22 @@ from eldr_lab.evidence.balance_results import (
     Fullest,
     by_layout,
     layout_change,
+    layout_time,
 )
-from eldr_lab.evidence.balance_study import BATCHES, DECISION, HIDDEN, MODELS
+from eldr_lab.evidence.balance_study import (
+    BATCHES,
+    COLLECTIVE,
+    DECISION,
+    EAGER,
+    EAGER_LAUNCH,
+    HIDDEN,
+    KERNELS,
+    LAUNCH,
+    LEAST,
+    LOOKUP,
+    MODELS,
+    MOST,
+)
 from eldr_lab.evidence.intervals import interval
 from eldr_lab.evidence.layouts import ACTIVATIONS, ALIKE, DEALT, IN_ORDER, TOKENS
 from eldr_lab.evidence.markdown import listed, section, table
@@ -24,7 +38,7 @@ from eldr_lab.evidence.names import model, policy
 from eldr_lab.pool.models import GEOMETRIES
 
 _SHOWN = (16, 64, 256)
-_COLLECTIVE = 4
+_FLAG = 4
 """Bytes of each expert in the sum that tells all ranks which are active."""
 
 
@@ -42,20 +56,23 @@ def text(found: Found | None) -> str:
         "placed by activation. vLLM's index is that of all the engine's tokens where ranks have the same ones (Qwen3-235B, captured activations); ranks with requests of their own (the others) count theirs from 0 each. "
         "Experts of the fullest rank:",
         _experts(fullest),
-        f"**What it may cost.** Microseconds that a layer saves, before the choice is paid: it pays where that is more than the choice takes on a layer (the paper's kernel 17 to 26 us, and a "
-        f"small collective where ranks have different requests). Then the change of a step's time with {1e6 * DECISION:.0f} us for each layer, %, replicas placed by activation:",
+        f"**What it costs.** An exchange is {KERNELS} kernels, a small sum over the ranks and the decision, on each layer; the kernels are counted by a test. Assumed: {_micros(LAUNCH)} us to start a kernel "
+        f"of a graph, {_micros(COLLECTIVE)} us for the sum. The decision takes {_micros(DECISION)} us in the paper; ours was never timed on a GPU. Together {_micros((LEAST, MOST))} us, and up to "
+        f"{1e6 * EAGER:.0f} us without graphs, where a kernel may take {1e6 * EAGER_LAUNCH:.0f} us to start. Microseconds that a layer saves before that is paid, then the change of a step's time at either end of the range, "
+        "%, replicas placed by activation:",
         _break_even(fullest),
         _loses(fullest),
         "**ELDR across engines, METRO inside.** Batches of 32 requests, of all kinds or of one (what a perfect router would give an engine); 1.25 physical experts per expert, placed by what the "
         "engine's own requests use. Fullest rank, % against mixed batches without replicas; *product*: what the two alone would give together:",
         _together(found),
-        "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas; METRO's decision is paid:",
+        "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas; METRO pays the least and, *dear*, the most that an exchange may take:",
         _pool(found),
         "**Without replicas.** Where experts lie matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
-        "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert "
-        "(`balance: Activations`). *Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order; steps pay no choice, only the lookup of places that vLLM makes with EPLB:",
+        "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert. "
+        "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. Then the change of a step's time by *activations*, "
+        f"with what vLLM takes to look up places once EPLB moves experts: a kernel on each layer, {_micros(LOOKUP)} us assumed; the captured activations have no step times. No engine does it: {_unearned(found)}",
         _layouts(found),
-        f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_COLLECTIVE} bytes "
+        f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_FLAG} bytes "
         f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s; what a collective takes before its first "
         "byte, some ten microseconds, is more than any of it:",
         _collectives(),
@@ -67,20 +84,23 @@ def take(found: Found) -> str:
     fullest = Fullest(found)
     cells = [(name, batch, ratio) for name in MODELS for batch in BATCHES for ratio in fullest.ratios]
     worse = [fullest.change(*cell, VLLM, NONE).mean for cell in cells]
-    mended = [fullest.change(*cell, EXACT, VLLM).mean for cell in cells]
-    won = []
-    for name in MODELS:
-        steps = [fullest.slower(*cell, OURS, NONE) for cell in cells if cell[0] == name]
-        won.append(f"{sum(one.high < 0 for one in steps)} of {len(steps)} ({model(name)})")
+    chosen = [fullest.change(*cell, EXACT, VLLM).mean for cell in cells]
+    won = {
+        other: [
+            sum(fullest.slower(*cell, OURS, other, exchange).high < 0 for cell in cells)
+            for exchange in (LEAST, MOST)
+        ]
+        for other in (NONE, VLLM)
+    }
     together = [
         f"{interval(changes['one kind, metro'])} % ({interval(changes['product'])}; {_population(name)}, {ranks} ranks)"
         for (name, ranks), changes in _meetings(found).items()
     ]
     return (
         f"Engines of several ranks: replicas placed and chosen by tokens put {min(worse):+.0f} to {max(worse):+.0f} % more experts on the fullest rank than no replicas; "
-        f"METRO's choice of the same ones changes that by {max(mended):+.0f} to {min(mended):+.0f} %. Against no replicas it shortens steps in {listed(won)} settings, "
-        f"a choice taking {1e6 * DECISION:.0f} us a layer: no redundant experts stay the default. Placement across engines and METRO inside bring "
-        f"{listed(together)} where the two alone would give as much as stands in brackets."
+        f"METRO's choice of the same ones changes that by {max(chosen):+.0f} to {min(chosen):+.0f} %. Against no replicas it shortens steps in {won[NONE][0]} of {len(cells)} settings where an exchange takes "
+        f"{1e6 * LEAST:.0f} us a layer, and in {won[NONE][1]} where it takes {1e6 * MOST:.0f}: expect a loss; no redundant experts stay the default. Against vLLM's choice of the same replicas it does in "
+        f"{won[VLLM][0]} and {won[VLLM][1]}. In fullest ranks, before that is paid, placement across engines and METRO inside bring {listed(together)} where the two alone would give as much as stands in brackets."
     )
 
 
@@ -113,15 +133,20 @@ def _experts(fullest: Fullest) -> str:
     return table(head, lines)
 
 
+def _micros(seconds: tuple[float, float]) -> str:
+    least, most = (f"{1e6 * one:.0f}" for one in seconds)
+    return f"{least} to {most}"
+
+
 def _break_even(fullest: Fullest) -> str:
+    costs = [f"{1e6 * one:.0f} us" for one in (LEAST, MOST)]
     head = (
         "model",
         "batch",
         "physical per expert",
         "saved against none, us a layer",
         "against vLLM",
-        "TPOT against none",
-        "TPOT against vLLM",
+        *(f"TPOT against {other}, {cost}" for other in ("none", "vLLM") for cost in costs),
     )
     lines = []
     for name in MODELS:
@@ -131,29 +156,34 @@ def _break_even(fullest: Fullest) -> str:
                     fullest.saved(name, batch, ratio, OURS, other).text(".1f", ".1f")
                     for other in (NONE, VLLM)
                 ]
-                times = [str(fullest.slower(name, batch, ratio, OURS, other)) for other in (NONE, VLLM)]
+                times = [
+                    str(fullest.slower(name, batch, ratio, OURS, other, exchange))
+                    for other in (NONE, VLLM)
+                    for exchange in (LEAST, MOST)
+                ]
                 lines.append((model(name), str(batch), f"{ratio:g}", *saved, *times))
     return table(head, lines)
 
 
 def _loses(fullest: Fullest) -> str:
-    told = []
-    for other, against in ((NONE, "no replicas"), (VLLM, "vLLM's choice")):
-        for name in MODELS:
-            every = [
-                fullest.slower(name, batch, ratio, OURS, other)
-                for batch in BATCHES
-                for ratio in fullest.ratios
-            ]
-            lost, won = sum(one.low > 0 for one in every), sum(one.high < 0 for one in every)
-            told.append(
-                f"{model(name)} against {against}: shorter in {won} of {len(every)} cells, longer in {lost}"
-            )
+    """Return in how many cells METRO shortens and lengthens steps."""
+    lines = []
+    for name in MODELS:
+        for other, against in ((NONE, "no replicas"), (VLLM, "vLLM's choice")):
+            told = []
+            for exchange in (LEAST, MOST, EAGER):
+                every = [
+                    fullest.slower(name, batch, ratio, OURS, other, exchange)
+                    for batch in BATCHES
+                    for ratio in fullest.ratios
+                ]
+                lost, won = sum(one.low > 0 for one in every), sum(one.high < 0 for one in every)
+                told.append(f"{won} / {lost} of {len(every)}")
+            lines.append((model(name), against, *told))
+    head = ("model", "against", *(f"{1e6 * one:.0f} us" for one in (LEAST, MOST, EAGER)))
     return (
-        f"With {1e6 * DECISION:.0f} us a layer METRO's steps are, over all batches and replications: "
-        + "; ".join(told)
-        + ". Where METRO loses to no replicas, zero "
-        "redundant experts are the better setting: the default of decode pools."
+        "**Expect a loss against no replicas.** Settings, over all batches and replications, in which METRO's steps are shorter / longer beyond "
+        "doubt. Zero redundant experts are the default of decode pools:\n\n" + table(head, lines)
     )
 
 
@@ -202,8 +232,20 @@ def _layouts(found: Found) -> str:
     for (name, ranks, batch), seeds in by_layout(found).items():
         cells = (str(layout_change(seeds, layout)) for layout in columns)
         experts = float(np.mean([one[IN_ORDER] for one in seeds]))
-        lines.append((_population(name), str(ranks), str(batch), f"{experts:.2f}", *cells))
-    return table(("model", "ranks", "batch", "in order", *columns), lines)
+        times = [str(layout_time(name, batch, seeds, one)) if name in MODELS else "" for one in LOOKUP]
+        lines.append((_population(name), str(ranks), str(batch), f"{experts:.2f}", *cells, *times))
+    head = ("model", "ranks", "batch", "in order", *columns, *(f"time, {1e6 * one:.0f} us" for one in LOOKUP))
+    return table(head, lines)
+
+
+def _unearned(found: Found) -> str:
+    """Return what a layout by activation brings to the models that the plug-in takes, vLLM's Qwen3-MoE."""
+    taken = {key: seeds for key, seeds in by_layout(found).items() if key[0].startswith("qwen3")}
+    won = [
+        sum(layout_time(name, batch, seeds, one).high < 0 for (name, _, batch), seeds in taken.items())
+        for one in LOOKUP
+    ]
+    return f"of the {len(taken)} settings of models that could be served so, Qwen3-MoE, steps get shorter beyond doubt in {won[0]} and {won[1]}:"
 
 
 def _pool(found: Found) -> str:
@@ -211,7 +253,7 @@ def _pool(found: Found) -> str:
     measured = {(one["choice"], one["policy"], one["seed"]): one for one in runs}
     seeds = list(dict.fromkeys(one["seed"] for one in runs))
     policies = list(dict.fromkeys(one["policy"] for one in runs))
-    names = {"none": "none", "vllm": "vLLM, 1.25", "metro": "METRO, 1.25"}
+    names = {"none": "none", "vllm": "vLLM, 1.25", "metro": "METRO, 1.25", "metro, dear": "METRO, 1.25, dear"}
     lines = []
     for choice, told in names.items():
         for name in policies:
@@ -247,7 +289,7 @@ def _collectives() -> str:
             state = batch * 2 * HIDDEN[name]
             # a rank receives a token once for all its experts: as likely as one of its experts is chosen
             chosen = 1 - (1 - 1 / ours.ranks) ** shape.top_k
-            sizes = (state * chosen, float(state), float(_COLLECTIVE * shape.n_experts))
+            sizes = (state * chosen, float(state), float(_FLAG * shape.n_experts))
             micros = " / ".join(f"{1e6 * size / published.METRO_BANDWIDTH:.3f}" for size in sizes)
             lines.append(
                 (model(name), str(ours.ranks), str(batch), *(f"{size / 1024:.1f}" for size in sizes), micros)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from eldr_lab.evidence.balance_study import BATCHES, DECISION, FIGURES, MODELS, RATIOS
+from eldr_lab.evidence.balance_study import BATCHES, FIGURES, LEAST, MODELS, RATIOS
 from eldr_lab.evidence.intervals import Interval, interval
-from eldr_lab.evidence.layouts import IN_ORDER
+from eldr_lab.evidence.layouts import ACTIVATIONS, IN_ORDER
 
 NONE, VLLM = "none, tokens", "tokens, tokens"
 GREEDY, EXACT, OURS = "greedy, tokens", "exact, tokens", "exact, activations"
@@ -40,6 +40,14 @@ def by_layout(found: Found) -> dict[tuple[str, int, int], list[Mapping[str, floa
 def layout_change(seeds: Sequence[Mapping[str, float]], layout: str) -> Interval:
     """Return by how much a layout changes the fullest rank's experts against those in order, percent."""
     return interval([100 * (one[layout] / one[IN_ORDER] - 1) for one in seeds])
+
+
+def layout_time(name: str, batch: int, seeds: Sequence[Mapping[str, float]], lookup: float) -> Interval:
+    """Return by how much experts that EPLB moved by activation change a step's time, percent; vLLM's lookup of places is paid."""
+    model = MODELS[name]
+    moved = [model.law.seconds(batch, one[ACTIVATIONS]) + model.layers * lookup for one in seeds]
+    stayed = [model.law.seconds(batch, one[IN_ORDER]) for one in seeds]
+    return interval([100 * (a / b - 1) for a, b in zip(moved, stayed, strict=True)])
 
 
 class Fullest:
@@ -71,16 +79,18 @@ class Fullest:
         pairs = zip(self.values(name, batch, ratio, one), self.values(name, batch, ratio, other), strict=True)
         return interval([each * (b - a) for a, b in pairs])
 
-    def times(self, name: str, batch: int, ratio: float, choice: str) -> list[float]:
-        """Return a step's time by seed, the decision included; seconds."""
+    def times(self, name: str, batch: int, ratio: float, choice: str, exchange: float = LEAST) -> list[float]:
+        """Return a step's time by seed; a choice that is not free pays an exchange on each layer. Seconds."""
         ours = MODELS[name]
-        cost = 0.0 if choice in _FREE else ours.layers * DECISION
+        cost = 0.0 if choice in _FREE else ours.layers * exchange
         return [ours.law.seconds(batch, one) + cost for one in self.values(name, batch, ratio, choice)]
 
-    def slower(self, name: str, batch: int, ratio: float, one: str, other: str) -> Interval:
+    def slower(  # noqa: PLR0917 - a cell, two choices, and what one of them costs
+        self, name: str, batch: int, ratio: float, one: str, other: str, exchange: float = LEAST
+    ) -> Interval:
         """Return the change of a step's time, percent."""
-        pairs = zip(self.times(name, batch, ratio, one), self.times(name, batch, ratio, other), strict=True)
-        return interval([100 * (a / b - 1) for a, b in pairs])
+        both = (self.times(name, batch, ratio, choice, exchange) for choice in (one, other))
+        return interval([100 * (a / b - 1) for a, b in zip(*both, strict=True)])
 
     def served(self, name: str, ratio: float, one: str, other: str) -> Interval:
         """Return by how much more requests one choice serves within the same time of a step, at most: percent."""

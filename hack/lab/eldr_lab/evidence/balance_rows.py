@@ -8,7 +8,7 @@ import numpy as np
 
 from eldr_lab.evidence import published
 from eldr_lab.evidence.balance_results import GREEDY, NONE, VLLM, Found, Fullest
-from eldr_lab.evidence.balance_study import BATCHES, DECISION, MODELS
+from eldr_lab.evidence.balance_study import BATCHES, LEAST, MODELS
 from eldr_lab.evidence.intervals import Interval, interval
 from eldr_lab.evidence.names import model
 from eldr_lab.evidence.rows import Row, row
@@ -20,7 +20,7 @@ _PAPERS = ("qwen3-30b", "qwen3-235b")
 """Models that the paper measured."""
 _LAW = "the step-time model is Qwen3-30B's of MI300X by bytes: launches and overheads that no choice changes weigh more in it than on the paper's chips"
 _SYNTHETIC = "preferences of experts are ours, set for ELDR's workloads; the paper's requests and batches are not published"
-_DEAR = f"{1e6 * DECISION:.0f} us a layer are more than is saved where an expert is read in 3.45 us; the paper's GPUs read slower than MI300X"
+_DEAR = f"{1e6 * LEAST:.0f} us a layer are more than is saved where an expert is read in 3.45 us; the paper's GPUs read slower than MI300X"
 _ORDER = "few counts make large ratios, and an arbitrary order meets worse ones: experts with few holders have to come first"
 _FLAT = "a step hardly takes longer once all experts are active, so that a small gain in time is a large one in batch; the step-time model is ours"
 
