@@ -175,6 +175,16 @@ def test_ids_of_the_layers_that_have_experts_are_captured_in_their_order():
     assert step.expert_ids(2).tolist() == [[[5, 0], [1, 2]], [[0, 1], [3, 4]]]
 
 
+def test_a_capture_that_fails_ends_counting_and_keeps_no_rank_waiting(monkeypatch):
+    layer, counting, sums = Layer(0), Counting("the routing"), []
+    group = SimpleNamespace(all_reduce=lambda said: sums.append(said) or said, rank_in_group=0, world_size=2)
+    routing.RoutingCapture(engine(layer), counting, group).share()
+    monkeypatch.setattr(routing.RoutedExpertsCapturer, "capture", lambda *_: 1 / 0)
+    route(layer, [[1, 2]])
+    assert counting.stopped == "counting failed: ZeroDivisionError('division by zero')"
+    assert [int(said[-1]) for said in sums] == [1], "it says that it failed"
+
+
 def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():
     layers = Layer(0), Layer(1)
     step = capture_of(engine(*layers))
@@ -262,7 +272,7 @@ def test_a_buffer_that_cannot_be_had_makes_signatures_unavailable_and_not_the_en
     def full(*_):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(routing, "RoutedExpertsCapturer", full)
+    monkeypatch.setattr(routing, "_Capturer", full)
     with pytest.raises(routing.HiddenRoutingError, match="no memory"):
         capture_of(engine(Layer(0)))
 

@@ -18,8 +18,12 @@ from tests.vllm.pair import Pair
 PROMPT = list(range(300, 360))
 TOKENS = 12
 CAPTURE = "eldr.engine.capture"
-EVERYWHERE = (
+ON_ALL_RANKS = (
     *(f"{CAPTURE}.routing:StepSlots.{name}" for name in ("bind", "take")),
+    f"{CAPTURE}.routing:RoutedExpertsCapturer.capture",
+)
+EVERYWHERE = (
+    *ON_ALL_RANKS,
     *(f"{CAPTURE}.routing:RoutingCapture.{name}" for name in ("begin", "expert_ids")),
     "eldr.engine.messages:StepReport.arrived",
     "eldr.engine.metrics:EngineStats.take",
@@ -162,7 +166,7 @@ def test_an_engine_serves_on_whatever_fails_on_whichever_rank(faulty, role, targ
     engine = faulty.engines[role == "decode"]
     fault, ranks = engine.gate / "fault", range(faulty.layout.ranks)
     if faulty.layout is LAYOUTS["tensor"]:  # the second rank counts nothing, and there is one scheduler
-        ranks = range(1) if target not in EVERYWHERE[:2] else ranks
+        ranks = range(1) if target not in ON_ALL_RANKS else ranks
     expected = faulty.ask()
     for rank in ranks:
         begun = time.monotonic()

@@ -77,10 +77,8 @@ class RoutingCapture:
         try:
             modules = moe_modules(config)
             tokens = config.scheduler_config.max_num_batched_tokens
-            if over is None:
-                self._capturer = RoutedExpertsCapturer(tokens, config)
-            else:
-                self._capturer = _SharingCapturer(tokens, config)
+            self._capturer = _Capturer(tokens, config, counting)
+            if over is not None:
                 self._offered = GroupUnion(
                     self._capturer.device_buffer,
                     [module.layer_id for module in modules],
@@ -138,16 +136,26 @@ class RoutingCapture:
         return self._union
 
 
-class _SharingCapturer(RoutedExpertsCapturer):
+class _Capturer(RoutedExpertsCapturer):
+    """Captures, and forms the union where it takes part in one; what fails ends counting, and keeps nobody waiting."""
+
     union: GroupUnion | None = None
 
+    def __init__(self, tokens: int, config: Any, counting: Counting) -> None:
+        super().__init__(tokens, config)
+        self._counting = counting
+
     def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
-        super().capture(layer_id, topk_ids)
-        if self.union is not None and layer_id == self.union.last:
+        with self._counting:
+            super().capture(layer_id, topk_ids)
+        if self.union is None or layer_id != self.union.last:
+            return
+        own = 0
+        with self._counting:
             ranks = get_forward_context().dp_metadata
             # ids may be those of all ranks; the rows of the buffer are this one's
             own = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu[self.dp_rank])
-            self.union.form(own)
+        self.union.form(own)
 
 
 def moe_modules(config: Any) -> list[Any]:

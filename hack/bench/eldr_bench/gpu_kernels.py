@@ -129,33 +129,36 @@ class Bench:
 
     def exchange(self, shape: Shape, ranks: int) -> None:
         """Compare and time one layer's choice of replicas, where all ranks hold the same tokens: their sum is a product."""
-        from eldr.engine.balance import choice, choose_torch, choose_triton, packing
+        from eldr.engine.balance import choice, choose_triton, packing
 
         physical = -(-(shape.experts + min(REDUNDANT, shape.experts)) // ranks) * ranks
         placed = self.torch.from_numpy(packing.spread([1.0] * shape.experts, physical, ranks))
         ids = self.choices(shape, 64)[:, 0]
         of = self.torch.stack([self.torch.nonzero(placed == e)[0, 0] for e in range(shape.experts)])
 
-        def layer(device: Any, choose: Any) -> Any:
+        def balance(device: Any, form: choice.Form) -> Any:
             maps = _maps(self.torch, placed, shape.experts, device)
             group = choice.Group(ranks, physical // ranks, lambda said: said * ranks)
-            rules = choice.Rules(choose, shape.top_k, "bench")
-            return choice.Balance([("layer", maps)], group, rules).layers[0]
+            rules = choice.Rules(form, shape.top_k, "bench")
+            return choice.Balance([("layer", maps)], group, rules)
 
+        in_triton = choice.Form(
+            self.triton.flag_experts, choose_triton.decide, choose_triton.remap, waits=False
+        )
         vllms = of[ids.long()].to(self.torch.int32)
-        ours = layer(self.device, choose_triton.choose)
+        ours = balance(self.device, in_triton)
         there = vllms.to(self.device)
-        found = ours.exchange(there, 64)
-        right = layer(self.torch.device("cpu"), choose_torch.choose).exchange(vllms, 64)
+        found = ours.exchange(0, there, 64)
+        right = balance(self.torch.device("cpu"), choice.IN_TORCH).exchange(0, vllms, 64)
         what = (
             f"{shape.name}: METRO's exchange of a layer, {ranks} ranks, {physical - shape.experts} replicas"
         )
         self._same(what, (found, right))
-        self._time(what, lambda: ours.exchange(there, 64))
+        self._time(what, lambda: ours.exchange(0, there, 64))
         if self.gpu:
             graph = self.torch.cuda.CUDAGraph()
             with self.torch.cuda.graph(graph):
-                kept = ours.exchange(there, 64)
+                kept = ours.exchange(0, there, 64)
             graph.replay()
             self._same(f"{what}, in a graph", (kept, right))
             self._time(f"{what}, in a graph", graph.replay)

@@ -54,7 +54,7 @@ class Fault(Idle):
             if hasattr(one, "stopped"):
                 one.stopped = ""
             else:
-                one._failed.zero_()
+                one._tail[-1].zero_()
 
     def _break(self, target: str) -> None:
         module, _, path = target.partition(":")

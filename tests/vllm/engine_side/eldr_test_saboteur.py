@@ -32,7 +32,7 @@ class Saboteur(Idle):
         if self._last and (self._folder / "capture").exists():
             from eldr.engine.capture import routing
 
-            routing._SharingCapturer = _no_room
+            routing._Capturer = _no_room
 
         if self._last and role == KVConnectorRole.WORKER:
             self._miss_a_move()
