@@ -33,7 +33,7 @@ from eldr_lab.evidence.balance_study import (
 )
 from eldr_lab.evidence.intervals import interval
 from eldr_lab.evidence.layouts import ACTIVATIONS, ALIKE, DEALT, IN_ORDER, TOKENS
-from eldr_lab.evidence.markdown import listed, section, table
+from eldr_lab.evidence.markdown import section, table
 from eldr_lab.evidence.names import model, policy
 from eldr_lab.pool.models import GEOMETRIES
 
@@ -65,12 +65,12 @@ def text(found: Found | None) -> str:
         "**ELDR across engines, METRO inside.** Batches of 32 requests, of all kinds or of one (what a perfect router would give an engine); 1.25 physical experts per expert, placed by what the "
         "engine's own requests use. Fullest rank, % against mixed batches without replicas; *product*: what the two alone would give together:",
         _together(found),
-        "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas; METRO pays the least and, *dear*, the most that an exchange may take:",
+        "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas. METRO pays the least and, *dear*, the most that an exchange may take:",
         _pool(found),
         "**Without replicas.** Where experts lie matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
         "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert. "
-        "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. Then the change of a step's time by *activations*, "
-        f"with what vLLM takes to look up places once EPLB moves experts: a kernel on each layer, {_micros(LOOKUP)} us assumed; the captured activations have no step times. No engine does it: {_unearned(found)}",
+        "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. Then the change of a step's time by *activations*. "
+        f"Once EPLB moves experts vLLM looks up places: a kernel on each layer, {_micros(LOOKUP)} us assumed. The captured activations have no step times. No engine does it: {_unearned(found)}",
         _layouts(found),
         f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_FLAG} bytes "
         f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s; what a collective takes before its first "
@@ -93,14 +93,14 @@ def take(found: Found) -> str:
         for other in (NONE, VLLM)
     }
     together = [
-        f"{interval(changes['one kind, metro'])} % ({interval(changes['product'])}; {_population(name)}, {ranks} ranks)"
+        f"{_population(name)}, {ranks} ranks: {interval(changes['one kind, metro'])} % ({interval(changes['product'])})"
         for (name, ranks), changes in _meetings(found).items()
     ]
     return (
         f"Engines of several ranks: replicas placed and chosen by tokens put {min(worse):+.0f} to {max(worse):+.0f} % more experts on the fullest rank than no replicas; "
         f"METRO's choice of the same ones changes that by {max(chosen):+.0f} to {min(chosen):+.0f} %. Against no replicas it shortens steps in {won[NONE][0]} of {len(cells)} settings where an exchange takes "
         f"{1e6 * LEAST:.0f} us a layer, and in {won[NONE][1]} where it takes {1e6 * MOST:.0f}: expect a loss; no redundant experts stay the default. Against vLLM's choice of the same replicas it does in "
-        f"{won[VLLM][0]} and {won[VLLM][1]}. In fullest ranks, before that is paid, placement across engines and METRO inside bring {listed(together)} where the two alone would give as much as stands in brackets."
+        f"{won[VLLM][0]} and {won[VLLM][1]}. Fullest ranks with placement across engines and METRO inside, before that is paid, and in brackets what the two alone would give together. {'. '.join(together)}."
     )
 
 
@@ -182,8 +182,8 @@ def _loses(fullest: Fullest) -> str:
             lines.append((model(name), against, *told))
     head = ("model", "against", *(f"{1e6 * one:.0f} us" for one in (LEAST, MOST, EAGER)))
     return (
-        "**Expect a loss against no replicas.** Settings, over all batches and replications, in which METRO's steps are shorter / longer beyond "
-        "doubt. Zero redundant experts are the default of decode pools:\n\n" + table(head, lines)
+        "**Expect a loss against no replicas.** Settings, over all batches and replications, in which METRO's steps are significantly shorter / longer. "
+        "Zero redundant experts are the default of decode pools:\n\n" + table(head, lines)
     )
 
 
@@ -245,7 +245,7 @@ def _unearned(found: Found) -> str:
         sum(layout_time(name, batch, seeds, one).high < 0 for (name, _, batch), seeds in taken.items())
         for one in LOOKUP
     ]
-    return f"of the {len(taken)} settings of models that could be served so, Qwen3-MoE, steps get shorter beyond doubt in {won[0]} and {won[1]}:"
+    return f"of the {len(taken)} settings of models that could be served so, Qwen3-MoE, steps get significantly shorter in {won[0]} and {won[1]}:"
 
 
 def _pool(found: Found) -> str:
