@@ -50,6 +50,7 @@ _REMOTE_DECODE = msgspec.Raw(
 )
 _MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
 _ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_NULL = msgspec.Raw(b"null")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
@@ -94,6 +95,12 @@ class Parsed:
         """The prompt, or a chat's messages, as JSON; empty if there is none."""
         raw = self.fields.get("messages" if self.path == CHAT else "prompt")
         return memoryview(b"") if raw is None else memoryview(raw)
+
+    @property
+    def embeds(self) -> memoryview:
+        """Prompts as embeddings, as JSON; engines compute them besides the prompt. Empty if there are none."""
+        raw = self.fields.get("prompt_embeds")
+        return memoryview(b"") if raw is None or raw == _NULL else memoryview(raw)
 
 
 def parse(raw: bytes, path: str = COMPLETIONS) -> Parsed:
@@ -167,16 +174,25 @@ def unsplittable(body: Parsed) -> str | None:
     kind = _kind(body.prompt)
     if body.path == CHAT:
         return None if kind[:1] == b"[" else "messages"
+    if _kind(body.embeds):
+        return "prompt_embeds"
     return None if kind[:1] == b'"' or _is_token_ids(kind) else "prompt"
 
 
 def sequences(body: Parsed) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices."""
     choices = max(_count(body.known.get("n")), _count(body.known.get("best_of")))
-    kind = _kind(body.prompt)
-    if body.path == CHAT or kind[:1] != b"[" or _is_token_ids(kind):
+    if body.path == CHAT:
         return choices
-    return choices * max(1, len(_ITEMS.decode(body.prompt)))
+    return choices * max(1, _prompts(body.prompt) + _prompts(body.embeds))
+
+
+def _prompts(prompt: memoryview) -> int:
+    """Return how many prompts a field holds; an empty text is none."""
+    kind = _kind(prompt)
+    if kind[:1] != b"[" or _is_token_ids(kind):
+        return kind not in (b"", b'""')
+    return len(_ITEMS.decode(prompt))
 
 
 def _stem(messages: memoryview) -> int:

@@ -79,6 +79,10 @@ def test_not_an_object(raw):
         ({"prompt": "x", "prompt_logprobs": 0}, bodies.COMPLETIONS, "prompt_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}]}, bodies.CHAT, None),
         ({"messages": "x"}, bodies.CHAT, "messages"),
+        ({"prompt": "", "prompt_embeds": "AAAA"}, bodies.COMPLETIONS, "prompt_embeds"),
+        ({"prompt": "x", "prompt_embeds": ["AAAA"]}, bodies.COMPLETIONS, "prompt_embeds"),
+        ({"prompt": "x", "prompt_embeds": None}, bodies.COMPLETIONS, None),
+        ({"messages": [], "prompt_embeds": "AAAA"}, bodies.CHAT, None),
     ],
 )
 def test_unsplittable(body, path, reason):
@@ -156,6 +160,8 @@ def test_forms(fields, path, expected):
         ({"prompt": [1, 2, 3]}, 1),
         ({"prompt": [[1], [2]]}, 2),
         ({}, 1),
+        ({"prompt": "", "prompt_embeds": "AAAA"}, 1),
+        ({"prompt": "x", "prompt_embeds": ["AAAA", "AAAA"], "n": 2}, 6),
     ],
 )
 def test_sequences(fields, count):
