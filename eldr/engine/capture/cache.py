@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +40,6 @@ def full_attention_group(kv_cache_config: Any) -> CacheGroup:
 
 
 def block_sizes(kv_cache_config: Any) -> list[int]:
-    """Return the tokens per block of every group."""
-    return [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+    """Return the tokens per block of every group but those of states, which are handed over whole."""
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    return [spec.block_size for spec in specs if not isinstance(spec, MambaSpec)]
