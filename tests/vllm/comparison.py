@@ -8,7 +8,7 @@ the reference with some few of them made otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -42,6 +42,7 @@ class Seen:
     prompt : int
         Its tokens.
     generated : list of int
+        Those to be compared.
     prefill, decode : ndarray or None
         Counts; None where nobody counted.
     """
@@ -52,22 +53,40 @@ class Seen:
     decode: NDArray[np.int64]
 
 
-def check(compared: Compared, exchanges: Sequence[Exchange]) -> None:
-    """Compare tokens and counts of these requests with the reference."""
+def check(compared: Compared, exchanges: Sequence[Exchange], *, greedy: bool = True, left: int = 0) -> None:
+    """Compare counts of these requests with the reference.
+
+    Parameters
+    ----------
+    greedy : bool
+        Whether to compare tokens as well: nothing but the model chose them.
+    left : int
+        How many tokens of a longer prompt NIXL has the prefill engine leave to the decode engine, where they do not count.
+    """
     done = {e.base for e in exchanges}
     wait_for(lambda: done <= compared.pair.activations().keys(), "activations of every request", 60)
     activations = compared.pair.activations()
     for exchange in exchanges:
         n, g = len(exchange.prompt), len(exchange.generated)
+        counted = n - left if n > left else n
         signature, answer = exchange.signature, activations[exchange.base]
-        for found, tokens in ((signature, n), (answer, g - 1)):
+        for found, tokens in ((signature, counted), (answer, g - 1)):
             assert found is None or (found.exact, found.tokens) == (True, tokens), exchange.base
         prefill = None if signature is None else signature.counts.astype(int)
         decode = answer.counts.astype(int)
-        seen = Seen(n, exchange.generated, prefill, decode)
+        positions = range(n - 1, n + g - 1) if greedy else ()
+        seen = Seen(n, exchange.generated if greedy else [], prefill, decode)
 
-        def ask(swaps: Sequence[Tie], exchange: Exchange = exchange, n: int = n, g: int = g) -> Answer:
-            return compared.reference.ask(exchange.prompt, exchange.generated, range(n - 1, n + g - 1), swaps)
+        def ask(
+            swaps: Sequence[Tie],
+            exchange: Exchange = exchange,
+            at: Sequence[int] = positions,
+            end: int = counted,
+        ) -> Answer:
+            answer = compared.reference.ask(exchange.prompt, exchange.generated, at, swaps)
+            if end == len(exchange.prompt):
+                return answer
+            return replace(answer, prefill=compared.reference.ask(exchange.prompt[:end], swaps=swaps).prefill)
 
         compared.near_ties += [f"{exchange.base}: {note}" for note in resolve(seen, ask, exchange.base)]
 
@@ -116,7 +135,7 @@ def clear(reference: ReferenceClient, prompt: Sequence[int], generated: Sequence
 def _candidates(seen: Seen, answer: Answer, taken: tuple[Tie, ...]) -> list[Tie]:
     """Return ties that may explain what differs, the likeliest last.
 
-    A tie explains counts of its own layer, by its own two experts. Where nobody counted its token, it may have changed whatever
+    A tie explains counts of its own layer, by its own experts. Where nobody counted its token, it may have changed whatever
     comes after it.
     """
     differing = [layer for _, layer, *_ in _moves(seen, answer)]
@@ -130,7 +149,10 @@ def _candidates(seen: Seen, answer: Answer, taken: tuple[Tie, ...]) -> list[Tie]
         part = "prefill" if tie.position < seen.prompt else "decode"
         if part == "prefill" and seen.prefill is None:
             hidden += [tie] if tie.layer < layer else []
-        elif tie.layer == layer and {(part, layer, tie.chosen, -1), (part, layer, tie.rejected, 1)} <= moves:
+        elif tie.layer == layer and moves.issuperset(
+            [(part, layer, expert, -1) for expert in tie.chosen]
+            + [(part, layer, expert, 1) for expert in tie.rejected]
+        ):
             helpful.append(tie)
     return hidden + helpful
 

@@ -54,22 +54,22 @@ class Pair:
     )
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False) -> Exchange:
-        """Prefill on one engine, decode on the other."""
+    def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False, **fields: Any) -> Exchange:
+        """Prefill on one engine, decode on the other; more fields go to both."""
         number = next(self._numbers)
-        kv, signature = self._prefill(prompt, number, chat=chat)
-        return self._decode(prompt, tokens, number, chat=chat, kv=kv, signature=signature)
+        kv, signature = self._prefill(prompt, number, chat=chat, **fields)
+        return self._decode(prompt, tokens, number, chat=chat, kv=kv, signature=signature, **fields)
 
-    def sign(self, prompt: list[int]) -> ExpertCounts:
+    def sign(self, prompt: list[int] | list[list[int]]) -> ExpertCounts:
         """Only prefill, and leave the blocks to their lease."""
         _, signature = self._prefill(prompt, next(self._numbers), chat=False)
         assert signature is not None
         return signature
 
     def _prefill(
-        self, prompt: str | list[int], number: int, *, chat: bool
+        self, prompt: str | list[int] | list[list[int]], number: int, *, chat: bool, **fields: Any
     ) -> tuple[dict[str, Any], ExpertCounts | None]:
-        asked = {**self._body(prompt, chat=chat), "max_tokens": 1, "min_tokens": 1}
+        asked = {**self._body(prompt, chat=chat), **fields, "max_tokens": 1, "min_tokens": 1}
         remote = {contract.KV_KEY: {"do_remote_decode": True}}
         answer = self._post(self.prefill, asked | remote, number, 0, chat=chat)
         kv = answer[contract.KV_KEY]
@@ -89,15 +89,40 @@ class Pair:
         chat: bool,
         kv: dict[str, Any] | None,
         signature: ExpertCounts | None,
+        **fields: Any,
     ) -> Exchange:
-        body = {**self._body(prompt, chat=chat), "max_tokens": tokens} | ({contract.KV_KEY: kv} if kv else {})
-        answer = self._post(self.decode, body, number, 1, chat=chat)
-        choice = answer["choices"][0]
-        ids = answer.get("prompt_token_ids") or choice["prompt_token_ids"]
-        base = contract.base_id(contract.attempt_id(contract.request_base("0a1b2c3d", number), 1))
-        return Exchange(base, ids, choice["token_ids"], signature)
+        more = fields | ({contract.KV_KEY: kv} if kv else {})
+        (exchange,) = self._exchanges(prompt, tokens, number, chat=chat, signature=signature, **more)
+        return exchange
 
-    def _body(self, prompt: str | list[int], *, chat: bool) -> dict[str, Any]:
+    def ask_several(self, prompt: list[int] | list[list[int]], tokens: int, **fields: Any) -> list[Exchange]:
+        """Let the decode engine do a request of several sequences; they share their base id."""
+        return self._exchanges(prompt, tokens, next(self._numbers), chat=False, signature=None, **fields)
+
+    def _exchanges(
+        self,
+        prompt: str | list[int] | list[list[int]],
+        tokens: int,
+        number: int,
+        *,
+        chat: bool,
+        signature: ExpertCounts | None,
+        **fields: Any,
+    ) -> list[Exchange]:
+        body = {**self._body(prompt, chat=chat), **fields, "max_tokens": tokens}
+        answer = self._post(self.decode, body, number, 1, chat=chat)
+        base = contract.request_base("0a1b2c3d", number)
+        return [
+            Exchange(
+                base,
+                answer.get("prompt_token_ids") or choice["prompt_token_ids"],
+                choice["token_ids"],
+                signature,
+            )
+            for choice in answer["choices"]
+        ]
+
+    def _body(self, prompt: str | list[int] | list[list[int]], *, chat: bool) -> dict[str, Any]:
         asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         return {"model": self.model, **asked, **_SAMPLING}
 
@@ -117,13 +142,17 @@ class Pair:
 
     def activations(self) -> dict[str, ExpertCounts]:
         """Return every record that the decode engine keeps, by base id."""
-        found: dict[str, ExpertCounts] = {}
+        return dict(self.records())
+
+    def records(self) -> list[tuple[str, ExpertCounts]]:
+        """Return the same with each sequence of a request."""
+        found: list[tuple[str, ExpertCounts]] = []
         cursor, boot = 0, ""
         while True:
             query = {"after": cursor, "boot": boot, "limit": 256, "prefix": "eldr-0a1b2c3d-"}
             page = self._client.get(self.decode + contract.PATH_ACTIVATIONS, params=query).json()
             assert page["lost"] == 0
-            found |= {record["request_id"]: decode_counts(record) for record in page["records"]}
+            found += [(record["request_id"], decode_counts(record)) for record in page["records"]]
             if page["next"] == cursor:
                 return found
             cursor, boot = page["next"], page["boot"]

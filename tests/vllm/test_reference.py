@@ -11,12 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from eldr_tiny_moe.client import MODEL, ReferenceClient, ReferenceUnavailableError, Tie
+from eldr_tiny_moe.client import MODEL, PACKAGE_ROOT, ReferenceClient, ReferenceUnavailableError, Tie
+from tests.vllm.engines import ENV_MODE
 from tests.vllm.models import written
 
 ENV = "ELDR_VLLM"
 """Names the environment made by ``hack/vllm/install``."""
-FAMILIES = {"qwen3moe": (4, 32), "gptoss": (4, 16), "gemma4": (6, 16)}
+FAMILIES = {
+    "qwen3moe": (4, 32),
+    "gptoss": (4, 16),
+    "gemma4": (6, 16),
+    "glm4moe": (3, 32),
+    "deepseekv3": (3, 32),
+    "qwen3next": (4, 32),
+    "olmoe": (4, 32),
+}
+MORE = {"deepseekv3", "qwen3next", "olmoe"}
+"""Of ``make e2e-vllm-all``, which sets a mode, if only an empty one."""
+GROUPED = {"glm4moe", "deepseekv3"}
 PATIENCE = 240.0
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,6 +57,30 @@ def count(rows):
 print(json.dumps([count(used[:1]), count(used[1:])]))
 """
 
+# Scores that rounding moves by less than half the tolerance: where a choice changes, it is by a near tie, and exactly by that.
+# Two at once, of groups and of experts, are not named: where scores are this coarse, they are some in a thousand.
+ROUNDED = """
+import torch
+from eldr_tiny_moe.routers import Groups, choose, near_ties
+draw, tolerance, groups, top_k = torch.Generator().manual_seed(0), 0.002, Groups(2, 4), 4
+scores = torch.rand(60000, 16, generator=draw, dtype=torch.float64)
+moved = scores + (torch.rand(scores.shape, generator=draw, dtype=torch.float64) - 0.5) * tolerance
+ties = {}
+for token, chosen, rejected, _ in near_ties(scores, torch.full((len(scores),), tolerance), top_k, groups):
+    ties.setdefault(token, []).append((chosen, rejected))
+before, after = (choose(each, top_k, groups)[0].tolist() for each in (scores, moved))
+told = groupwise = missed = 0
+for token, (old, new) in enumerate(zip(before, after)):
+    change = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+    if change == ([], []):
+        continue
+    if change in ties.get(token, ()):
+        told, groupwise = told + 1, groupwise + (len(change[0]) > 1)
+    else:
+        missed += 1
+print(told, groupwise, missed)
+"""
+
 
 @pytest.fixture(scope="session")
 def environment() -> Path:
@@ -56,6 +92,8 @@ def environment() -> Path:
 
 @pytest.fixture(scope="session", params=sorted(FAMILIES))
 def variant(request, environment: Path, tmp_path_factory) -> tuple[str, Path]:
+    if request.param in MORE and ENV_MODE not in os.environ:
+        pytest.skip(f"run `make e2e-vllm-all ONLY={request.param}`")
     return request.param, written(environment, request.param, tmp_path_factory.mktemp(request.param))
 
 
@@ -105,9 +143,10 @@ def test_counts_are_those_of_the_experts_that_ran(
     assert {sum(layer) for layer in answer.decode} == {8 * reference.top_k}
 
 
-def test_choices_are_clear_and_differ_by_layer(reference: ReferenceClient) -> None:
+def test_choices_are_clear_and_differ_by_layer(variant, reference: ReferenceClient) -> None:
     answer = reference.ask(tokens(300))
-    assert statistics.median(min(gaps) for gaps in answer.router_gaps) > 0.05
+    clear = 0.005 if variant[0] in GROUPED else 0.05  # sigmoids lie between 0 and 1
+    assert statistics.median(min(gaps) for gaps in answer.router_gaps) > clear
     assert len({tuple(layer) for layer in answer.prefill}) == reference.layers
 
 
@@ -116,12 +155,12 @@ def test_a_choice_that_is_made_otherwise_is_followed(reference: ReferenceClient)
     prompt, layer = tokens(40), 1
     alone, before = (reference.ask(prompt[:n], positions=[n - 1]).prefill for n in (40, 39))
     last = [one - other for one, other in zip(alone[layer], before[layer], strict=True)]
-    swap = Tie(39, layer, last.index(1), last.index(0), 0.0)
+    swap = Tie(39, layer, [last.index(1)], [last.index(0)], 0.0)
     answer = reference.ask(prompt, positions=[39], swaps=[swap])
     assert answer.prefill[:layer] == alone[:layer]
     wanted = list(alone[layer])
-    wanted[swap.chosen] -= 1
-    wanted[swap.rejected] += 1
+    wanted[last.index(1)] -= 1
+    wanted[last.index(0)] += 1
     assert answer.prefill[layer] == wanted
     stock = reference.ask(prompt, positions=[39])
     assert answer.next != stock.next
@@ -130,7 +169,7 @@ def test_a_choice_that_is_made_otherwise_is_followed(reference: ReferenceClient)
 
 
 def test_near_ties_are_the_choices_whose_experts_exchange_within_the_tolerance(
-    reference: ReferenceClient,
+    variant, reference: ReferenceClient
 ) -> None:
     found = [
         (answer, tie)
@@ -140,7 +179,21 @@ def test_near_ties_are_the_choices_whose_experts_exchange_within_the_tolerance(
     ]
     for answer, tie in found:
         assert answer.router_gaps[tie.position][tie.layer] <= tie.gap < 0.01
-    assert 0 < len(found) < 8 * 600 * reference.layers / 200
+    assert (variant[0] != "qwen3next") <= len(found) < 8 * 600 * reference.layers / 200
+
+
+def test_what_rounding_changes_in_the_choice_of_groups_is_a_near_tie(environment: Path) -> None:
+    done = subprocess.run(
+        [environment / "bin" / "python", "-c", ROUNDED],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told, of_groups, missed = map(int, done.stdout.split())
+    assert told > of_groups > 50
+    assert missed < told / 100
 
 
 def test_the_same_seed_writes_the_same_weights(variant, environment: Path, tmp_path: Path) -> None:

@@ -6,18 +6,18 @@ reused all the time.
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from eldr_tiny_moe.client import MODEL, ReferenceClient
+from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
-from tests.vllm.engines import CPU_MODE, GPU_MODE, NAME, Engine, Mode, Setup
+from tests.vllm.engines import CPU_MODE, GPU_MODE, Mode, Setup
 from tests.vllm.models import written
-from tests.vllm.pair import Pair
+from tests.vllm.pools import serving
 
 # KV cache of each model's prefill and decode engine: hardly more than one long request, or all prompts of the last test
 CACHES = {
@@ -35,24 +35,6 @@ BLOCK = 32
 PREEMPTIONS = "vllm:num_preemptions_total"
 HITS = "vllm:prefix_cache_hits_total"
 FINISHED = "vllm:request_success_total"
-
-
-@dataclass
-class Pools:
-    """A pair of one model, and the reference of the same."""
-
-    pair: Pair
-    reference: ReferenceClient
-    prefill: Engine
-    decode: Engine
-    near_ties: list[str]
-    family: str
-    drafts: str | None
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether some layers see a sliding window only."""
-        return self.family in {"gptoss", "gemma4"}
 
 
 class Kind(NamedTuple):
@@ -99,26 +81,13 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
         drafts = drafts | {"model": str(written(environment, "eagle3", folder / "head"))}
     if drafts == DRAFT_MODEL:
         drafts = drafts | {"model": str(written(environment, family, folder / "draft", "--noise", NOISE))}
-    engines = []
-    for role, cache in zip(("prefill", "decode"), CACHES[family], strict=True):
-        crowded = ("--max-num-batched-tokens", "64", "--kv-cache-memory-bytes", cache)
-        crowded += ARGUMENTS.get(family, ())
-        crowded += ("--speculative-config", json.dumps(drafts)) if drafts else ()
-        setup = Setup(role=role, lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
-        setup = replace(setup, mode=mode or setup.mode)
-        engines.append(Engine(role, setup, environment, folder))
-    for engine in engines:
-        engine.start()
-    try:
-        with ReferenceClient(environment, model) as reference:
-            for engine in engines:
-                wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
-            pair = Pair(engines[0].url, engines[1].url, NAME)
-            yield Pools(pair, reference, *engines, near_ties, family, drafts and drafts["method"])
-            pair.close()
-    finally:
-        for engine in engines:
-            engine.stop()
+    crowded = ("--max-num-batched-tokens", "64", *ARGUMENTS.get(family, ()))
+    crowded += ("--speculative-config", json.dumps(drafts)) if drafts else ()
+    setup = Setup(role="plain", lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
+    setup = replace(setup, mode=mode or setup.mode)
+    with serving(family, setup, CACHES[family], environment, folder, near_ties) as pools:
+        pools.drafts = drafts and drafts["method"]
+        yield pools
 
 
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"

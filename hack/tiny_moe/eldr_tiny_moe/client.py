@@ -35,12 +35,15 @@ class NextToken(NamedTuple):
 
 
 class Tie(NamedTuple):
-    """A choice that float32 may make otherwise: the router's logits of a chosen and a rejected expert are that close."""
+    """A choice that float32 may make otherwise: scores of what is chosen and of what is rejected are that close.
+
+    One expert each, or as many as change with a group of experts.
+    """
 
     position: int
     layer: int
-    chosen: int
-    rejected: int
+    chosen: Sequence[int]
+    rejected: Sequence[int]
     gap: float
 
 
@@ -160,7 +163,10 @@ class ReferenceClient:
         if "error" in answer:
             raise ValueError(answer["error"])
         answer["next"] = [NextToken(*entry) for entry in answer["next"]]
-        answer["ties"] = [Tie(*entry) for entry in answer["ties"]]
+        answer["ties"] = [
+            Tie(position, layer, tuple(chosen), tuple(rejected), gap)
+            for position, layer, chosen, rejected, gap in answer["ties"]
+        ]
         return Answer(**answer)
 
     def _read(self) -> dict[str, Any]:

@@ -10,15 +10,15 @@ prints ``{"ready": true, "layers": L, "experts": E, "top_k": K}`` and then answe
 
 - ``prefill`` and ``decode`` are ``[layer][expert]`` counts of the prompt's N positions and of positions N .. N+G-2: the last of the
   G generated tokens is never fed back,
-- ``router_gaps`` are, for each of the N+G-1 positions and each layer, the distances between the last chosen and the first
-  rejected router logit,
-- ``ties`` are the choices that float32 may make otherwise: pairs of a chosen and a rejected expert whose logits are closer than
-  the tolerance,
+- ``router_gaps`` are, for each of the N+G-1 positions and each layer, the distances between the scores of the last chosen and the
+  first rejected expert, or group of experts (a score is a logit, or what ``routers`` says of grouped routers),
+- ``ties`` are the choices that float32 may make otherwise: ``chosen`` and ``rejected`` are two experts whose scores are closer than
+  the tolerance, or all experts that change with two groups that are as close,
 - ``next`` holds, for each of ``positions``, the two most likely next tokens, the distance of their logits and its tolerance,
 - ``swaps`` are ``[position, layer, chosen, rejected]``: choices to make otherwise, with all that follows from them.
 
 What rounding can change depends on the model, the depth of the layer and the text, so it is measured: the same tokens are computed
-in float32 as well. The tolerance is :data:`SAFETY` times the error that float32 made in the logits of this token, or on average in
+in float32 as well. The tolerance is :data:`SAFETY` times the error that float32 made in the scores of this token, or on average in
 those of all tokens, whichever is larger.
 
 A request that cannot be answered gets ``{"error": "..."}``; the process goes on. It ends with its stdin.
@@ -61,11 +61,11 @@ class Reference:
     def hello(self) -> dict[str, Any]:
         """Return the model's shape, learnt from one token."""
         _forward(self._exact, [0])
-        logits = self._exact[1].logits
+        scores = self._exact[1].scores
         return {
             "ready": True,
-            "layers": len(logits),
-            "experts": logits[0].shape[-1],
+            "layers": len(scores),
+            "experts": scores[0].shape[-1],
             "top_k": self.top_k,
         }
 
@@ -83,15 +83,15 @@ class Reference:
             tap.swaps = request.get("swaps", [])
         logits, rounded = (_forward(each, ids, positions) for each in (self._exact, self._single))
         prefill, decode, gaps, ties = [], [], [], []
-        for number, (layer, other) in enumerate(
-            zip(self._exact[1].logits, self._single[1].logits, strict=True)
-        ):
-            experts, gap = choose(layer, self.top_k)
+        tap = self._exact[1]
+        for number, (layer, other) in enumerate(zip(tap.scores, self._single[1].scores, strict=True)):
+            experts, gap = choose(layer, self.top_k, tap.groups)
+            experts = tap.swapped(experts, number)
             prefill.append(_count(experts[: len(prompt)], layer.shape[-1]))
             decode.append(_count(experts[len(prompt) :], layer.shape[-1]))
             gaps.append(gap)
-            near = near_ties(layer, _tolerance(layer, other), self.top_k)
-            ties += [(position, number, *pair) for position, *pair in near]
+            near = near_ties(layer, _tolerance(layer, other), self.top_k, tap.groups)
+            ties += [(position, number, *rest) for position, *rest in near]
         return {
             "prefill": prefill,
             "decode": decode,

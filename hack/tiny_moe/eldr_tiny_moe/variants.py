@@ -1,6 +1,6 @@
-"""Write a small random model of one of the known families, for exactness tests. Needs torch.
+"""Write a small random model of one of the known families, for exactness tests, or ``eagle3``, a head that drafts. Needs torch.
 
-    python -m eldr_tiny_moe.variants {qwen3moe|gptoss|gemma4|gemma4-split|eagle3} FOLDER [--seed N] [--noise SHARE]
+    python -m eldr_tiny_moe.variants FAMILY FOLDER [--seed N] [--noise SHARE]
 
 The same arguments give the same bytes. Hidden sizes are multiples of 32 because vLLM's CPU kernels want that. Weights are drawn
 far wider than usual: with the usual ones routing is close to uniform, its choices hang on the last bit, and every greedy text is
@@ -20,6 +20,8 @@ import safetensors.torch
 import torch
 import transformers
 
+from eldr_tiny_moe.routers import BIAS
+
 TOKENIZER = Path(__file__).parents[1] / "model"
 SHARED: Mapping[str, Any] = {
     "vocab_size": 4100,  # every id has a text
@@ -31,6 +33,20 @@ SHARED: Mapping[str, Any] = {
     "pad_token_id": 4097,
     "bos_token_id": None,
     "tie_word_embeddings": True,
+}
+UNTIED: Mapping[str, Any] = {**SHARED, "tie_word_embeddings": False}
+GROUPED: Mapping[str, Any] = {
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 32,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0,
 }
 HARMONY_VOCABULARY = 201_088
 """That of GPT-OSS: vLLM writes chats for this architecture with the ids of its own vocabulary, whatever the tokenizer says."""
@@ -57,11 +73,79 @@ def qwen3moe() -> Any:
     )
 
 
+def glm4moe() -> Any:
+    """Return a dense layer and 3 of 32 experts beside a shared one: the top 4 by biased scores in 2 of 4 groups."""
+    return transformers.Glm4MoeForCausalLM(
+        transformers.Glm4MoeConfig(
+            **UNTIED,
+            **GROUPED,
+            num_hidden_layers=4,
+            head_dim=32,
+            use_qk_norm=True,
+        )
+    )
+
+
+def deepseekv3() -> Any:
+    """Return the same experts under latent attention (MLA), whose latent has the size that vLLM's kernels know."""
+    return transformers.DeepseekV3ForCausalLM(
+        transformers.DeepseekV3Config(
+            **{**UNTIED, "num_key_value_heads": 4},
+            **GROUPED,
+            num_hidden_layers=4,
+            q_lora_rank=64,
+            kv_lora_rank=512,
+            qk_nope_head_dim=32,
+            qk_rope_head_dim=64,
+            v_head_dim=32,
+            # what vLLM reads besides
+            topk_method="noaux_tc",
+            scoring_func="sigmoid",
+        )
+    )
+
+
+def qwen3next() -> Any:
+    """Return a hybrid: 3 layers of Gated DeltaNet and one of full attention, 32 experts, top 4, beside a gated shared one."""
+    return transformers.Qwen3NextForCausalLM(
+        transformers.Qwen3NextConfig(
+            **UNTIED,
+            num_hidden_layers=4,
+            head_dim=256,
+            # vLLM's kernel for CPUs knows few sizes of heads
+            linear_key_head_dim=128,
+            linear_value_head_dim=128,
+            linear_num_key_heads=1,
+            linear_num_value_heads=2,
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+            num_experts=32,
+            num_experts_per_tok=4,
+        )
+    )
+
+
+def olmoe() -> Any:
+    """Return full attention, 4 layers of 32 experts, top 4, whose weights are not normalised."""
+    return transformers.OlmoeForCausalLM(
+        transformers.OlmoeConfig(
+            **UNTIED,
+            num_hidden_layers=4,
+            head_dim=32,
+            intermediate_size=64,
+            num_experts=32,
+            num_experts_per_tok=4,
+            norm_topk_prob=False,
+        )
+    )
+
+
 def gptoss() -> Any:
     """Return a hybrid: 2 sliding-window and 2 full layers in turn, 16 experts, top 4, biased routers."""
     return transformers.GptOssForCausalLM(
         transformers.GptOssConfig(
-            **{**SHARED, "tie_word_embeddings": False, "vocab_size": HARMONY_VOCABULARY},
+            **{**UNTIED, "vocab_size": HARMONY_VOCABULARY},
             num_hidden_layers=4,
             head_dim=64,
             intermediate_size=64,
@@ -111,24 +195,57 @@ def _gemma4(**heads: Any) -> Any:
 
 FAMILIES: Mapping[str, Callable[[], Any]] = {
     "qwen3moe": qwen3moe,
+    "glm4moe": glm4moe,
+    "deepseekv3": deepseekv3,
+    "qwen3next": qwen3next,
+    "olmoe": olmoe,
     "gptoss": gptoss,
     "gemma4": gemma4,
     "gemma4-split": gemma4_split,
 }
 
+BFLOAT16_ONLY = {"qwen3next"}
+"""What vLLM's kernels for CPUs compute in no other type."""
+
 
 def spread(model: Any, generator: torch.Generator) -> None:
     """Draw all weights anew, wide enough that experts are chosen clearly."""
     with torch.no_grad():
+        biases = [buffer for name, buffer in model.named_buffers() if name.endswith(BIAS)]
+        for bias in biases:
+            bias.uniform_(-0.2, 0.2, generator=generator)
         for name, parameter in model.named_parameters():
             if name.endswith("router.proj.weight"):  # its input has length 1, not sqrt(hidden size)
                 parameter.normal_(0, 4.0, generator=generator)
+            elif biases and name.endswith("mlp.gate.weight"):  # sigmoids of wider logits are all but 0 or 1
+                parameter.normal_(0, 0.12, generator=generator)
             elif name.endswith(("gate.weight", "router.weight", "router.bias")):
                 parameter.normal_(0, 0.5, generator=generator)
             elif name.endswith(("router.scale", "router.per_expert_scale")):
                 parameter.uniform_(0.5, 1.5, generator=generator)
             elif parameter.ndim >= 2:
                 parameter.normal_(0, WEIGHTS, generator=generator)
+
+
+def decide_by_token(model: Any, generator: torch.Generator) -> None:
+    """Have each token name its experts, in directions that nothing else writes to: no rounding changes a choice.
+
+    For families that an engine computes in bfloat16 only, where near ties would be everywhere.
+    """
+    config = model.config
+    experts = config.num_experts
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "experts.down_proj")):
+                parameter[..., :experts, :] = 0
+            elif name.endswith("mlp.gate.weight"):
+                parameter.zero_()
+                parameter[torch.arange(experts), torch.randperm(experts, generator=generator)] = 8
+        embeddings = model.get_input_embeddings().weight
+        named = (
+            torch.rand(len(embeddings), experts, generator=generator).topk(config.num_experts_per_tok).indices
+        )
+        embeddings[:, :experts] = torch.zeros(len(embeddings), experts).scatter_(1, named, 1)
 
 
 def blur(model: Any, share: float, generator: torch.Generator) -> None:
@@ -144,6 +261,8 @@ def write(family: str, folder: Path, seed: int = 0, noise: float = 0.0) -> None:
     torch.manual_seed(seed)
     model = FAMILIES[family]()
     spread(model, torch.Generator().manual_seed(seed))
+    if family in BFLOAT16_ONLY:
+        decide_by_token(model, torch.Generator().manual_seed(seed + 2))
     if noise:
         blur(model, noise, torch.Generator().manual_seed(seed + 1))
     model.to(torch.bfloat16).save_pretrained(folder)

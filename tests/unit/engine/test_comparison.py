@@ -10,8 +10,9 @@ from tests.vllm.comparison import Seen, resolve
 
 PROMPT, GENERATED, LAYERS, EXPERTS, TOP_K = 60, [7, 8, 9], 3, 8, 2
 POSITIONS = PROMPT + len(GENERATED) - 1
-EARLY = Tie(position=4, layer=0, chosen=1, rejected=5, gap=1e-5)
-LATE = Tie(position=61, layer=2, chosen=0, rejected=6, gap=2e-5)
+EARLY = Tie(position=4, layer=0, chosen=(1,), rejected=(5,), gap=1e-5)
+GROUP = Tie(position=5, layer=1, chosen=(0, 1), rejected=(4, 6), gap=1e-5)
+LATE = Tie(position=61, layer=2, chosen=(0,), rejected=(6,), gap=2e-5)
 
 
 class Model:
@@ -24,7 +25,8 @@ class Model:
         chosen = np.zeros((POSITIONS, LAYERS, EXPERTS), dtype=int)
         chosen[:, :, :TOP_K] = 1
         for tie in swaps:
-            chosen[tie.position, tie.layer, [tie.chosen, tie.rejected]] = 0, 1
+            chosen[tie.position, tie.layer, list(tie.chosen)] = 0
+            chosen[tie.position, tie.layer, list(tie.rejected)] = 1
             if tie.layer == 0:
                 chosen[tie.position, 1:] = np.roll(chosen[tie.position, 1:], 2, axis=-1)
         return chosen
@@ -48,9 +50,9 @@ def test_equal_counts_and_tokens_pass_at_once():
     assert model.asked == 1
 
 
-@pytest.mark.parametrize("swaps", [(LATE,), (EARLY,), (EARLY, LATE)])
+@pytest.mark.parametrize("swaps", [(LATE,), (EARLY,), (EARLY, LATE), (GROUP,)])
 def test_near_ties_that_were_decided_otherwise_are_followed_and_told(swaps):
-    model = Model(EARLY, LATE)
+    model = Model(EARLY, LATE, GROUP)
     assert sorted(resolve(model.seen(*swaps), model.ask)) == sorted(map(str, swaps))
 
 
@@ -68,6 +70,14 @@ def test_a_near_tie_excuses_its_own_two_experts_alone(to):
     seen = model.seen()
     seen.prefill[0, [1, to]] += -1, 1
     with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[2, 0, 0\]"):
+        resolve(seen, model.ask)
+
+
+def test_a_near_tie_of_groups_excuses_no_half_of_it():
+    model = Model(GROUP)
+    seen = model.seen()
+    seen.prefill[1, [0, 4]] += -1, 1
+    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[0, 2, 0\]"):
         resolve(seen, model.ask)
 
 
@@ -119,7 +129,7 @@ def test_more_near_ties_than_an_engine_may_have_prove_nothing():
 
 
 def test_a_prompt_that_nobody_counted_may_have_had_near_ties():
-    hidden = Tie(position=4, layer=0, chosen=1, rejected=5, gap=1e-5)
+    hidden = Tie(position=4, layer=0, chosen=(1,), rejected=(5,), gap=1e-5)
 
     class Attending(Model):
         def experts(self, swaps: Sequence[Tie] = ()) -> np.ndarray:

@@ -66,20 +66,20 @@ def generate(
     with torch.inference_mode():
         output = model(input_ids=torch.tensor(prompts), use_cache=True)
         prefill = []
-        by_prompt = [layer.reshape(n, -1, layer.shape[-1]) for layer in tap.logits]
+        by_prompt = [layer.reshape(n, -1, layer.shape[-1]) for layer in tap.scores]
         probability = torch.stack([layer.softmax(dim=-1).sum(dim=1) for layer in by_prompt], dim=1)
         # softmax and choice do not change when a token's logits are moved together
         logit = torch.stack(
             [(layer - layer.amin(dim=-1, keepdim=True)).sum(dim=1) for layer in by_prompt], dim=1
         )
-        for layer in tap.logits:
+        for layer in tap.scores:
             experts = choose(layer, top_k)[0].reshape(n, -1)
             prefill.append(torch.stack([torch.bincount(row, minlength=layer.shape[-1]) for row in experts]))
         generated = [pick(output.logits[:, -1])]
         decode = []
         while len(generated) < tokens:
             output = model(input_ids=generated[-1], past_key_values=output.past_key_values, use_cache=True)
-            decode.append(torch.stack([choose(layer, top_k)[0] for layer in tap.logits], dim=1))
+            decode.append(torch.stack([choose(layer, top_k)[0] for layer in tap.scores], dim=1))
             generated.append(pick(output.logits[:, -1]))
     return (
         torch.stack(prefill, dim=1).numpy(),

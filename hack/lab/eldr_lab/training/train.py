@@ -154,7 +154,7 @@ def train(model: Any, tokens: Tokens, steps: int, seed: int) -> None:
             x = batch(tokens, step, rng)
             logits = model(input_ids=x[:, :-1], use_cache=False).logits
             loss = functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
-            balance = torch.stack([imbalance(layer, top_k) for layer in tap.logits])
+            balance = torch.stack([imbalance(layer, top_k) for layer in tap.scores])
             optimizer.zero_grad()
             (loss + BALANCE * balance.sum()).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,0 +1,146 @@
+"""More families of models: signatures and activations of real engines equal transformers, in a few requests for each.
+
+``make e2e-vllm`` runs the first one; ``make e2e-vllm-all ONLY=FAMILY`` any of them.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from eldr_tiny_moe.client import MODEL
+from tests.support.processes import wait_for
+from tests.vllm.comparison import check
+from tests.vllm.engines import ENV_MODE, Setup
+from tests.vllm.models import written
+from tests.vllm.pools import serving
+
+LEASE = 300
+HITS = "vllm:prefix_cache_hits_total"
+
+
+class Family(NamedTuple):
+    """How engines of a family are started, and what they do of their own.
+
+    Attributes
+    ----------
+    cache : str
+        KV cache of each engine.
+    arguments, env : what a family needs besides
+    chunk : str
+        Into how many tokens prompts are cut; empty where they cannot be.
+    caches_prefixes : bool
+    greedy : bool
+        Whether tokens are compared, too; in bfloat16 rounding chooses some.
+    left : int
+        How many tokens of a prompt the decode engine computes: one where layers have a state.
+    """
+
+    cache: str = "8M"
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = MappingProxyType({})
+    chunk: str = "64"
+    caches_prefixes: bool = True
+    greedy: bool = True
+    left: int = 0
+
+
+BFLOAT16 = ("--dtype", "bfloat16")
+"""The only type in which vLLM's kernel for CPUs computes Gated DeltaNet."""
+DS = {"VLLM_SSM_CONV_STATE_LAYOUT": "DS"}
+"""NIXL asks for it where layers have a state."""
+FAMILIES = {
+    "glm4moe": Family(),
+    "olmoe": Family(),
+    # vLLM's attention kernel for CPUs without AMX does neither
+    "deepseekv3": Family("32M", chunk="", caches_prefixes=False),
+    "deepseekv3-expanded": Family("32M", env={"VLLM_MLA_DISABLE": "1"}),
+    "qwen3next": Family("32M", BFLOAT16, DS, chunk="128", greedy=False, left=1),
+    # without prefix caching the state has one block for a whole request, attention many
+    "qwen3next-uncached": Family(
+        "32M", (*BFLOAT16, "--no-enable-prefix-caching"), DS, caches_prefixes=False, greedy=False, left=1
+    ),
+}
+ALWAYS = {"glm4moe"}
+"""``make e2e-vllm`` has time for one. It sets no mode, ``make e2e-vllm-all`` does, if only an empty one."""
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pools(request, environment, plugin, tmp_path_factory, near_ties):
+    family = request.param
+    if family not in ALWAYS and ENV_MODE not in os.environ:
+        pytest.skip(f"run `make e2e-vllm-all ONLY={family}`")
+    folder = tmp_path_factory.mktemp(family)
+    model = written(environment, family.partition("-")[0], folder / "model")
+    asked = FAMILIES[family]
+    arguments = asked.arguments + (("--max-num-batched-tokens", asked.chunk) if asked.chunk else ())
+    setup = Setup(
+        role="plain",
+        lease=LEASE,
+        plugin=plugin,
+        model=model,
+        max_len=1024,
+        arguments=arguments,
+        env=dict(asked.env),
+    )
+    with serving(family, setup, (asked.cache, asked.cache), environment, folder, near_ties) as pools:
+        yield pools
+
+
+def tokens(seed: int, n: int) -> list[int]:
+    return np.random.default_rng(seed).integers(300, 4000, n).tolist()
+
+
+def test_prompts_of_many_lengths_alone_and_together(pools):
+    shared = tokens(1, 300)
+    exchanges = [pools.pair.ask(shared, 12)]
+    hits = pools.prefill.metric(HITS)
+    exchanges.append(pools.pair.ask(shared, 4))
+    family = FAMILIES[pools.family]
+    assert (pools.prefill.metric(HITS) > hits) == family.caches_prefixes
+    prompts = [tokens(n, n) for n in (1, 31, 32, 33, 97, 300)] + [shared[:128] + tokens(2, 40)]
+    with ThreadPoolExecutor(4) as pool:
+        exchanges += pool.map(lambda prompt: pools.pair.ask(prompt, 10), prompts)
+    exchanges.append(pools.pair.ask_decode_only(shared + tokens(3, 30), 8))
+    check(pools, exchanges, greedy=family.greedy, left=family.left)
+
+
+def test_tokens_that_a_grammar_chose(pools):
+    exchange = pools.pair.ask(tokens(4, 50), 12, structured_outputs={"regex": "[0-9]{60}"})
+    check(pools, [exchange], greedy=False, left=FAMILIES[pools.family].left)
+    texts = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_each_sequence_of_a_request_has_a_record(pools, choices):
+    """A list of two prompts, or one with two choices."""
+    first, second = tokens(5, 40), tokens(6, 70)
+    fields = {"n": 2, "temperature": 1.0, "seed": 0} if choices == 2 else {}
+    exchanges = pools.pair.ask_several(first if choices == 2 else [first, second], 6, **fields)
+    assert len({(*one.prompt, *one.generated) for one in exchanges}) == 2
+
+    def records() -> list[list[list[int]]]:
+        return sorted(
+            counts.counts.tolist() for base, counts in pools.pair.records() if base == exchanges[0].base
+        )
+
+    wait_for(lambda: len(records()) == 2, "both records", 60)
+    answers = [pools.reference.ask(one.prompt, one.generated) for one in exchanges]
+    assert not any(answer.ties for answer in answers), "take other prompts"
+    assert records() == sorted(answer.decode for answer in answers)
+
+
+def test_of_several_prompts_a_prefill_engine_tells_of_the_first(pools):
+    """As vLLM itself tells of its blocks alone; routers send such requests to one decode engine."""
+    first, second = tokens(7, 40), tokens(8, 70)
+    counted = first[: len(first) - FAMILIES[pools.family].left]
+    signature, answer = pools.pair.sign([first, second]), pools.reference.ask(counted)
+    assert not answer.ties, "take another prompt"
+    assert (signature.exact, signature.tokens) == (True, len(counted))
+    assert signature.counts.tolist() == answer.prefill
