@@ -2,6 +2,7 @@
 
     python nixl_pull.py MODEL           # pulled at once: every answer must be equal
     python nixl_pull.py MODEL --late    # pulled after the lease has ended and the blocks were given to other prompts
+    python nixl_pull.py MODEL --lengths 126,127,128    # prompts of so many tokens
 
 Starts a prefill and a decode engine on this machine (NIXL over loopback), asks for greedy answers as token ids, once pulled and once computed by
 the prefill engine alone, and says which differ. MODEL is any model that both engines can hold; further arguments go to both `vllm serve`.
@@ -73,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--lengths", default="5,40,130,300")
     asked, more = parser.parse_known_args()
     engines = [
         serve(asked.model, PREFILL, "kv_producer", more),
@@ -82,7 +84,7 @@ def main() -> None:
         for port, process in zip((PREFILL, DECODE), engines, strict=True):
             wait_until_healthy(port, process)
         draw = random.Random(0)
-        prompts = [[draw.randrange(300, 1000) for _ in range(length)] for length in (5, 40, 130, 300)]
+        prompts = [[draw.randrange(300, 1000) for _ in range(int(n))] for n in asked.lengths.split(",")]
         # by the other engine: blocks of this one would keep what a pull fails to write
         expected = [ask(PREFILL, prompt, max_tokens=16)["choices"][0]["token_ids"] for prompt in prompts]
         # something else runs there, as always in service: the blocks of a request have other numbers on the two engines

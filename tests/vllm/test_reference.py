@@ -43,7 +43,7 @@ used = []
 def seen(module, inputs):
     used[-1].append(next(x for x in inputs if not x.is_floating_point()).reshape(1, -1).clone())
 for name, module in model.named_modules():
-    if name.endswith("experts"):
+    if name.endswith(".experts"):
         module.register_forward_pre_hook(seen)
 n_experts = int(sys.argv[4])
 steps = [[i] for i in generated[:-1]]

@@ -68,9 +68,9 @@ def problems(
             "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
         )
     if len(several := sorted(set(group_sizes))) > 1:
-        # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: the first token was wrong
+        # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: see docs/upstream/sliding-windows.md
         found.append(
-            f"KV blocks of {', '.join(map(str, several))} tokens: NIXL was seen to hand blocks of several sizes over wrongly, which changes answers; set "
+            f"KV blocks of {', '.join(map(str, several))} tokens: vLLM was seen to hand their sliding windows over one token short, which changes answers; set "
             "--disable-hybrid-kv-cache-manager on prefill and decode engines"
         )
     if prefill and block_size > MAX_BLOCK_SIZE:
