@@ -77,17 +77,17 @@ def test_other_options_pass(parser, args):
 @pytest.mark.parametrize(
     "args",
     [
-        ["--speculative-config", '{"method": "medusa", "num_speculative_tokens": 2}'],
-        ['-sc={"method": "medusa"}'],
-        ["--speculative-config.method=medusa"],
-        ["--speculative-config.method", "medusa"],
-        ["-sc.method=medusa"],
-        ["--spec-method=medusa"],
-        ["--spec_method", "medusa"],
-        ["--speculative_config.method=medusa"],
+        ["--speculative-config", '{"method": "suffix", "num_speculative_tokens": 2}'],
+        ['-sc={"method": "suffix"}'],
+        ["--speculative-config.method=suffix"],
+        ["--speculative-config.method", "suffix"],
+        ["-sc.method=suffix"],
+        ["--spec-method=suffix"],
+        ["--spec_method", "suffix"],
+        ["--speculative_config.method=suffix"],
     ],
 )
 def test_a_method_of_drafting_is_read_as_vllm_reads_it(parser, args):
     after = read(parser, args)
-    assert "medusa" in (after["spec_method"], (after["speculative_config"] or {}).get("method"))
+    assert "suffix" in (after["spec_method"], (after["speculative_config"] or {}).get("method"))
     assert is_refused(args)
