@@ -70,7 +70,7 @@ def test_v2_in_a_full_graph_takes_slots_from_the_attention_metadata(runner, sync
     slots = torch.tensor([5, 6, -1])
     runner.pre_forward(
         scheduled(sync_loads),
-        BATCH,
+        input_batch=BATCH,
         attn_metadata={LAYER: SimpleNamespace(slot_mapping=slots), "other": object()},
     )
     runner.post_forward(set())
@@ -81,14 +81,14 @@ def test_v2_in_a_full_graph_takes_slots_from_the_attention_metadata(runner, sync
 def test_v2_in_piecewise_graphs_takes_slots_from_the_forward_context(runner, sync_loads):
     slots = torch.tensor([5, 6, -1])
     with set_forward_context(None, runner.vllm_config, num_tokens=3, slot_mapping={LAYER: slots}):
-        runner.pre_forward(scheduled(sync_loads), BATCH)
+        runner.pre_forward(scheduled(sync_loads), input_batch=BATCH)
     runner.post_forward(set())
     assert runner.kv_connector.seen is slots
 
 
 def test_v2_without_tokens_has_no_slots_and_not_those_of_the_step_before(runner):
     with set_forward_context(None, runner.vllm_config, num_tokens=1, slot_mapping={LAYER: torch.tensor([1])}):
-        runner.pre_forward(scheduled(False), BATCH)
+        runner.pre_forward(scheduled(False), input_batch=BATCH)
     runner.no_forward(scheduled(False))
     assert runner.kv_connector.seen is None
 
@@ -97,7 +97,7 @@ def test_micro_batches_give_no_slots(runner):
     with set_forward_context(
         None, runner.vllm_config, num_tokens=1, slot_mapping=[{LAYER: torch.tensor([1])}]
     ):
-        runner.pre_forward(scheduled(False), BATCH)
+        runner.pre_forward(scheduled(False), input_batch=BATCH)
     runner.post_forward(set())
     assert runner.kv_connector.seen is None
 

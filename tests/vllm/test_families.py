@@ -118,13 +118,22 @@ def test_tokens_that_a_grammar_chose(pools):
     assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
 
 
+TRIES = 6
+"""With prompts without a near tie, which rounding would decide; more than a few in a row that have one are no chance."""
+
+
 @pytest.mark.parametrize("choices", [1, 2])
 def test_each_sequence_of_a_request_has_a_record(pools, choices):
     """A list of two prompts, or one with two choices."""
-    first, second = tokens(5, 40), tokens(6, 70)
     fields = {"n": 2, "temperature": 1.0} if choices == 2 else {}
-    exchanges = pools.pair.ask_several(first if choices == 2 else [first, second], 6, **fields)
-    assert len({(*one.prompt, *one.generated) for one in exchanges}) == 2
+    for seed in range(TRIES):
+        first, second = tokens(50 + seed, 40), tokens(60 + seed, 70)
+        exchanges = pools.pair.ask_several(first if choices == 2 else [first, second], 6, **fields)
+        assert len({(*one.prompt, *one.generated) for one in exchanges}) == 2
+        answers = [pools.reference.ask(one.prompt, one.generated) for one in exchanges]
+        if not any(answer.ties for answer in answers):
+            break
+    assert not any(answer.ties for answer in answers)
 
     def records() -> list[list[list[int]]]:
         return sorted(
@@ -132,16 +141,15 @@ def test_each_sequence_of_a_request_has_a_record(pools, choices):
         )
 
     wait_for(lambda: len(records()) == 2, "both records", 60)
-    answers = [pools.reference.ask(one.prompt, one.generated) for one in exchanges]
-    assert not any(answer.ties for answer in answers), "take other prompts"
     assert records() == sorted(answer.decode for answer in answers)
 
 
 def test_of_several_prompts_a_prefill_engine_tells_of_the_first(pools):
     """As vLLM itself tells of its blocks alone; routers send such requests to one decode engine."""
-    first, second = tokens(7, 40), tokens(8, 70)
-    counted = first[: len(first) - FAMILIES[pools.family].left]
-    signature, answer = pools.pair.sign([first, second]), pools.reference.ask(counted)
-    assert not answer.ties, "take another prompt"
-    assert (signature.exact, signature.tokens) == (True, len(counted))
+    left = FAMILIES[pools.family].left
+    asked = ((tokens(70 + seed, 40), tokens(80 + seed, 70)) for seed in range(TRIES))
+    found = ((pair, pools.reference.ask(pair[0][: len(pair[0]) - left])) for pair in asked)
+    (first, second), answer = next(one for one in found if not one[1].ties)
+    signature = pools.pair.sign([first, second])
+    assert (signature.exact, signature.tokens) == (True, len(first) - left)
     assert signature.counts.tolist() == answer.prefill
