@@ -34,6 +34,15 @@ class Exchange:
     signature: ExpertCounts | None
 
 
+def _client() -> httpx.Client:
+    """Return a client for one request.
+
+    A kept connection may close while its engine stands still, and httpcore, where threads share a client without kept ones,
+    closes connections that it has just given out.
+    """
+    return httpx.Client(timeout=240, verify=False)
+
+
 @dataclass(slots=True)
 class Pair:
     """A prefill and a decode engine.
@@ -48,10 +57,6 @@ class Pair:
     prefill: str
     decode: str
     model: str
-    # no kept connections: one may close while its engine stands still
-    _client: httpx.Client = field(
-        default_factory=lambda: httpx.Client(timeout=240, limits=httpx.Limits(max_keepalive_connections=0))
-    )
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False, **fields: Any) -> Exchange:
@@ -135,7 +140,8 @@ class Pair:
                 contract.request_base("0a1b2c3d", number), attempt
             )
         }
-        answer = self._client.post(url + path, json=body, headers=headers)
+        with _client() as client:
+            answer = client.post(url + path, json=body, headers=headers)
         assert answer.status_code == 200, answer.text
         value: dict[str, Any] = answer.json()
         return value
@@ -150,13 +156,10 @@ class Pair:
         cursor, boot = 0, ""
         while True:
             query = {"after": cursor, "boot": boot, "limit": 256, "prefix": "eldr-0a1b2c3d-"}
-            page = self._client.get(self.decode + contract.PATH_ACTIVATIONS, params=query).json()
+            with _client() as client:
+                page = client.get(self.decode + contract.PATH_ACTIVATIONS, params=query).json()
             assert page["lost"] == 0
             found += [(record["request_id"], decode_counts(record)) for record in page["records"]]
             if page["next"] == cursor:
                 return found
             cursor, boot = page["next"], page["boot"]
-
-    def close(self) -> None:
-        """Close connections."""
-        self._client.close()

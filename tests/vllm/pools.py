@@ -59,7 +59,6 @@ def serving(
                 wait_for(engine.ready, f"{engine.name} of {family}", 300, engine.tail)
             pair = Pair(engines[0].url, engines[1].url, NAME)
             yield Pools(pair, reference, *engines, near_ties, family)
-            pair.close()
     finally:
         for engine in engines:
             engine.stop()

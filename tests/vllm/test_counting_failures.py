@@ -111,7 +111,6 @@ def faulty(request, environment, plugin, tmp_path_factory) -> Iterator[Faulty]:
     with serving(*engines):
         pair = Pair(engines[0].url, engines[1].url, NAME)
         yield Faulty(layout, engines, pair)
-        pair.close()
 
 
 def break_(engine: Engine, rank: int, target: str) -> None:

@@ -122,7 +122,6 @@ def one_process(prefill, reference) -> list[list[int]]:
     """The token ids of one process that serves everything itself."""
     pair = Pair(prefill.url, prefill.url, NAME)
     found = [exchange.generated for exchange in serve(pair)]
-    pair.close()
     for prompt, ids in zip(PROMPTS, found, strict=True):
         clear(reference, prompt, ids)
     return found
@@ -138,7 +137,6 @@ def served(
     with serving(engine):
         pair = Pair(prefill.url, engine.url, NAME)
         yield Served(engine, pair, serve(pair), folder / "experts", reference, near_ties)
-        pair.close()
 
 
 def test_the_tokens_are_those_of_one_process_through_rearrangements(served, one_process):
@@ -233,7 +231,6 @@ def test_where_one_rank_cannot_count_none_does_and_all_serve(
     with serving(engine):
         pair = Pair(prefill.url, engine.url, NAME)
         assert [exchange.generated for exchange in serve(pair)] == one_process
-        pair.close()
         records = f"{contract.METRIC_RECORDS}_total"
         assert engine.metric(records) == engine.metric(records, result="unavailable") == REQUESTS
         assert engine.log.read_text().count("serving without activations from now on: no room") == len(
@@ -268,7 +265,6 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
             assert (
                 sum(counted) == engine.metric(f"{contract.METRIC_RECORDS}_total", result="exact") == REQUESTS
             )
-        pair.close()
 
 
 @pytest.mark.parametrize(

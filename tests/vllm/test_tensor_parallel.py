@@ -51,4 +51,3 @@ def test_signatures_of_two_ranks_cold_and_after_a_hit(engine, environment, near_
             seen = Seen(len(prompt), [], counts, np.zeros_like(counts))
             near_ties += resolve(seen, lambda swaps: reference.ask(prompt, swaps=swaps), f"{hits} hits")
     assert "Rearranged experts" in engine.log.read_text()
-    pair.close()
