@@ -323,7 +323,9 @@ STATE_VERSION: Final = 1
                                                                 where engines draft, share of experts that it adds to random batches
    "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
-   "decode": [{"name", "url", "slot", "healthy", "in_flight", "total"}],   own and all routers' requests in flight
+   "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
+               "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested
+               "untested"}],                                    with it
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 
 SIMILARITY_BINS: Final = 100

@@ -317,7 +317,10 @@ async def test_state_follows_the_contract(start):
             ),
             *("prefill", "decode", "counters", "problem", "share", "peers", "locality", "law"),
         }
-        assert set(state["decode"][0]) == {"name", "url", "slot", "healthy", "in_flight", "total", "bound"}
+        assert set(state["decode"][0]) == {
+            *("name", "url", "slot", "healthy", "in_flight", "total", "bound"),
+            "untested",
+        }
         assert set(state["share"]) == {"members", "limit", "awaited"}
         assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}
 
