@@ -62,7 +62,12 @@ def problems(
         found.append(
             f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
-    if drafts is not None and config.use_v2_model_runner and _full_graphs(config):
+    if drafts is not None and config.use_v2_model_runner and drafts.method == "eagle3":
+        found.append(
+            "speculative_config.method=eagle3 with model runner V2: the two end on a CPU, by vLLM's own error, so that counting was not tried "
+            "with them; set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    elif drafts is not None and config.use_v2_model_runner and _full_graphs(config):
         found.append(
             "speculative_config with model runner V2 and full graphs: such a step tells where its tokens lie after it has drafted, which "
             "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
