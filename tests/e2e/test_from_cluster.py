@@ -13,6 +13,8 @@ from tests.e2e.conftest import NAME, System, traffic
 from tests.support.processes import ELDR, wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
+RATE = 12.0
+"""Requests per second."""
 
 
 def simulate(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +32,7 @@ async def test_a_running_deployments_logs_answer(system: System):
         return sum(state["samples"] for state in system.states())
 
     before = logged()
-    async with traffic(system, 12.0, logged=True) as load:
+    async with traffic(system, RATE, logged=True) as load:
         await asyncio.to_thread(
             wait_for,
             lambda: len(load.outcomes) >= 250 and all(laws(system)),
@@ -50,7 +52,9 @@ async def test_a_running_deployments_logs_answer(system: System):
     (setting,) = report["settings"]
     assert setting["engines"] == 3
     sent = [outcome.started for outcome in load.outcomes]
-    assert setting["rate"] == pytest.approx(len(sent) / (max(sent) - min(sent)), rel=0.25)
+    # a machine that stands still for a moment sends fewer than asked for; records around that tell of either rate
+    kept = len(sent) / (max(sent) - min(sent))
+    assert 0.75 * kept <= setting["rate"] <= 1.25 * max(kept, RATE)
     assert "The step time is what its routers have learned" in report["requests"]
     assert report["law"]["per_expert"] == pytest.approx(laws(system)[0]["per_expert"], rel=0.3)
     done = await asyncio.to_thread(simulate, system, "--from-cluster", "none", "--namespace", "default")
