@@ -40,15 +40,18 @@ class StepReport(KVConnectorWorkerMetadata):
         The step that ``union`` belongs to.
     union : Tensor, optional
         Active experts per layer, shape (L,).
-    hidden : str
-        Why this worker cannot see the routing; empty if it can.
     balance : BalanceReport, optional
         What the choice of replicas brought; None where vLLM chooses.
     requests : Tensor, optional
         Requests of the step on all ranks, shape (), 0 where another rank tells of the step; None if this engine's
         scheduler knows them all.
     counting : Counting, optional
-        Of the worker that made it; stopped where the counts do not arrive on the host.
+        Of the worker that made it; stopped where the counts do not arrive on the host, too.
+
+    Attributes
+    ----------
+    hidden : str
+        Why the worker counts no more; empty while it does.
     """
 
     def __init__(
@@ -57,7 +60,6 @@ class StepReport(KVConnectorWorkerMetadata):
         step: int | None = None,
         union: Any = None,
         *,
-        hidden: str = "",
         balance: BalanceReport | None = None,
         requests: Any = None,
         counting: Counting | None = None,
@@ -66,7 +68,7 @@ class StepReport(KVConnectorWorkerMetadata):
         self.counts = counts
         self.step = step
         self.union = union
-        self.hidden = hidden
+        self.hidden = self._counting.stopped
         self._balance = balance
         self._requests = requests
         self._copied: Any = None

@@ -242,7 +242,6 @@ def _named(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _unlike(name: str, ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:
     """Return in what two lists of parameters differ; empty if they do not."""
-    least = ours.index("*") if "*" in ours else None
-    if ours[:least] == theirs[:least]:
+    if ours == theirs:
         return ""
     return f"{name} takes ({', '.join(theirs)}) instead of ({', '.join(ours)})"

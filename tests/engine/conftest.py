@@ -29,3 +29,23 @@ def engine(monkeypatch):
     for module in (prefill_worker, decode_worker):
         monkeypatch.setattr(module, "RoutingCapture", Capture)
         monkeypatch.setattr(module, "StepSlots", Slots)
+
+
+@pytest.fixture
+def decoding(engine, monkeypatch, tmp_path):
+    """Return both halves of a decode engine, and a way to read its records."""
+    from eldr.engine.decode import scheduler
+    from eldr.engine.decode.records import page
+    from eldr.engine.decode.ring import RingReader, path_of
+    from eldr.engine.decode.worker import DecodeWorker
+    from tests.engine.halves import GROUP, config
+
+    monkeypatch.setattr(scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = scheduler.DecodeScheduler(config("d"), GROUP, records=4)
+    asked = config("d")
+    asked.num_speculative_tokens = 1
+    worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)
+    reader = RingReader(path_of("d", tmp_path))
+    yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
+    reader.close()
+    half.close()

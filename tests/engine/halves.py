@@ -93,3 +93,12 @@ def counts_of(tokens):
 def sent(report):
     """Return a report as it arrives in the other process."""
     return pickle.loads(pickle.dumps(report))
+
+
+def run(half, worker, new=(), cached=(), blocks=None, *, drafts=None, expert):
+    """Run a step in which every token uses the experts (expert, expert + 1)."""
+    step = output(new, cached, blocks, drafts=drafts)
+    worker.begin(sent(half.orders(step)))
+    route(new, cached, blocks, expert=expert)
+    report = worker.finish()
+    return None if report is None else sent(report)

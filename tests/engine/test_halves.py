@@ -3,23 +3,33 @@
 import numpy as np
 import pytest
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
+from eldr.engine.counting import Counting
 from eldr.engine.decode import scheduler as decode_scheduler
 from eldr.engine.decode.records import page
 from eldr.engine.decode.ring import RingReader, path_of
 from eldr.engine.decode.scheduler import DEFAULT_RECORDS, DecodeScheduler, kept_records
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.figures import N_FIGURES
-from eldr.engine.hooks.connector import EldrConnector
 from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
 from eldr.wire import decode_counts
-from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, counts_of, output, request, route, sent
+from tests.engine.fakes import LAYERS
+from tests.engine.halves import (
+    EXPERTS,
+    GROUP,
+    REMOTE,
+    TOP_K,
+    config,
+    counts_of,
+    output,
+    request,
+    run,
+    sent,
+)
 
 
 def test_how_many_records_are_kept():
@@ -102,21 +112,14 @@ class TestPrefillScheduler:
         assert half.end(request("a", 10)) is None
 
     def test_an_engine_that_cannot_see_its_routing_says_why_in_every_answer(self, half):
+        blind = Counting("signatures")
+        blind.stop("kernel X routes inside itself")
         half.add(request("a", 10, kv=REMOTE))
-        half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
+        half.update(sent(StepReport({}, counting=blind)))
         answer = half.end(request("a", 10))
-        half.update(sent(StepReport({}, hidden="kernel X routes inside itself")))
+        half.update(sent(StepReport({}, counting=blind)))
         assert answer["eldr"] == {"v": 1, "unavailable": "kernel X routes inside itself"}
         assert half.stats().data["records"] == {"unavailable": 1}
-
-
-def run(half, worker, new=(), cached=(), blocks=None, *, drafts=None, expert):
-    """Run a step in which every token uses the experts (expert, expert + 1)."""
-    step = output(new, cached, blocks, drafts=drafts)
-    worker.begin(sent(half.orders(step)))
-    route(new, cached, blocks, expert=expert)
-    report = worker.finish()
-    return None if report is None else sent(report)
 
 
 def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
@@ -135,38 +138,6 @@ def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
             assert value.counts.tolist() == [[6, 6, 0, 0, 0, 0]] * LAYERS
         else:
             assert value.counts.tolist() == [[4, 4, 2, 2, 0, 0]] * LAYERS
-
-
-def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
-    half = PrefillScheduler(config(), GROUP)
-    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
-    blocks = {"first": [3, 5], "second": [3, 7]}
-    for name, computed, expert in (("first", 0, 0), ("second", 4, 2)):
-        half.add(request(name, 6, kv=REMOTE))
-        tokens = 8 - computed
-        report = run(
-            half, worker, new=[(name, computed, tokens)], blocks=blocks, drafts={name: 2}, expert=expert
-        )
-        answer = half.end(request(name, 6))
-        half.update(report)
-        value = decode_counts(answer["eldr"])
-        assert value.exact
-        assert value.counts[0].tolist() == ([6, 6, 0, 0, 0, 0] if name == "first" else [4, 4, 2, 2, 0, 0])
-
-
-def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
-    half = PrefillScheduler(config(), GROUP)
-    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
-    blocks = {"whole": [3, 5], "next": [3, 5]}
-    half.add(request("whole", 3))
-    run(half, worker, new=[("whole", 0, 3)], blocks=blocks, expert=0)
-    run(half, worker, cached=[("whole", 3, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
-    run(half, worker, cached=[("whole", 4, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
-    half.add(request("next", 6, kv=REMOTE))
-    report = run(half, worker, new=[("next", 4, 2)], blocks=blocks, expert=0)
-    answer = half.end(request("next", 6))
-    half.update(report)
-    assert decode_counts(answer["eldr"]).exact is False
 
 
 def test_decode_publishes_what_generated_tokens_activated_and_measures_every_step(
@@ -202,18 +173,6 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     assert not path_of("d", tmp_path).exists()
 
 
-def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
-    half, worker, _ = decoding
-    for name in ("a", "b"):
-        half.add(request(name, 6, kv={"do_remote_prefill": True}))
-    blocks = {"a": [4, 2, 8], "b": [1, 3, 5]}
-    half.update(run(half, worker, new=[("a", 5, 1), ("b", 5, 1)], blocks=blocks, expert=0))
-    step = [("a", 6, 3), ("b", 6, 2)]
-    half.update(run(half, worker, cached=step, blocks=blocks, drafts={"a": 2, "b": 1}, expert=0))
-    stats = half.stats().data
-    assert (stats["batch"], stats["fed"]) == ([2, 2], [2, 5])
-
-
 def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     """Requests of all ranks stand in the report, 0 where another rank tells."""
     monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
@@ -230,52 +189,6 @@ def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     assert stats["batch"] == stats["fed"] == [5, 7]
     assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 2
     half.close()
-
-
-@pytest.fixture
-def decoding(engine, monkeypatch, tmp_path):
-    """Return both halves of a decode engine, and a way to read its records."""
-    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = DecodeScheduler(config("d"), GROUP, records=4)
-    asked = config("d")
-    asked.num_speculative_tokens = 1
-    worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)
-    reader = RingReader(path_of("d", tmp_path))
-    yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
-    reader.close()
-    half.close()
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["forward context", "full graph"])
-def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts(decoding, told):
-    """Where the forward context told where its tokens lie; else it is told when the transfer begins, behind the forward pass."""
-    half, worker, records = decoding
-    connector = EldrConnector.__new__(EldrConnector)
-    connector._role, connector._scheduler, connector._worker = KVConnectorRole.WORKER, None, worker
-    connector._reports = []
-    asked = request("a", 6, kv={"do_remote_prefill": True})
-    half.add(asked)
-    blocks = {"a": [4, 2, 8]}
-    for at, step in enumerate(({"new": [("a", 5, 1)]}, {"cached": [("a", 6, 2)]}, {"cached": [("a", 8, 1)]})):
-        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks))))
-        route(**step, blocks=blocks)
-        slots, ids = Slots.slots, Capture.ids
-        Slots.slots = slots if told else None
-        connector.finish_forward()
-        Slots.slots = slots if not told else torch.zeros_like(slots)
-        Capture.ids = ids if not told else torch.full_like(ids, EXPERTS - 1)
-        asked.num_output_tokens = (1, 3, 4)[at]
-        half.update(sent(connector.build_connector_worker_meta()))
-    half.end(asked)
-    connector.bind_connector_metadata(sent(half.orders(output())))
-    Slots.slots = None
-    connector.finish_forward()
-    half.update(sent(connector.build_connector_worker_meta()))
-    (record,) = records()
-    value = decode_counts(record)
-    assert (value.tokens, value.exact) == (3, True)
-    assert value.counts[:, :TOP_K].sum() == 3 * LAYERS * TOP_K
-    assert len(half.stats().data["active"]) == 3
 
 
 def test_a_request_with_one_token_has_an_empty_record_and_nobody_waits_for_it(decoding):
@@ -351,40 +264,6 @@ def test_a_token_that_is_fed_after_the_end_does_not_count(decoding):
     report = run(half, worker, cached=[("a", 3, 1)], blocks=blocks, expert=2)
     ahead = run(half, worker, cached=[("a", 4, 1)], blocks=blocks, expert=4)
     asked.num_output_tokens = 2
-    half.end(asked)
-    half.update(report)
-    half.update(ahead)
-    half.update(run(half, worker, expert=0))
-    value = decode_counts(records()[0])
-    assert (value.tokens, value.exact) == (1, True)
-    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
-
-
-def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
-    half, worker, records = decoding
-    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
-    half.add(asked)
-    # a pulled request begins with a step as long as any: its drafts are none yet, and computed again
-    half.update(run(half, worker, new=[("a", 2, 2)], blocks=blocks, expert=0))
-    half.update(run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2))  # rejected
-    half.update(run(half, worker, cached=[("a", 4, 2)], blocks=blocks, expert=4))  # accepted
-    half.update(run(half, worker, cached=[("a", 6, 2)], blocks=blocks, expert=0))
-    asked.num_output_tokens = 5  # the draft of the last step is the end of the answer, and never fed
-    half.end(asked)
-    half.update(run(half, worker, expert=0))
-    value = decode_counts(records()[0])
-    assert (value.tokens, value.exact) == (4, True)
-    assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
-
-
-def test_drafts_behind_the_end_do_not_count_though_the_next_step_went_on_from_them(decoding):
-    half, worker, records = decoding
-    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
-    half.add(asked)
-    half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
-    report = run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2)  # the draft is accepted ...
-    ahead = run(half, worker, cached=[("a", 5, 2)], blocks=blocks, expert=4)
-    asked.num_output_tokens = 2  # ... but the token before it was the last one
     half.end(asked)
     half.update(report)
     half.update(ahead)

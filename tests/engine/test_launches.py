@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from eldr.engine.balance import choose_triton
-from eldr.engine.balance.choice import Balance, Form, Group, Rules
+from eldr.engine.balance.choice import Balance, Group, Rules, in_triton
 from eldr.engine.capture import kernels_triton, union
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
@@ -15,7 +15,7 @@ from eldr.engine.counting import Counting
 KERNELS = 3
 """Of an exchange; what docs/evidence/ranks.md charges for it."""
 EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
-ON_GPU = Form(kernels_triton.flag_experts, choose_triton.decide, choose_triton.remap, waits=False)
+ON_GPU = in_triton()
 SUM = "sum over the ranks"
 
 

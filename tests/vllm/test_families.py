@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -16,7 +15,7 @@ import pytest
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
-from tests.vllm.engines import ENV_MODE, Setup
+from tests.vllm.engines import Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
 
@@ -68,14 +67,15 @@ FAMILIES = {
     ),
 }
 ALWAYS = {"glm4moe"}
-"""``make e2e-vllm`` has time for one. It sets no mode, ``make e2e-vllm-all`` does, if only an empty one."""
+"""``make e2e-vllm`` has time for one."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(family, marks=() if family in ALWAYS else pytest.mark.long) for family in FAMILIES],
+)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family = request.param
-    if family not in ALWAYS and ENV_MODE not in os.environ:
-        pytest.skip(f"run `make e2e-vllm-all ONLY={family}`")
     folder = tmp_path_factory.mktemp(family)
     model = written(environment, family.partition("-")[0], folder / "model")
     asked = FAMILIES[family]

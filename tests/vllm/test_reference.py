@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from eldr_tiny_moe.client import MODEL, PACKAGE_ROOT, ReferenceClient, ReferenceUnavailableError, Tie
-from tests.vllm.engines import ENV_MODE
 from tests.vllm.models import written
 
 ENV = "ELDR_VLLM"
@@ -27,7 +26,7 @@ FAMILIES = {
     "olmoe": (4, 32),
 }
 MORE = {"deepseekv3", "qwen3next", "olmoe"}
-"""Of ``make e2e-vllm-all``, which sets a mode, if only an empty one."""
+"""Of ``make e2e-vllm-all``."""
 GROUPED = {"glm4moe", "deepseekv3"}
 PATIENCE = 240.0
 pytestmark = pytest.mark.timeout(600)
@@ -90,10 +89,13 @@ def environment() -> Path:
     return Path(os.environ[ENV])
 
 
-@pytest.fixture(scope="session", params=sorted(FAMILIES))
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(family, marks=pytest.mark.long if family in MORE else ()) for family in sorted(FAMILIES)
+    ],
+)
 def variant(request, environment: Path, tmp_path_factory) -> tuple[str, Path]:
-    if request.param in MORE and ENV_MODE not in os.environ:
-        pytest.skip(f"run `make e2e-vllm-all ONLY={request.param}`")
     return request.param, written(environment, request.param, tmp_path_factory.mktemp(request.param))
 
 

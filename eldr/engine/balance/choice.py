@@ -35,7 +35,6 @@ from eldr.engine.balance.agreement import (
 from eldr.engine.balance.choose_torch import Layer, replicas_of
 from eldr.engine.balance.setting import bound_by_compute
 from eldr.engine.capture import kernels
-from eldr.engine.capture.backend import kernels_for
 from eldr.engine.counting import Counting
 from eldr.engine.errors import RankAloneError, RanksDisagreeError
 from eldr.engine.figures import N_FIGURES
@@ -85,13 +84,17 @@ class Form(NamedTuple):
 IN_TORCH = Form(kernels.flag_experts, choose_torch.decide, choose_torch.remap, waits=True)
 
 
+def in_triton() -> Form:
+    """Return the form of GPUs, which Triton's interpreter runs elsewhere."""
+    from eldr.engine.balance import choose_triton
+    from eldr.engine.capture import kernels_triton
+
+    return Form(kernels_triton.flag_experts, choose_triton.decide, choose_triton.remap, waits=False)
+
+
 def form_for(device: torch.device) -> Form:
     """Return the form that a device runs: Triton on GPUs, torch elsewhere."""
-    if device.type != "cuda":  # ROCm calls itself so, too
-        return IN_TORCH
-    from eldr.engine.balance import choose_triton
-
-    return Form(kernels_for(device).flag_experts, choose_triton.decide, choose_triton.remap, waits=False)
+    return in_triton() if device.type == "cuda" else IN_TORCH  # ROCm calls itself so, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,9 +122,7 @@ class DecodeWorker:
             with self._counting:
                 if self._capture is not None:
                     self._capture.end(failed=True)
-            return StepReport(
-                {}, step, hidden=self._counting.stopped, balance=chosen, counting=self._counting
-            )
+            return StepReport({}, step, balance=chosen, counting=self._counting)
         return report
 
     def _count(self, step: int | None, chosen: BalanceReport | None) -> StepReport | None:

@@ -58,20 +58,7 @@ def problems(
         )
     if config.device_config.device_type == "cpu" and config.compilation_config.mode:
         found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
-    if (drafts := config.speculative_config) is not None and drafts.method not in SPECULATION:
-        found.append(
-            f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
-        )
-    if drafts is not None and config.use_v2_model_runner and drafts.method == "eagle3":
-        found.append(
-            "speculative_config.method=eagle3 with model runner V2: the two end on a CPU, by vLLM's own error, so that counting was not tried "
-            "with them; set VLLM_USE_V2_MODEL_RUNNER=0"
-        )
-    elif drafts is not None and config.use_v2_model_runner and _full_graphs(config):
-        found.append(
-            "speculative_config with model runner V2 and full graphs: such a step tells where its tokens lie after it has drafted, which "
-            "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
-        )
+    found += _drafts(config)
     if len(several := sorted(set(group_sizes))) > 1:
         # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: see docs/upstream/sliding-windows.md
         found.append(
@@ -88,8 +75,28 @@ def problems(
     return found
 
 
-def _full_graphs(config: Any) -> bool:
-    return bool(config.compilation_config.cudagraph_mode.has_full_cudagraphs())
+def _drafts(config: Any) -> list[str]:
+    """Return what of speculative decoding would be counted wrongly, or was never tried."""
+    if (drafts := config.speculative_config) is None:
+        return []
+    found = []
+    if drafts.method not in SPECULATION:
+        found.append(
+            f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
+        )
+    if not config.use_v2_model_runner:
+        return found
+    if drafts.method == "eagle3":
+        found.append(
+            "speculative_config.method=eagle3 with model runner V2: the two end on a CPU, by vLLM's own error, so that counting was not tried "
+            "with them; set VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    elif config.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        found.append(
+            "speculative_config with model runner V2 and full graphs: such a step tells where its tokens lie after it has drafted, which "
+            "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    return found
 
 
 def _spread(parallel: Any) -> list[str]:

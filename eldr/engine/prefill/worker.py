@@ -70,9 +70,7 @@ class PrefillWorker:
         report = None
         with self._counting:
             report = self._finish()
-        if why := self._counting.stopped:
-            return StepReport({}, hidden=why, counting=self._counting)
-        return report
+        return StepReport({}, counting=self._counting) if self._counting.stopped else report
 
     def _finish(self) -> StepReport | None:
         slots, orders = self._slots.take(), self._orders

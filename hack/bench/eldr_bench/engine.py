@@ -19,7 +19,7 @@ import numpy as np
 from eldr.engine.install import copy
 from eldr_bench.engine_child import TOKENS, Kind, Setting, Shape, Work
 from eldr_bench.engine_memory import memory
-from eldr_bench.engine_pairs import interval, measure
+from eldr_bench.engine_pairs import PLUGIN, interval, measure
 from eldr_bench.machine import ROOT, revision, vllm_environment
 
 PAGE = ROOT / "docs" / "benchmarks" / "engine.md"
@@ -145,15 +145,10 @@ def main(*, starts: int, rounds: int) -> None:
     tables = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        copy(folder / "plugin")
+        copy(folder / PLUGIN)
         for shape in SHAPES:
-            try:
-                measured = measure(
-                    Kind(python, shape, SETTINGS[0]), works(shape), folder, starts=starts, rounds=rounds
-                )
-            except RuntimeError:
-                click.echo((folder / "engines.log").read_text(errors="replace")[-4000:], err=True)
-                raise
+            kind = Kind(python, shape, SETTINGS[0])
+            measured = measure(kind, works(shape), folder, starts=starts, rounds=rounds)
             tables[shape.name] = [row(*figure) for figure in measured.items()]
             click.echo("\n".join([shape.name, *tables[shape.name]]))
         in_modes = modes(python, folder, starts, rounds)

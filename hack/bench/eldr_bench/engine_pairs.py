@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
 import numpy as np
 
 from eldr_bench.engine_child import Child, Kind, Work
@@ -35,6 +36,16 @@ def pair(kind: Kind, role: str, folder: Path, turn: int) -> Iterator[tuple[Child
         yield found[False], found[True]
 
 
+@contextlib.contextmanager
+def _with_its_log(folder: Path) -> Iterator[None]:
+    """Show the end of the engines' log where one of them ends."""
+    try:
+        yield
+    except RuntimeError:
+        click.echo((folder / LOG).read_text(errors="replace")[-4000:], err=True)
+        raise
+
+
 def measure(
     kind: Kind, wanted: Sequence[Work], folder: Path, *, starts: int, rounds: int
 ) -> dict[str, np.ndarray]:
@@ -43,7 +54,7 @@ def measure(
         name: np.empty((starts, rounds, 2)) for work in wanted for name in work.names()
     }
     for start, role in itertools.product(range(starts), sorted({work.role for work in wanted})):
-        with pair(kind, role, folder, start) as engines:
+        with _with_its_log(folder), pair(kind, role, folder, start) as engines:
             for work in (work for work in wanted if work.role == role):
                 for turn in range(-WARM_UP, rounds):
                     for which in (0, 1) if turn % 2 else (1, 0):

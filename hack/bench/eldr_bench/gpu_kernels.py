@@ -129,7 +129,7 @@ class Bench:
 
     def exchange(self, shape: Shape, ranks: int) -> None:
         """Compare and time one layer's choice of replicas, where all ranks hold the same tokens: their sum is a product."""
-        from eldr.engine.balance import choice, choose_triton, packing
+        from eldr.engine.balance import choice, packing
 
         physical = -(-(shape.experts + min(REDUNDANT, shape.experts)) // ranks) * ranks
         placed = self.torch.from_numpy(packing.spread([1.0] * shape.experts, physical, ranks))
@@ -142,11 +142,8 @@ class Bench:
             rules = choice.Rules(form, shape.top_k, "bench")
             return choice.Balance([("layer", maps)], group, rules)
 
-        in_triton = choice.Form(
-            self.triton.flag_experts, choose_triton.decide, choose_triton.remap, waits=False
-        )
         vllms = of[ids.long()].to(self.torch.int32)
-        ours = balance(self.device, in_triton)
+        ours = balance(self.device, choice.in_triton())
         there = vllms.to(self.device)
         found = ours.exchange(0, there, 64)
         right = balance(self.torch.device("cpu"), choice.IN_TORCH).exchange(0, vllms, 64)

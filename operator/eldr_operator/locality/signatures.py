@@ -77,18 +77,6 @@ def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
     """Judge recent prefill answers; without any, what was said before stays said."""
     if answers is None:
         return _said_before(cr.status) or _UNSEEN
-    return _judge(cr, answers)
-
-
-def warned(judged: Condition, views: Sequence[RouterView]) -> Condition:
-    """Add to a judgement, which may be an older one, that decode engines are of a version that nobody has tested."""
-    message = judged.message.partition(_UNTESTED)[0]
-    if versions := sorted({version for view in views for version in view.untested}):
-        message += f"{_UNTESTED}{', '.join(versions)}; compare signatures before you rely on them, or take an image of a tested one"
-    return judged._replace(message=message)
-
-
-def _judge(cr: EldrDeployment, answers: Mapping[str, int]) -> Condition:
     total = sum(answers.values())
     missing, unreadable, inexact = (
         answers.get(quality, 0) / total for quality in ("no_signature", "wire_error", "inexact")
@@ -112,6 +100,14 @@ def _judge(cr: EldrDeployment, answers: Mapping[str, int]) -> Condition:
         )
         return _says("False", "Inexact", text)
     return _says("True", "Reported", "prefill engines report the experts of their requests")
+
+
+def warned(judged: Condition, views: Sequence[RouterView]) -> Condition:
+    """Add to a judgement, which may be an older one, that decode engines are of a version that nobody has tested."""
+    message = judged.message.partition(_UNTESTED)[0]
+    if versions := sorted({version for view in views for version in view.untested}):
+        message += f"{_UNTESTED}{', '.join(versions)}; compare signatures before you rely on them, or take an image of a tested one"
+    return judged._replace(message=message)
 
 
 def _says(status: str, reason: str, message: str) -> Condition:

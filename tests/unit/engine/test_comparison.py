@@ -44,6 +44,14 @@ class Model:
         return Seen(PROMPT, list(generated), prefill, chosen[PROMPT:].sum(axis=0))
 
 
+def fails(model, part, layer, experts, *, by, distance):
+    """Miscount some experts of a layer, and hold the distance by layer that is told."""
+    seen = model.seen()
+    getattr(seen, part)[layer, experts] += by
+    with pytest.raises(AssertionError, match=rf"{part}: L1 by layer \[{distance}\]"):
+        resolve(seen, model.ask)
+
+
 def test_equal_counts_and_tokens_pass_at_once():
     model = Model(EARLY)
     assert resolve(model.seen(), model.ask) == []
@@ -57,44 +65,24 @@ def test_near_ties_that_were_decided_otherwise_are_followed_and_told(swaps):
 
 
 def test_one_count_moved_between_experts_whose_gap_is_clear_fails():
-    model = Model(EARLY, LATE)
-    seen = model.seen()
-    seen.prefill[1, [0, 4]] += -1, 1
-    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[0, 2, 0\]"):
-        resolve(seen, model.ask)
+    fails(Model(EARLY, LATE), "prefill", 1, [0, 4], by=(-1, 1), distance="0, 2, 0")
 
 
 @pytest.mark.parametrize("to", [4, 6])
 def test_a_near_tie_excuses_its_own_two_experts_alone(to):
-    model = Model(EARLY)
-    seen = model.seen()
-    seen.prefill[0, [1, to]] += -1, 1
-    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[2, 0, 0\]"):
-        resolve(seen, model.ask)
+    fails(Model(EARLY), "prefill", 0, [1, to], by=(-1, 1), distance="2, 0, 0")
 
 
 def test_a_near_tie_of_groups_excuses_no_half_of_it():
-    model = Model(GROUP)
-    seen = model.seen()
-    seen.prefill[1, [0, 4]] += -1, 1
-    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[0, 2, 0\]"):
-        resolve(seen, model.ask)
+    fails(Model(GROUP), "prefill", 1, [0, 4], by=(-1, 1), distance="0, 2, 0")
 
 
 def test_a_near_tie_without_what_follows_from_it_fails():
-    model = Model(EARLY)
-    seen = model.seen()
-    seen.prefill[0, [1, 5]] += -1, 1
-    with pytest.raises(AssertionError, match=r"prefill: L1 by layer \[2, 0, 0\]"):
-        resolve(seen, model.ask)
+    fails(Model(EARLY), "prefill", 0, [1, 5], by=(-1, 1), distance="2, 0, 0")
 
 
 def test_a_near_tie_of_the_prompt_excuses_no_count_of_the_answer():
-    model = Model(EARLY)
-    seen = model.seen()
-    seen.decode[0, [1, 5]] += -1, 1
-    with pytest.raises(AssertionError, match=r"decode: L1 by layer \[2, 0, 0\]"):
-        resolve(seen, model.ask)
+    fails(Model(EARLY), "decode", 0, [1, 5], by=(-1, 1), distance="2, 0, 0")
 
 
 def test_many_small_miscounts_fail():
@@ -107,19 +95,11 @@ def test_many_small_miscounts_fail():
 
 
 def test_a_count_that_is_missing_fails_beside_a_near_tie():
-    model = Model(LATE)
-    seen = model.seen()
-    seen.decode[2, 0] -= 1
-    with pytest.raises(AssertionError, match=r"decode: L1 by layer \[0, 0, 1\]"):
-        resolve(seen, model.ask)
+    fails(Model(LATE), "decode", 2, 0, by=-1, distance="0, 0, 1")
 
 
 def test_near_ties_of_one_layer_are_used_once_each():
-    model = Model(LATE)
-    seen = model.seen()
-    seen.decode[2, [0, 6]] += -2, 2
-    with pytest.raises(AssertionError, match=r"decode: L1 by layer \[0, 0, 4\]"):
-        resolve(seen, model.ask)
+    fails(Model(LATE), "decode", 2, [0, 6], by=(-2, 2), distance="0, 0, 4")
 
 
 def test_more_near_ties_than_an_engine_may_have_prove_nothing():

@@ -3,18 +3,8 @@
 import pytest
 
 from eldr_operator.locality.law import status
-from eldr_operator.locality.router_view import RouterPod, RouterView
-
-POD = RouterPod("r0", "127.0.0.1", None)
-STATE = {
-    "policy": "JSQ",
-    "active": None,
-    "staged": None,
-    "refused": [],
-    "samples": 0,
-    "router": "r",
-    "counters": {},
-}
+from eldr_operator.locality.router_view import RouterView
+from tests.unit.operator.routers import POD, STATE
 
 
 def view(share=None, error=0.02, **law):

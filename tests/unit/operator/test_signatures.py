@@ -9,6 +9,7 @@ from eldr_operator.conditions import SIGNATURES_REPORTED
 from eldr_operator.locality.router_view import RouterPod, RouterView
 from eldr_operator.locality.signatures import LEAST_ANSWERS, WINDOW, advance, warned
 from eldr_operator.locality.signatures import judge as judge_answers
+from tests.unit.operator.routers import POD, STATE
 
 
 def view(router="r0", **signatures):
@@ -133,30 +134,12 @@ def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs(judge)
     "told", [None, [], [{"untested": None}, {"untested": 7}, {"untested": "a b"}, "x"], {}]
 )
 def test_a_router_that_tells_nothing_of_versions_warns_of_none(told):
-    state = {
-        "policy": "JSQ",
-        "active": None,
-        "staged": None,
-        "refused": [],
-        "samples": 0,
-        "router": "r",
-        "counters": {},
-    }
-    assert RouterView.of(RouterPod("p", "127.0.0.1", None), state | {"decode": told}).untested == ()
+    assert RouterView.of(POD, STATE | {"decode": told}).untested == ()
 
 
 def test_a_router_tells_the_versions_of_its_decode_engines():
-    state = {
-        "policy": "JSQ",
-        "active": None,
-        "staged": None,
-        "refused": [],
-        "samples": 0,
-        "router": "r",
-        "counters": {},
-    }
     decode = [{"untested": "0.35.0"}, {"untested": "0.34.1"}, {"untested": "0.35.0"}, {"untested": None}]
-    assert RouterView.of(RouterPod("p", "127.0.0.1", None), state | {"decode": decode}).untested == (
+    assert RouterView.of(POD, STATE | {"decode": decode}).untested == (
         "0.34.1",
         "0.35.0",
     )

@@ -97,7 +97,7 @@ def take(found: Found) -> str:
         for (name, ranks), changes in _meetings(found).items()
     ]
     return (
-        f"Engines of several ranks: replicas placed and chosen by tokens put {min(worse):+.0f} to {max(worse):+.0f} % more experts on the fullest rank than no replicas; "
+        f"Engines of several ranks: replicas placed and chosen by tokens put {min(worse):+.0f} to {max(worse):+.0f} % more experts on the fullest rank than no replicas. "
         f"METRO's choice of the same ones changes that by {max(chosen):+.0f} to {min(chosen):+.0f} %. Against no replicas it shortens steps in {won[NONE][0]} of {len(cells)} settings where an exchange takes "
         f"{1e6 * LEAST:.0f} us a layer, and in {won[NONE][1]} where it takes {1e6 * MOST:.0f}: expect a loss; no redundant experts stay the default. Against vLLM's choice of the same replicas it does in "
         f"{won[VLLM][0]} and {won[VLLM][1]}. Fullest ranks with placement across engines and METRO inside, before that is paid, and in brackets what the two alone would give together. {'. '.join(together)}."

@@ -1,0 +1,122 @@
+"""Speculative decoding in both halves: what drafts are fed, and which tokens count."""
+
+import pytest
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+from eldr.engine.hooks.connector import EldrConnector
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
+from eldr.wire import decode_counts
+from tests.engine.fakes import LAYERS, Capture, Slots
+from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, output, request, route, run, sent
+
+
+def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
+    half = PrefillScheduler(config(), GROUP)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    blocks = {"first": [3, 5], "second": [3, 7]}
+    for name, computed, expert in (("first", 0, 0), ("second", 4, 2)):
+        half.add(request(name, 6, kv=REMOTE))
+        tokens = 8 - computed
+        report = run(
+            half, worker, new=[(name, computed, tokens)], blocks=blocks, drafts={name: 2}, expert=expert
+        )
+        answer = half.end(request(name, 6))
+        half.update(report)
+        value = decode_counts(answer["eldr"])
+        assert value.exact
+        assert value.counts[0].tolist() == ([6, 6, 0, 0, 0, 0] if name == "first" else [4, 4, 2, 2, 0, 0])
+
+
+def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
+    half = PrefillScheduler(config(), GROUP)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    blocks = {"whole": [3, 5], "next": [3, 5]}
+    half.add(request("whole", 3))
+    run(half, worker, new=[("whole", 0, 3)], blocks=blocks, expert=0)
+    run(half, worker, cached=[("whole", 3, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
+    run(half, worker, cached=[("whole", 4, 3)], blocks=blocks, drafts={"whole": 2}, expert=0)
+    half.add(request("next", 6, kv=REMOTE))
+    report = run(half, worker, new=[("next", 4, 2)], blocks=blocks, expert=0)
+    answer = half.end(request("next", 6))
+    half.update(report)
+    assert decode_counts(answer["eldr"]).exact is False
+
+
+def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
+    half, worker, _ = decoding
+    for name in ("a", "b"):
+        half.add(request(name, 6, kv={"do_remote_prefill": True}))
+    blocks = {"a": [4, 2, 8], "b": [1, 3, 5]}
+    half.update(run(half, worker, new=[("a", 5, 1), ("b", 5, 1)], blocks=blocks, expert=0))
+    step = [("a", 6, 3), ("b", 6, 2)]
+    half.update(run(half, worker, cached=step, blocks=blocks, drafts={"a": 2, "b": 1}, expert=0))
+    stats = half.stats().data
+    assert (stats["batch"], stats["fed"]) == ([2, 2], [2, 5])
+
+
+def test_of_drafts_those_that_are_rejected_do_not_count(decoding):
+    half, worker, records = decoding
+    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
+    half.add(asked)
+    # a pulled request begins with a step as long as any: its drafts are none yet, and computed again
+    half.update(run(half, worker, new=[("a", 2, 2)], blocks=blocks, expert=0))
+    half.update(run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2))  # rejected
+    half.update(run(half, worker, cached=[("a", 4, 2)], blocks=blocks, expert=4))  # accepted
+    half.update(run(half, worker, cached=[("a", 6, 2)], blocks=blocks, expert=0))
+    asked.num_output_tokens = 5  # the draft of the last step is the end of the answer, and never fed
+    half.end(asked)
+    half.update(run(half, worker, expert=0))
+    value = decode_counts(records()[0])
+    assert (value.tokens, value.exact) == (4, True)
+    assert value.counts.tolist() == [[1, 1, 1, 1, 2, 2]] * LAYERS
+
+
+def test_drafts_behind_the_end_do_not_count_though_the_next_step_went_on_from_them(decoding):
+    half, worker, records = decoding
+    blocks, asked = {"a": [4, 2, 8]}, request("a", 3)
+    half.add(asked)
+    half.update(run(half, worker, new=[("a", 2, 1)], blocks=blocks, expert=0))
+    report = run(half, worker, cached=[("a", 3, 2)], blocks=blocks, expert=2)  # the draft is accepted ...
+    ahead = run(half, worker, cached=[("a", 5, 2)], blocks=blocks, expert=4)
+    asked.num_output_tokens = 2  # ... but the token before it was the last one
+    half.end(asked)
+    half.update(report)
+    half.update(ahead)
+    half.update(run(half, worker, expert=0))
+    value = decode_counts(records()[0])
+    assert (value.tokens, value.exact) == (1, True)
+    assert value.counts.tolist() == [[0, 0, 1, 1, 0, 0]] * LAYERS
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["forward context", "full graph"])
+def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts(decoding, told):
+    """Where the forward context told where its tokens lie; else it is told when the transfer begins, behind the forward pass."""
+    half, worker, records = decoding
+    connector = EldrConnector.__new__(EldrConnector)
+    connector._role, connector._scheduler, connector._worker = KVConnectorRole.WORKER, None, worker
+    connector._reports = []
+    asked = request("a", 6, kv={"do_remote_prefill": True})
+    half.add(asked)
+    blocks = {"a": [4, 2, 8]}
+    for at, step in enumerate(({"new": [("a", 5, 1)]}, {"cached": [("a", 6, 2)]}, {"cached": [("a", 8, 1)]})):
+        connector.bind_connector_metadata(sent(half.orders(output(**step, blocks=blocks))))
+        route(**step, blocks=blocks)
+        slots, ids = Slots.slots, Capture.ids
+        Slots.slots = slots if told else None
+        connector.finish_forward()
+        Slots.slots = slots if not told else torch.zeros_like(slots)
+        Capture.ids = ids if not told else torch.full_like(ids, EXPERTS - 1)
+        asked.num_output_tokens = (1, 3, 4)[at]
+        half.update(sent(connector.build_connector_worker_meta()))
+    half.end(asked)
+    connector.bind_connector_metadata(sent(half.orders(output())))
+    Slots.slots = None
+    connector.finish_forward()
+    half.update(sent(connector.build_connector_worker_meta()))
+    (record,) = records()
+    value = decode_counts(record)
+    assert (value.tokens, value.exact) == (3, True)
+    assert value.counts[:, :TOP_K].sum() == 3 * LAYERS * TOP_K
+    assert len(half.stats().data["active"]) == 3
