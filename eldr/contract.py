@@ -114,6 +114,8 @@ LATE_PREFILLED: Final = "prefilled"
 """Outcome: nothing was pulled, the prompt was prefilled here."""
 LATE_DISCARDED: Final = "discarded"
 """Outcome: the pull had begun in time; what it brought was not used, and the request failed."""
+METRIC_CUT_PROMPTS: Final = "eldr_engine_cut_prompts"
+"""Counter on decode engines: prompts prefilled there because vLLM would have pulled a sliding window one block short."""
 
 METRIC_FULLEST_RANK: Final = "eldr_engine_fullest_rank_experts"
 """Histogram per decode step on expert-parallel engines that balance activations: experts of the rank that has most of them, mean

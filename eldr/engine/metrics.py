@@ -53,6 +53,7 @@ class EngineStats(KVConnectorStats):
             "seconds": [],
             "records": {},
             "late": {},
+            "cut": 0,
             "balance": [],
             "decision": [],
         }
@@ -79,6 +80,10 @@ class EngineStats(KVConnectorStats):
         """Count a request whose deadline passed before its KV was there."""
         self.data["late"][outcome] = self.data["late"].get(outcome, 0) + 1
 
+    def add_cut_prompt(self) -> None:
+        """Count a prompt that was prefilled here because too little of it would have been pulled."""
+        self.data["cut"] += 1
+
     def take(self) -> EngineStats | None:
         """Return what was collected and begin anew; None if there is nothing."""
         if self.is_empty():
@@ -89,7 +94,7 @@ class EngineStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether there is anything to report."""
-        return not any(self.data[key] for key in ("seconds", "records", "late", "balance"))
+        return not any(self.data[key] for key in ("seconds", "records", "late", "cut", "balance"))
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
@@ -97,6 +102,7 @@ class EngineStats(KVConnectorStats):
             for key in ("active", "batch", "fed", "seconds", "balance"):
                 self.data[key] += other.data[key]
             self.data["decision"] = other.data["decision"] or self.data["decision"]
+            self.data["cut"] += other.data["cut"]
             for key in ("records", "late"):
                 for value, count in other.data[key].items():
                     self.data[key][value] = self.data[key].get(value, 0) + count
@@ -108,6 +114,8 @@ class EngineStats(KVConnectorStats):
             f"ELDR {key} records": n for key, n in self.data["records"].items()
         }
         summary |= {f"ELDR late pulls {key}": n for key, n in self.data["late"].items()}
+        if self.data["cut"]:
+            summary["ELDR prompts prefilled for sliding windows"] = self.data["cut"]
         if self.data["seconds"]:
             summary |= {
                 "ELDR steps": len(self.data["seconds"]),
@@ -171,6 +179,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             documentation="Requests whose deadline passed before their KV was there.",
             labelnames=[*label_names, "outcome"],
         )
+        self._cut = self._counter_cls(
+            name=contract.METRIC_CUT_PROMPTS,
+            documentation="Prompts prefilled here because vLLM would have pulled a sliding window one block short.",
+            labelnames=label_names,
+        )
         parallel = config.parallel_config
         ranks = parallel.tensor_parallel_size * parallel.data_parallel_size
         self._fullest = self._of_choices(
@@ -193,6 +206,7 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         )
         known = contract.INFO_TESTED if needs.tested() else contract.INFO_UNTESTED
         for values in label_values.values():
+            self._cut.labels(*values)
             info.labels(*values, needs.version(), known).set(1)
             for result in RESULTS:
                 self._records.labels(*values, result)
@@ -238,3 +252,4 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             self._records.labels(*values, result).inc(count)
         for outcome, count in data["late"].items():
             self._late.labels(*values, outcome).inc(count)
+        self._cut.labels(*values).inc(data["cut"])

@@ -91,6 +91,8 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.kv_cache_interface:KVCacheConfig": ("kv_cache_groups", "num_blocks"),
     "vllm.v1.kv_cache_interface:KVCacheGroupSpec": ("kv_cache_spec", "layer_names"),
     "vllm.v1.kv_cache_interface:KVCacheSpec": ("block_size",),
+    "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),
+    "vllm.v1.kv_cache_interface:ChunkedLocalAttentionSpec": ("attention_chunk_size",),
     "vllm.forward_context:ForwardContext": ("slot_mapping",),
     "vllm.forward_context:DPMetadata": ("num_tokens_across_dp_cpu",),
     "vllm.v1.request:Request": (

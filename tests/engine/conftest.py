@@ -38,10 +38,10 @@ def decoding(engine, monkeypatch, tmp_path):
     from eldr.engine.decode.records import page
     from eldr.engine.decode.ring import RingReader, path_of
     from eldr.engine.decode.worker import DecodeWorker
-    from tests.engine.halves import GROUP, config
+    from tests.engine.halves import GROUP, NO_WINDOWS, config
 
     monkeypatch.setattr(scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = scheduler.DecodeScheduler(config("d"), GROUP, records=4)
+    half = scheduler.DecodeScheduler(config("d"), GROUP, NO_WINDOWS, records=4)
     asked = config("d")
     asked.num_speculative_tokens = 1
     worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)

@@ -51,14 +51,22 @@ def engine_config(folder: Path, transfer: Any) -> Any:
     return config
 
 
-def scheduler_of(config: Any) -> Any:
-    """Return vLLM's scheduler with a KV cache of one full-attention group."""
+def scheduler_of(config: Any, window: int = 0) -> Any:
+    """Return vLLM's scheduler with a KV cache of one full-attention group, and one of a sliding window if there is one."""
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.structured_output import StructuredOutputManager
 
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    caches = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
+    shape = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+    if window:
+        groups.append(KVCacheGroupSpec(["sliding"], SlidingWindowSpec(sliding_window=window, **shape)))
+    caches = KVCacheConfig(BLOCKS, [], groups)
     return Scheduler(config, caches, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
 
 

@@ -8,9 +8,11 @@ from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, 
 from vllm.v1.request import RequestStatus
 
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.decode.windows import Windows
 from tests.engine.fakes import LAYERS, Capture, Slots
 
 GROUP = CacheGroup(index=1, layer_name="layer", block_size=4)
+NO_WINDOWS = Windows(SimpleNamespace(kv_cache_groups=[]))
 EXPERTS, TOP_K = 6, 2
 REMOTE = {"do_remote_decode": True}
 

@@ -11,7 +11,7 @@ from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
 from tests.engine.fakes import LAYERS, Capture, Slots
-from tests.engine.halves import GROUP, TOP_K, config, output, sent
+from tests.engine.halves import GROUP, NO_WINDOWS, TOP_K, config, output, sent
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
@@ -20,7 +20,7 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
         half = PrefillScheduler(config(), GROUP)
         worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     else:
-        half = DecodeScheduler(config("unknown"), GROUP, records=4)
+        half = DecodeScheduler(config("unknown"), GROUP, NO_WINDOWS, records=4)
         worker = DecodeWorker(config("unknown"), GROUP, n_blocks=10, reports=True)
     for slots in (None, torch.tensor([4])):
         worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))

@@ -7,17 +7,14 @@ import torch
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheGroupSpec,
-    MambaSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
-from eldr.engine.capture.cache import CacheGroup, block_sizes, full_attention_group
+from eldr.engine.capture.cache import CacheGroup, full_attention_group
 
 SHAPE = {"num_kv_heads": 1, "head_size": 32, "dtype": torch.float32}
 FULL = FullAttentionSpec(block_size=64, **SHAPE)
-STATE = MambaSpec(block_size=1024, shapes=((2, 3), (4, 4)), dtypes=(torch.float32, torch.float32))
-"""As without prefix caching: one block for the longest request."""
 SLIDING = SlidingWindowSpec(block_size=32, sliding_window=64, **SHAPE)
 
 
@@ -29,11 +26,6 @@ def groups(*specs):
 
 def test_the_first_group_with_full_attention_and_its_own_block_size():
     assert full_attention_group(groups(SLIDING, FULL, FULL)) == CacheGroup(1, "layer1", 64)
-
-
-def test_block_sizes_of_all_groups_but_those_of_states():
-    assert block_sizes(groups(SLIDING, FULL, SLIDING)) == [32, 64, 32]
-    assert block_sizes(groups(STATE, FULL, STATE)) == [64]
 
 
 def test_layers_of_one_kind_and_several_shapes():

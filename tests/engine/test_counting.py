@@ -15,7 +15,7 @@ from eldr.engine.messages import StepReport
 from eldr.engine.prefill import scheduler as prefill_scheduler
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
-from tests.engine.halves import GROUP, REMOTE, config, output, request, route, sent
+from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, request, route, sent
 
 WHY = "a field that vLLM renamed"
 
@@ -152,7 +152,7 @@ def decoded(half, worker, name):
 
 @pytest.fixture
 def decode():
-    half = DecodeScheduler(config("counting"), GROUP, records=4)
+    half = DecodeScheduler(config("counting"), GROUP, NO_WINDOWS, records=4)
     yield half, DecodeWorker(config("counting"), GROUP, 40, reports=True)
     half.close()
 

@@ -15,7 +15,13 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import FinishReason, Request, RequestStatus
 
-from eldr.contract import LATE_DISCARDED, LATE_PREFILLED, METRIC_LATE_PULLS, PULL_BEFORE_KEY
+from eldr.contract import (
+    LATE_DISCARDED,
+    LATE_PREFILLED,
+    METRIC_CUT_PROMPTS,
+    METRIC_LATE_PULLS,
+    PULL_BEFORE_KEY,
+)
 from eldr.engine import metrics
 from eldr.engine.capture.cache import CacheGroup
 from eldr.engine.decode import deadline
@@ -48,8 +54,8 @@ CONNECTORS = {"first": ("EldrConnector", "NixlConnector"), "last": ("NixlConnect
 class Engine:
     """A decode engine whose workers do what tests say."""
 
-    def __init__(self, config):
-        self.scheduler = scheduler_of(config)
+    def __init__(self, config, window):
+        self.scheduler = scheduler_of(config, window)
         children = self.scheduler.connector.sub_connectors
         (self.ours,) = (at for at, child in enumerate(children) if isinstance(child, EldrConnector))
         self.half = children[self.ours]._scheduler
@@ -57,6 +63,7 @@ class Engine:
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.ended = {}
         self.late = {}
+        self.cut = 0
         self.pulled, self.told = (
             [],
             [],
@@ -87,7 +94,9 @@ class Engine:
         for outputs in self.scheduler.update_from_output(output, result).values():
             self.ended |= {o.request_id: o.finish_reason for o in outputs.outputs if o.finished}
             stats = (outputs.scheduler_stats and outputs.scheduler_stats.kv_connector_stats) or {}
-            for outcome, count in stats.get("EldrConnector", {"late": {}})["late"].items():
+            ours = stats.get("EldrConnector", {"late": {}, "cut": 0})
+            self.cut += ours["cut"]
+            for outcome, count in ours["late"].items():
                 self.late[outcome] = self.late.get(outcome, 0) + count
         return tokens, pickle.loads(pickle.dumps(metadata[self.ours])).pulls
 
@@ -119,7 +128,7 @@ def build(tmp_path, monkeypatch, clock):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     made = []
 
-    def make(order="last", policy="fail"):
+    def make(order="last", policy="fail", window=0):
         children = [{"kv_connector": name, "kv_role": "kv_consumer"} for name in CONNECTORS[order]]
         transfer = KVTransferConfig(
             kv_connector="MultiConnector",
@@ -127,7 +136,7 @@ def build(tmp_path, monkeypatch, clock):
             kv_load_failure_policy=policy,
             kv_connector_extra_config={"connectors": children},
         )
-        made.append(Engine(engine_config(tmp_path, transfer)))
+        made.append(Engine(engine_config(tmp_path, transfer), window))
         return made[-1]
 
     yield make
@@ -259,6 +268,23 @@ def test_where_failed_loads_are_recomputed_a_late_pull_is(build, order):
     assert engine.ended == {"a": FinishReason.LENGTH}
 
 
+@pytest.mark.parametrize("order", CONNECTORS)
+@pytest.mark.parametrize("fields", [{}, {PULL_BEFORE_KEY: NOW + 1}])
+def test_a_prompt_of_which_a_window_would_lack_a_block_is_prefilled_here(build, order, fields):
+    engine = build(order, window=2 * BLOCK)
+    remote = {"remote_block_ids": [[1, 2, 3, 4], [1, 2, 3]]}
+    lengths = {"whole": 3 * BLOCK - 2, "cut": 3 * BLOCK - 1, "longer": 3 * BLOCK}
+    for name, tokens in lengths.items():
+        engine.add(name, prompt=list(range(tokens)), **remote, **fields)
+    engine.step()
+    engine.step(arrived=["whole", "longer"])
+    computed = engine.run()
+    assert set(engine.ended.values()) == {FinishReason.LENGTH}
+    assert (sorted(engine.pulled), engine.told) == (["longer", "whole"], ["cut"])
+    assert (engine.cut, engine.late) == (1, {}), "it was not late"
+    assert computed["whole"] == computed["longer"] == 3
+
+
 def test_a_workers_watch_tells_once_of_each_pull_that_is_not_there_in_time(clock, caplog):
     stats = metrics.EngineStats()
     watch = PullWatch(stats.add_late_pull)
@@ -296,10 +322,16 @@ def test_prometheus_sees_what_both_processes_counted():
     scheduler, worker = metrics.EngineStats(), metrics.EngineStats()
     for stats, outcome in ((scheduler, LATE_PREFILLED), (worker, LATE_DISCARDED), (worker, LATE_PREFILLED)):
         stats.add_late_pull(outcome)
+    scheduler.add_cut_prompt()
     together = worker.take().aggregate(scheduler.take())
-    assert together.reduce() == {"ELDR late pulls prefilled": 2, "ELDR late pulls discarded": 1}
+    assert together.reduce() == {
+        "ELDR late pulls prefilled": 2,
+        "ELDR late pulls discarded": 1,
+        "ELDR prompts prefilled for sliding windows": 1,
+    }
     prometheus.observe(together.to_dict())
     assert (seen(LATE_PREFILLED), seen(LATE_DISCARDED)) == (2, 1)
+    assert registry.get_sample_value(f"{METRIC_CUT_PROMPTS}_total", {"engine": "0"}) == 1
 
 
 @pytest.fixture

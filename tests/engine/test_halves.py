@@ -21,6 +21,7 @@ from tests.engine.fakes import LAYERS
 from tests.engine.halves import (
     EXPERTS,
     GROUP,
+    NO_WINDOWS,
     REMOTE,
     TOP_K,
     config,
@@ -144,7 +145,7 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     engine, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = DecodeScheduler(config("d"), GROUP, records=4)
+    half = DecodeScheduler(config("d"), GROUP, NO_WINDOWS, records=4)
     worker = DecodeWorker(config("d"), GROUP, n_blocks=10, reports=True)
     name = "cmpl-eldr-0a1b2c3d-7-1-0-0123abcd"
     asked = request(name, 6, kv={"do_remote_prefill": True})
@@ -176,7 +177,7 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
 def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     """Requests of all ranks stand in the report, 0 where another rank tells."""
     monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
-    half = DecodeScheduler(config("d"), GROUP, records=4)
+    half = DecodeScheduler(config("d"), GROUP, NO_WINDOWS, records=4)
     half.add(request("a", 6, kv={"do_remote_prefill": True}))
     union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
     figures = torch.ones(LAYERS, N_FIGURES, dtype=torch.int32)

@@ -11,7 +11,7 @@ from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
 from tests.engine.fakes import LAYERS
-from tests.engine.halves import GROUP, REMOTE, TOP_K, config, output, request, route, sent
+from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, TOP_K, config, output, request, route, sent
 
 aten = torch.ops.aten
 WAITS = {
@@ -95,7 +95,7 @@ def step(half, worker, new=(), cached=(), blocks=None):
 
 
 def test_no_step_of_a_decode_engine_waits(engine):
-    half = DecodeScheduler(config(), GROUP, 16)
+    half = DecodeScheduler(config(), GROUP, NO_WINDOWS, 16)
     worker = DecodeWorker(config(), GROUP, 40, reports=True)
     blocks = {"a": [1, 2], "b": [4, 5]}
     asked = request("a", 4, kv={"do_remote_prefill": True})

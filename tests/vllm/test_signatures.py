@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from eldr.contract import METRIC_CUT_PROMPTS
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
 from tests.vllm.comparison import check
@@ -27,11 +28,12 @@ CACHES = {
     "gemma4-split": ("8M", "8M"),
     "qwen3moe": ("8M", "8M"),
 }
-ARGUMENTS = {"gemma4-split": ("--disable-hybrid-kv-cache-manager",)}
-"""Without it, vLLM's blocks of this model have two sizes, and NIXL hands them over wrongly; the plug-in refuses that."""
 LEASE = 300  # whoever waits longer at a full engine pulls what others have overwritten, and nothing tells
 VOCABULARY = 4000
 BLOCK = 32
+WINDOW = 64
+"""Tokens that sliding layers of these models see."""
+CUT = f"{METRIC_CUT_PROMPTS}_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 HITS = "vllm:prefix_cache_hits_total"
 FINISHED = "vllm:request_success_total"
@@ -80,7 +82,7 @@ def pools(request, environment, plugin, tmp_path_factory, near_ties):
         drafts = drafts | {"model": str(written(environment, "eagle3", folder / "head"))}
     if drafts == DRAFT_MODEL:
         drafts = drafts | {"model": str(written(environment, family, folder / "draft", "--noise", NOISE))}
-    crowded = ("--max-num-batched-tokens", "64", *ARGUMENTS.get(family, ()))
+    crowded = ("--max-num-batched-tokens", "64")
     crowded += ("--speculative-config", json.dumps(drafts)) if drafts else ()
     setup = Setup(role="plain", lease=LEASE, plugin=plugin, model=model, max_len=1024, arguments=crowded)
     setup = replace(setup, mode=mode or setup.mode)
@@ -117,6 +119,15 @@ def test_cold_then_from_the_prefix_cache(pools):
 @pytest.mark.parametrize(("n", "g"), [(1, 3), (BLOCK, 1), (BLOCK, 2), (3 * BLOCK, 40), (33, 5), (700, 6)])
 def test_lengths_around_blocks_and_chunks(pools, n, g):
     check(pools, [pools.pair.ask(tokens(n, n), g)])
+
+
+def test_a_prompt_that_a_window_would_cut_is_prefilled_by_the_decode_engine(pools):
+    """Stock vLLM answers some of these wrongly: docs/upstream/sliding-windows.md."""
+    cut = range(WINDOW + BLOCK - 1, 300, BLOCK)
+    for lengths, expected in ((cut, len(cut)), ([n + 1 for n in cut], 0)):
+        before = pools.decode.metric(CUT)
+        check(pools, [pools.pair.ask(tokens(n, n), 8) for n in lengths])
+        assert pools.decode.metric(CUT) - before == (expected if pools.hybrid else 0)
 
 
 def test_chat(pools):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,3 @@ def full_attention_group(kv_cache_config: Any) -> CacheGroup:
     raise ValueError(
         f"ELDR needs a layer with full attention, whose KV blocks cover the whole prompt; found {kinds}"
     )
-
-
-def block_sizes(kv_cache_config: Any) -> list[int]:
-    """Return the tokens per block of every group but those of states, which are handed over whole."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    return [spec.block_size for spec in specs if not isinstance(spec, MambaSpec)]

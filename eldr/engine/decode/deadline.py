@@ -4,6 +4,8 @@ When a prefill engine's lease ends it gives the blocks to other requests, and wh
 wrote, without an error. The scheduler half keeps such a pull from beginning: the prompt is prefilled here instead. Between
 its decision and the read a handshake can take seconds, so the worker half watches the pulls in flight: one that has not
 ended at its deadline is reported as failed, and vLLM never uses what it brings. What ended before was read before.
+
+Prompts of which too little would be pulled (:mod:`eldr.engine.decode.windows`) are prefilled here in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from eldr.wire import WireError, pull_deadline
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
+_NEVER = float("-inf")
+"""Deadline of what must not be pulled at all."""
 _OFFER = "do_remote_prefill"  # the transport pulls if it is set, and clears it once it has taken the blocks' addresses
 
 Count = Callable[[str], None]
@@ -25,10 +29,19 @@ Count = Callable[[str], None]
 
 
 class PullDeadlines:
-    """Scheduler half."""
+    """Scheduler half.
 
-    def __init__(self, count: Count) -> None:
-        self._count = count
+    Parameters
+    ----------
+    count : Count
+    count_cut : callable
+        Called for every prompt that is prefilled here because too little would be pulled.
+    cut : callable
+        Tells whether that is so for a prompt of so many tokens.
+    """
+
+    def __init__(self, count: Count, count_cut: Callable[[], None], cut: Callable[[int], bool]) -> None:
+        self._count, self._count_cut, self._cut = count, count_cut, cut
         self._deadlines: dict[str, float] = {}
         self._refused: set[str] = set()
         # refused, and the prefill engine has not been told yet that it may free the blocks
@@ -40,6 +53,9 @@ class PullDeadlines:
         params = request.kv_transfer_params or {}
         if not params.get(_OFFER):
             return
+        if self._cut(request.num_prompt_tokens):
+            self._deadlines[request.request_id] = _NEVER
+            return
         try:
             deadline = pull_deadline(params)
         except WireError as error:
@@ -49,7 +65,7 @@ class PullDeadlines:
             self._deadlines[request.request_id] = deadline
 
     def refuse(self, request: Any) -> bool:
-        """Take the offer of remote blocks away if it is too late; True if it was there until now.
+        """Take the offer of remote blocks away if it is too late, or would be too little; True if it was there until now.
 
         The caller must then have all connectors asked again: one that was asked earlier may have accepted the offer.
         """
@@ -64,12 +80,15 @@ class PullDeadlines:
         self._held.add(name)
         if name not in self._refused:
             self._refused.add(name)
-            self._count(LATE_PREFILLED)
-            logger.warning(
-                "ELDR: request %s: its KV had to be pulled %.3f s ago; the prompt is prefilled here",
-                name,
-                late,
-            )
+            if deadline == _NEVER:
+                self._count_cut()
+            else:
+                self._count(LATE_PREFILLED)
+                logger.warning(
+                    "ELDR: request %s: its KV had to be pulled %.3f s ago; the prompt is prefilled here",
+                    name,
+                    late,
+                )
         return True
 
     def allocated(self, request: Any) -> None:

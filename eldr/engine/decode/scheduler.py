@@ -19,6 +19,7 @@ from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.ring import RingWriter, rings_of
 from eldr.engine.decode.tracking import Ended, Plan, Tracker, n_rows
+from eldr.engine.decode.windows import Windows
 from eldr.engine.errors import RanksDisagreeError
 from eldr.engine.messages import StepReport
 from eldr.engine.steps import blocks_in, scheduled
@@ -51,6 +52,7 @@ class DecodeScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
+    windows : Windows
     records : int
         Finished requests that wait for a reader.
 
@@ -59,7 +61,7 @@ class DecodeScheduler:
     pulls : PullDeadlines
     """
 
-    def __init__(self, config: Any, group: CacheGroup, records: int) -> None:
+    def __init__(self, config: Any, group: CacheGroup, windows: Windows, records: int) -> None:
         model = config.model_config
         self._top_k = model.get_num_experts_per_tok()
         self._group = group
@@ -74,7 +76,7 @@ class DecodeScheduler:
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         self._counting = Counting("activations")
-        self.pulls = PullDeadlines(self._stats.add_late_pull)
+        self.pulls = PullDeadlines(self._stats.add_late_pull, self._stats.add_cut_prompt, windows.cut)
         cells = model.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         parallel = config.parallel_config

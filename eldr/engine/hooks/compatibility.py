@@ -19,7 +19,6 @@ def problems(
     block_size: int,
     *,
     prefill: bool,
-    group_sizes: Collection[int] = (),
     balance: BalanceSetting = VLLM_CHOOSES,
 ) -> list[str]:
     """Return what is wrong with an engine's configuration, empty if nothing is.
@@ -31,8 +30,6 @@ def problems(
         Tokens per KV block of the full-attention group.
     prefill : bool
         Whether the engine produces KV.
-    group_sizes : collection of int
-        Tokens per KV block of every group.
     balance : BalanceSetting
         Whether the engine is to balance activated experts.
     """
@@ -59,12 +56,6 @@ def problems(
     if config.device_config.device_type == "cpu" and config.compilation_config.mode:
         found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
     found += _drafts(config)
-    if len(several := sorted(set(group_sizes))) > 1:
-        # seen on the CPU with Gemma 4's ratio of 2, without this plug-in as well: see docs/upstream/sliding-windows.md
-        found.append(
-            f"KV blocks of {', '.join(map(str, several))} tokens: vLLM was seen to hand their sliding windows over one token short, which changes answers; set "
-            "--disable-hybrid-kv-cache-manager on prefill and decode engines"
-        )
     if prefill and block_size > MAX_BLOCK_SIZE:
         found.append(
             f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "

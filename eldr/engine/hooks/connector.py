@@ -20,8 +20,9 @@ from vllm.distributed.parallel_state import get_tp_group
 
 from eldr.engine import metrics, refusal
 from eldr.engine.balance import setting, start
-from eldr.engine.capture.cache import block_sizes, full_attention_group
+from eldr.engine.capture.cache import full_attention_group
 from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
+from eldr.engine.decode.windows import Windows
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.hooks import compatibility
 from eldr.engine.prefill.scheduler import PrefillScheduler
@@ -61,7 +62,6 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 vllm_config,
                 self._group.block_size,
                 prefill=self._prefill,
-                group_sizes=block_sizes(kv_cache_config),
                 balance=self._setting,
             )
             compatibility.refuse(problems)
@@ -73,7 +73,10 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 PrefillScheduler(vllm_config, self._group)
                 if self._prefill
                 else DecodeScheduler(
-                    vllm_config, self._group, kept_records(self._kv_transfer_config.kv_connector_extra_config)
+                    vllm_config,
+                    self._group,
+                    Windows(kv_cache_config),
+                    kept_records(self._kv_transfer_config.kv_connector_extra_config),
                 )
             )
 

@@ -153,14 +153,6 @@ def test_a_field_that_vllm_renamed_is_noticed():
         compatibility.problems(config, 128, prefill=True)
 
 
-def test_blocks_of_several_sizes_are_refused_on_both_sides():
-    for prefill in (True, False):
-        (found,) = compatibility.problems(engine(), 64, prefill=prefill, group_sizes=[32, 64, 32])
-        assert found.startswith("KV blocks of 32, 64 tokens")
-        assert "--disable-hybrid-kv-cache-manager" in found
-        assert compatibility.problems(engine(), 64, prefill=prefill, group_sizes=[64, 64]) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "block", "named"),
     [
