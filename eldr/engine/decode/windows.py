@@ -48,8 +48,9 @@ def _specs(spec: Any) -> list[Any]:
 def _unseen(spec: Any, token: int) -> int:
     """Return how many tokens at the beginning that token does not see."""
     if isinstance(spec, SlidingWindowSpec):
-        return max(0, token - spec.sliding_window + 1)
-    return token // spec.attention_chunk_size * spec.attention_chunk_size
+        return max(0, token - int(spec.sliding_window) + 1)
+    chunk = int(spec.attention_chunk_size)
+    return token // chunk * chunk
 
 
 def _left_out(spec: Any, computed: int) -> int:
