@@ -16,9 +16,11 @@ e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about t
 	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \
 	  ELDR_VLLM=$$env .venv/bin/python -m pytest -m 'not long' tests/vllm --override-ini timeout=600
-e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchronous, V2-synchronous or V2-asynchronous; VLLM= as above; FAMILY=gptoss for signatures of that model, or ONLY=EXPRESSION as of pytest -k
+e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchronous, V2-synchronous or V2-asynchronous; VLLM= as above; FAMILY=gptoss for signatures of that model, or ONLY=EXPRESSION as of pytest -k; writes a row of docs/benchmarks/engine.md
 	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
-	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest $(if $(FAMILY),tests/vllm/test_signatures.py -k "$(FAMILY)",tests/vllm $(if $(ONLY),-k "$(ONLY)")) --override-ini timeout=1200
+	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest $(if $(FAMILY),tests/vllm/test_signatures.py -k "$(FAMILY)",tests/vllm $(if $(ONLY),-k "$(ONLY)")) --override-ini timeout=1200 \
+	    --junitxml=out/e2e-vllm.xml --override-ini junit_suite_name="$(or $(MODE),as vLLM decides), $(or $(VLLM),0.32), $(or $(FAMILY),$(ONLY),all)"; done=$$?; \
+	  .venv/bin/python -m eldr_bench.modes out/e2e-vllm.xml; exit $$done
 demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit" or router

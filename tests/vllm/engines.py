@@ -234,13 +234,17 @@ class Engine:
         return self._process is not None and self._process.poll() is None
 
     def ready(self) -> bool:
-        """Tell whether it serves; fail, with the end of its log, if it ended."""
+        """Tell whether it serves; fail, with the end of its log, if it ended, or runs in another mode than it should."""
         if not self.running():
             raise AssertionError(f"{self.name} ended: {self.tail()}")
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            up = httpx.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
+        if up and self.setup.role != "plain":
+            wanted = self.setup.mode or CPU_MODE
+            assert self.mode() == wanted, f"{self.name} runs in {self.mode()}, not {wanted}: {self.tail()}"
+        return up
 
     def mode(self) -> Mode:
         """Return what the engine itself says to run in."""

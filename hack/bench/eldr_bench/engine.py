@@ -21,8 +21,8 @@ from eldr_bench.engine_child import TOKENS, Kind, Setting, Shape, Work
 from eldr_bench.engine_memory import memory
 from eldr_bench.engine_pairs import PLUGIN, interval, measure
 from eldr_bench.machine import ROOT, revision, vllm_environment
+from eldr_bench.modes import PAGE, section
 
-PAGE = ROOT / "docs" / "benchmarks" / "engine.md"
 MOST_ADDED = 2.0
 """Percent of a decode step that the plug-in may take."""
 BATCHES = (1, 8)
@@ -133,7 +133,7 @@ def page(tables: Mapping[str, list[str]], in_modes: Sequence[str], starts: int, 
         *in_modes,
         "",
     ]
-    return "\n".join([*lines, *memory()])
+    return "\n".join([*lines, *memory()]) + section(PAGE.read_text())
 
 
 @click.command(context_settings={"show_default": True})
