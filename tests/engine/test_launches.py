@@ -1,5 +1,6 @@
 """What a step starts on a GPU: kernels of ours and collectives, counted in the form that GPUs run."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,23 @@ from eldr.engine.balance.choice import Balance, Group, Rules, in_triton
 from eldr.engine.capture import kernels_triton, union
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
+from eldr.engine.decode import worker as decode_worker
+from eldr.engine.decode.scheduler import DecodeScheduler
+from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.prefill import worker as prefill_worker
+from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.worker import PrefillWorker
+from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, request, route, sent
 
 KERNELS = 3
 """Of an exchange; what docs/evidence/ranks.md charges for it."""
 EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
 ON_GPU = in_triton()
 SUM = "sum over the ranks"
+FILL = 1
+"""What the capture buffer, which is not here, adds to every step."""
+SENT, REPORTED = "copy to the device", "copy to the host"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "engine-plugin.md"
 
 
 class Started(TorchDispatchMode):
@@ -103,6 +115,81 @@ def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_laye
         one.form(9)
     assert started.seen == ["_flag_experts", SUM, "_sum_up_step"]
     assert one.told[:-1].tolist() == [len(buffer[:, at].unique()) for at in range(12)]
+
+
+class Steps:
+    """Both halves of an engine whose kernels are those of GPUs, and what each step starts."""
+
+    def __init__(self, started, half, worker):
+        self._started, self._half, self._worker = started, half, worker
+
+    def run(self, new=(), cached=(), blocks=None):
+        orders = sent(self._half.orders(output(new, cached, blocks)))
+        route(new, cached, blocks)
+        self._started.seen.clear()
+        with self._started:
+            self._worker.begin(orders)
+            report = self._worker.finish()
+        tensors = [] if report is None else [*report.counts.values(), report.union]
+        return [*self._started.seen, *(REPORTED for tensor in tensors if tensor is not None)]
+
+
+@pytest.fixture
+def steps(engine, started, monkeypatch):
+    """Return a function that makes them of an engine's halves."""
+    for module in (decode_worker, prefill_worker):
+        monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
+
+    def make(half, worker):
+        send = worker._staging.send
+
+        def counted(values):
+            started.seen.append(SENT)
+            with _disable_current_modes():
+                return send(values)
+
+        monkeypatch.setattr(worker._staging, "send", counted)
+        return Steps(started, half, worker)
+
+    return make
+
+
+def costs(step):
+    """Return what docs/reference/engine-plugin.md says that a step starts: kernels, and copies each way."""
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith(f"| {step} |"))
+    return tuple(int(cell) for cell in line.split("|")[2:5])
+
+
+def counted(seen):
+    copies = seen.count(SENT), seen.count(REPORTED)
+    return (len(seen) - sum(copies) + FILL, *copies)
+
+
+def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
+    half = DecodeScheduler(config(), GROUP, NO_WINDOWS, 16)
+    run = steps(half, DecodeWorker(config(), GROUP, 40, reports=True)).run
+    blocks, asked = {"a": [1, 2], "b": [4, 5]}, request("a", 4, kv={"do_remote_prefill": True})
+    half.add(asked)
+    half.add(request("b", 4))
+    joins = run(new=[("a", 3, 1), ("b", 0, 4)], blocks=blocks)
+    begins = run(cached=[("a", 4, 1), ("b", 4, 1)], blocks=blocks)
+    usual = run(cached=[("a", 5, 1), ("b", 5, 1)], blocks=blocks)
+    asked.num_output_tokens = 3
+    half.end(asked)
+    ends = run(cached=[("b", 6, 1)], blocks=blocks)
+    assert counted(usual) == counted(joins) == costs("decode, most steps"), usual
+    assert counted(begins) == costs("decode, a request begins a KV block"), begins
+    assert counted(ends) == costs("decode, a request has ended"), ends
+
+
+def test_what_a_step_of_a_prefill_engine_starts_is_what_the_page_says(steps):
+    half, worker = PrefillScheduler(config(), GROUP), PrefillWorker(config(), GROUP, 40, reports=True)
+    run = steps(half, worker).run
+    half.add(request("a", 10, kv=REMOTE))
+    part = run(new=[("a", 0, 6)], blocks={"a": [7, 3, 5]})
+    last = run(cached=[("a", 6, 4)], blocks={"a": [7, 3, 5]})
+    assert counted(part) == costs("prefill, a chunk that ends no prompt"), part
+    assert counted(last) == costs("prefill, a chunk that ends a prompt"), last
 
 
 def test_an_operation_too_much_is_seen(started):
