@@ -35,7 +35,7 @@ class StepReport(KVConnectorWorkerMetadata):
     Parameters
     ----------
     counts : dict
-        Request id to its counts, a Tensor of shape (L, E).
+        Request id, on prefill engines with its number, to its counts, a Tensor of shape (L, E).
     step : int, optional
         The step that ``union`` belongs to.
     union : Tensor, optional
@@ -56,7 +56,7 @@ class StepReport(KVConnectorWorkerMetadata):
 
     def __init__(
         self,
-        counts: dict[str, Any],
+        counts: dict[Any, Any],
         step: int | None = None,
         union: Any = None,
         *,
@@ -93,7 +93,7 @@ class StepReport(KVConnectorWorkerMetadata):
         self._copied = torch.cuda.Event()
         self._copied.record()
 
-    def arrived(self) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    def arrived(self) -> tuple[dict[Any, np.ndarray], np.ndarray | None]:
         """Return counts and union as arrays, after their copies."""
         self._wait()
         union = None if self.union is None else np.asarray(self.union)
@@ -117,7 +117,7 @@ class StepReport(KVConnectorWorkerMetadata):
             self._copied = None
 
     def __getstate__(self) -> dict[str, Any]:
-        counts: dict[str, np.ndarray] = {}
+        counts: dict[Any, np.ndarray] = {}
         union = None
         with self._counting:  # it is vLLM that asks, for all that the step brought
             counts, union = self.arrived()

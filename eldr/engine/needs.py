@@ -99,6 +99,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "request_id",
         "status",
         "resumable",
+        "block_hashes",
         "num_prompt_tokens",
         "num_output_tokens",
         "kv_transfer_params",

@@ -33,12 +33,20 @@ def config(instance="test"):
 
 
 def request(
-    name, prompt, *, status=RequestStatus.FINISHED_LENGTH_CAPPED, kv=None, resumable=False, generated=0
+    name,
+    prompt,
+    *,
+    status=RequestStatus.FINISHED_LENGTH_CAPPED,
+    kv=None,
+    resumable=False,
+    generated=0,
+    hashes=(),
 ):
     return SimpleNamespace(
         request_id=name,
         num_prompt_tokens=prompt,
         num_output_tokens=generated,
+        block_hashes=list(hashes),
         status=status,
         kv_transfer_params=kv,
         resumable=resumable,

@@ -17,7 +17,7 @@ from tests.engine.halves import GROUP, NO_WINDOWS, TOP_K, config, output, sent
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine, role):
     if role == "prefill":
-        half = PrefillScheduler(config(), GROUP)
+        half = PrefillScheduler(config(), GROUP, GROUP.block_size)
         worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     else:
         half = DecodeScheduler(config("unknown"), GROUP, NO_WINDOWS, records=4)

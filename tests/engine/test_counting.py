@@ -40,17 +40,10 @@ def step(half, worker, new=(), cached=(), blocks=None):
     return None if report is None else sent(report)
 
 
-class Blocks:
-    def get_block_ids(self):
-        return [99], [1]
-
-
 def prefilled(half, worker, name):
     """Serve a prompt of four tokens; return what its answer says."""
     asked = request(name, 4, kv=REMOTE)
     half.add(asked)
-    half.matched(asked, 0)
-    half.allocated(asked, Blocks())
     report = step(half, worker, new=[(name, 0, 4)], blocks={name: [1]})
     answer = half.end(asked)
     half.update(report)
@@ -63,7 +56,7 @@ PREFILL = [
     *(("worker", "_capture", name) for name in ("begin", "expert_ids")),
     *(("worker", "_kernels", name) for name in ("count_blocks",)),
     ("worker", "_staging", "send"),
-    *(("half", "_blocks", name) for name in ("matched", "allocated", "computed", "counted", "forget")),
+    *(("half", "_blocks", name) for name in ("add", "computed", "counted", "forget")),
     ("half", "_waiting", "get"),
 ]
 
@@ -95,7 +88,7 @@ def spoil(half, worker, where, part, name):
 
 @pytest.fixture
 def prefill():
-    half = PrefillScheduler(config(), GROUP)
+    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
     return half, PrefillWorker(config(), GROUP, 40, reports=True)
 
 

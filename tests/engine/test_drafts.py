@@ -13,11 +13,11 @@ from tests.engine.halves import EXPERTS, GROUP, REMOTE, TOP_K, config, output, r
 
 
 def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
-    half = PrefillScheduler(config(), GROUP)
+    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
     worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     blocks = {"first": [3, 5], "second": [3, 7]}
     for name, computed, expert in (("first", 0, 0), ("second", 4, 2)):
-        half.add(request(name, 6, kv=REMOTE))
+        half.add(request(name, 6, kv=REMOTE, hashes=["shared"]))
         tokens = 8 - computed
         report = run(
             half, worker, new=[(name, computed, tokens)], blocks=blocks, drafts={name: 2}, expert=expert
@@ -29,8 +29,24 @@ def test_prefill_leaves_out_drafts_behind_a_prompt(engine):
         assert value.counts[0].tolist() == ([6, 6, 0, 0, 0, 0] if name == "first" else [4, 4, 2, 2, 0, 0])
 
 
+def test_a_block_that_drafts_began_holds_nothing(engine):
+    """They are left out, so that its row keeps what was there; later tokens of the same request count into it."""
+    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
+    worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
+    blocks = {"whole": [3, 5], "next": [3, 5]}
+    half.add(request("whole", 4, kv=REMOTE, hashes=["a", "ab"]))
+    run(half, worker, new=[("whole", 0, 6)], blocks=blocks, drafts={"whole": 2}, expert=0)
+    half.add(request("next", 8, kv=REMOTE, hashes=["a", "ab"]))
+    report = run(half, worker, new=[("next", 7, 1)], blocks=blocks, expert=0)
+    answer = half.end(request("next", 8))
+    half.update(report)
+    value = decode_counts(answer["eldr"])
+    assert value.exact is False
+    assert value.counts[0].tolist() == [4, 4, 0, 0, 0, 0]
+
+
 def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
-    half = PrefillScheduler(config(), GROUP)
+    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
     worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     blocks = {"whole": [3, 5], "next": [3, 5]}
     half.add(request("whole", 3))

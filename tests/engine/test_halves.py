@@ -47,13 +47,13 @@ def test_no_number_of_records_is_refused_by_name(value):
 class TestPrefillScheduler:
     @pytest.fixture
     def half(self):
-        return PrefillScheduler(config(), GROUP)
+        return PrefillScheduler(config(), GROUP, GROUP.block_size)
 
     def test_a_chunked_prompt_is_summed_with_its_last_chunk_over_the_blocks_of_the_prompt(self, half):
         half.add(request("a", 10, kv=REMOTE))
         blocks = {"a": [7, 3, 5, 8]}  # the last one is for tokens after the prompt
         assert half.orders(output(new=[("a", 0, 6)], blocks=blocks)).finishing == {}
-        assert half.orders(output(cached=[("a", 6, 4)], blocks=blocks)).finishing == {"a": [7, 3, 5]}
+        assert half.orders(output(cached=[("a", 6, 4)], blocks=blocks)).finishing == {("a", 0): [7, 3, 5]}
         assert half.orders(output(cached=[("a", 10, 1)], blocks=blocks)).finishing == {}
 
     def test_other_requests_are_not_followed(self, half):
@@ -66,7 +66,7 @@ class TestPrefillScheduler:
         half.add(request("a", 10, kv=REMOTE))
         answer = half.end(request("a", 10))
         assert answer["eldr"]["unavailable"] == "no counts for this request"
-        half.update(sent(StepReport({"a": counts_of(10)})))
+        half.update(sent(StepReport({("a", 0): counts_of(10)})))
         value = decode_counts(answer["eldr"])
         assert (value.tokens, value.top_k, value.exact, value.shape) == (10, TOP_K, True, (LAYERS, EXPERTS))
         assert half.stats().data["records"] == {"exact": 1}
@@ -74,26 +74,26 @@ class TestPrefillScheduler:
 
     def test_counts_that_came_before_the_end_are_in_the_answer_at_once(self, half):
         half.add(request("a", 10, kv=REMOTE))
-        half.update(StepReport({"a": counts_of(10)}))
+        half.update(StepReport({("a", 0): counts_of(10)}))
         assert decode_counts(half.end(request("a", 10))["eldr"]).tokens == 10
 
     def test_a_prompt_that_is_summed_again_after_a_failed_load_is_one_record(self, half):
         half.add(request("a", 10, kv=REMOTE))
-        half.update(StepReport({"a": counts_of(9)}))
-        half.update(StepReport({"a": counts_of(10)}))
+        half.update(StepReport({("a", 0): counts_of(9)}))
+        half.update(StepReport({("a", 0): counts_of(10)}))
         assert decode_counts(half.end(request("a", 10))["eldr"]).exact
         assert half.stats().data["records"] == {"exact": 1}
 
     def test_missing_tokens_make_it_inexact(self, half):
         half.add(request("a", 10, kv=REMOTE))
         answer = half.end(request("a", 10))
-        half.update(StepReport({"a": counts_of(9)}))
+        half.update(StepReport({("a", 0): counts_of(9)}))
         assert decode_counts(answer["eldr"]).exact is False
 
     def test_long_prompts_use_wider_numbers(self, half):
         half.add(request("a", 70_000, kv=REMOTE))
         answer = half.end(request("a", 70_000))
-        half.update(StepReport({"a": counts_of(70_000)}))
+        half.update(StepReport({("a", 0): counts_of(70_000)}))
         value = decode_counts(answer["eldr"])
         assert answer["eldr"]["dtype"] == "uint32"
         assert value.counts.max() == 70_000
@@ -101,8 +101,17 @@ class TestPrefillScheduler:
     def test_an_aborted_request_is_forgotten(self, half):
         half.add(request("a", 10, kv=REMOTE))
         assert half.end(request("a", 10, status=RequestStatus.FINISHED_ABORTED)) is None
-        half.update(StepReport({"a": counts_of(10)}))
+        half.update(StepReport({("a", 0): counts_of(10)}))
         assert half.stats() is None
+
+    def test_an_id_that_comes_again_gets_no_counts_of_the_one_before(self, half):
+        half.add(request("a", 10, kv=REMOTE))
+        half.end(request("a", 10, status=RequestStatus.FINISHED_ABORTED))
+        half.add(request("a", 10, kv=REMOTE))
+        half.update(StepReport({("a", 0): counts_of(9)}))  # scheduled ahead, and reported late
+        answer = half.end(request("a", 10))
+        half.update(StepReport({("a", 1): counts_of(10)}))
+        assert decode_counts(answer["eldr"]).exact
 
     def test_a_prompt_that_is_streamed_in_has_no_counts_and_says_why(self, half):
         half.add(request("a", 10, kv=REMOTE, resumable=True))
@@ -124,10 +133,10 @@ class TestPrefillScheduler:
 
 
 def test_prefill_counts_a_prompt_of_which_the_first_block_was_cached(engine):
-    half = PrefillScheduler(config(), GROUP)
+    half = PrefillScheduler(config(), GROUP, GROUP.block_size)
     worker = PrefillWorker(config(), GROUP, n_blocks=10, reports=True)
     for name, cached_blocks, expert in (("first", 0, 0), ("second", 1, 2)):
-        half.add(request(name, 6, kv=REMOTE))
+        half.add(request(name, 6, kv=REMOTE, hashes=["shared"]))
         done = cached_blocks * GROUP.block_size
         blocks = {name: [3, 5]}  # the second prompt shares block 3 and reuses block 5
         report = run(half, worker, new=[(name, done, 6 - done)], blocks=blocks, expert=expert)

@@ -183,7 +183,10 @@ def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
 
 
 def test_what_a_step_of_a_prefill_engine_starts_is_what_the_page_says(steps):
-    half, worker = PrefillScheduler(config(), GROUP), PrefillWorker(config(), GROUP, 40, reports=True)
+    half, worker = (
+        PrefillScheduler(config(), GROUP, GROUP.block_size),
+        PrefillWorker(config(), GROUP, 40, reports=True),
+    )
     run = steps(half, worker).run
     half.add(request("a", 10, kv=REMOTE))
     part = run(new=[("a", 0, 6)], blocks={"a": [7, 3, 5]})

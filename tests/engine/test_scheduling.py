@@ -30,6 +30,7 @@ from eldr.engine.prefill import worker as prefill_worker
 from eldr.engine.prefill.worker import PrefillWorker
 from eldr.engine.steps import scheduled
 from eldr.wire import decode_counts
+from tests.engine import fakes
 from tests.engine.fakes import (
     BLOCK,
     BLOCKS,
@@ -109,9 +110,11 @@ class Engine:
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.answers = {}
 
-    def add(self, name, prompt, *, remote=True, resumable=False):
-        sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": REMOTE} if remote else None)
-        request = Request(name, prompt, sampling, None, block_hasher=self.hasher, resumable=resumable)
+    def add(self, name, prompt, *, remote=True, resumable=False, tokens=1, priority=0):
+        more = {"kv_transfer_params": REMOTE} if remote else None
+        sampling = SamplingParams(max_tokens=tokens, extra_args=more)
+        fields = {"resumable": resumable, "priority": priority}
+        request = Request(name, prompt, sampling, None, block_hasher=self.hasher, **fields)
         self.scheduler.add_request(request)
 
     def step(self, lost=lambda block: False):
@@ -124,7 +127,7 @@ class Engine:
             (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
             slots += [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(before, before + n)]
             tokens += request.all_token_ids[before : before + n]
-            sampled.append([7] if before + n == request.num_tokens else [])
+            sampled.append([7] if before + n >= request.num_tokens else [])
         self.worker.begin(pickle.loads(pickle.dumps(output.kv_connector_metadata.metadata[1])))
         Slots.slots, Capture.ids = (torch.tensor(slots), experts_of(tokens)) if slots else (None, None)
         report = pickle.loads(pickle.dumps(self.worker.finish()))
@@ -158,7 +161,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine(tmp_path, monkeypatch):
+def build(tmp_path, monkeypatch):
+    """Return a function that makes an engine, with settings of vLLM's scheduler."""
     plugin.register()
     monkeypatch.setitem(KVConnectorFactory._registry, "Loader", lambda: Loader)
     monkeypatch.setattr(Loader, "offers", {})
@@ -177,9 +181,23 @@ def engine(tmp_path, monkeypatch):
         },
     )
     init_none_hash(sha256)
-    engine = Engine(engine_config(tmp_path, transfer))
-    yield engine
-    engine.scheduler.shutdown()
+    made = []
+
+    def make(**settings):
+        config = engine_config(tmp_path, transfer)
+        for name, value in settings.items():
+            setattr(config.scheduler_config, name, value)
+        made.append(Engine(config))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.scheduler.shutdown()
+
+
+@pytest.fixture
+def engine(build):
+    return build()
 
 
 def test_computed_and_cached_prompts_are_exact(engine):
@@ -209,6 +227,33 @@ def test_loaded_blocks_are_left_out_and_never_exact_for_whoever_finds_them(engin
     value = engine.answer("later")
     assert not value.exact
     assert np.array_equal(value.counts, counts_of([1, 2, 3]))
+
+
+def test_a_block_whose_step_preempts_its_own_request_is_not_taken_for_computed(build, monkeypatch):
+    """vLLM enters it in the prefix cache all the same: docs/upstream/preempted-blocks.md."""
+    monkeypatch.setattr(fakes, "BLOCKS", 10)  # one of which is nobody's
+    engine = build(policy="priority", long_prefill_token_threshold=2 * BLOCK)
+    engine.add("before", list(range(40, 75)))
+    assert engine.answer("before").exact, "every block has counts"
+    low = list(range(101, 132))
+    engine.add("low", low, priority=2)
+    while engine.scheduler.requests["low"].num_computed_tokens < 4 * BLOCK:
+        engine.step()
+    engine.add("high", [1, 2, 3, 4], tokens=3)
+    for _ in range(2):  # the second one is to compute low's last two blocks, and has none left for high
+        engine.step()
+    assert engine.scheduler.requests["low"].num_preemptions == 1
+    engine.run()
+    engine.add("again", low)
+    for name in ("low", "again"):
+        value = engine.answer(name)
+        assert value.exact == np.array_equal(value.counts, counts_of(low)), name
+        assert not value.exact
+    assert engine.scheduler.reset_prefix_cache()
+    engine.add("anew", low)
+    value = engine.answer("anew")
+    assert value.exact
+    assert np.array_equal(value.counts, counts_of(low))
 
 
 def test_a_prompt_that_was_loaded_as_a_whole_has_no_counts_and_is_not_exact(engine):

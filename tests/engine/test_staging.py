@@ -114,7 +114,10 @@ def test_no_step_of_a_decode_engine_waits(engine):
 
 
 def test_no_step_of_a_prefill_engine_waits(engine):
-    half, worker = PrefillScheduler(config(), GROUP), PrefillWorker(config(), GROUP, 40, reports=True)
+    half, worker = (
+        PrefillScheduler(config(), GROUP, GROUP.block_size),
+        PrefillWorker(config(), GROUP, 40, reports=True),
+    )
     half.add(request("a", 10, kv=REMOTE))
     step(half, worker, new=[("a", 0, 6)], blocks={"a": [7, 3, 5]})
     report, _ = step(half, worker, cached=[("a", 6, 4)], blocks={"a": [7, 3, 5]})

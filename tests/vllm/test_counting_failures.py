@@ -34,7 +34,7 @@ PREFILL = (
     "eldr.engine.prefill.worker:PrefillWorker._sum",
     *(
         f"eldr.engine.prefill.provenance:CountedBlocks.{name}"
-        for name in ("matched", "allocated", "computed", "counted", "forget")
+        for name in ("add", "computed", "counted", "forget")
     ),
     "eldr.engine.prefill.scheduler:encode_counts",
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.parallel_state import get_tp_group
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from eldr.engine import metrics, refusal
 from eldr.engine.balance import setting, start
@@ -70,7 +71,9 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = (
-                PrefillScheduler(vllm_config, self._group)
+                PrefillScheduler(
+                    vllm_config, self._group, resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1]
+                )
                 if self._prefill
                 else DecodeScheduler(
                     vllm_config,
@@ -149,20 +152,17 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     # --- scheduler process
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Offer no KV, take how much of a prompt this engine has already, and keep others from pulling too late."""
-        if isinstance(self._scheduler, PrefillScheduler):
-            self._scheduler.matched(request, num_computed_tokens)
-        elif self._scheduler is not None and self._scheduler.pulls.refuse(request):
+        """Offer no KV, and keep others from pulling too late."""
+        del num_computed_tokens
+        if isinstance(self._scheduler, DecodeScheduler) and self._scheduler.pulls.refuse(request):
             # "ask again with the next step": a transport that stands before us in the list has just said that it pulls
             return None, False
         return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Take a prompt's blocks; the number says nothing, as another connector is the one that loads."""
-        del num_external_tokens
-        if isinstance(self._scheduler, PrefillScheduler):
-            self._scheduler.allocated(request, blocks)
-        elif self._scheduler is not None:
+        """Take that a request has its blocks."""
+        del blocks, num_external_tokens
+        if isinstance(self._scheduler, DecodeScheduler):
             self._scheduler.pulls.allocated(request)
 
     def on_new_request(self, request: Any) -> None:

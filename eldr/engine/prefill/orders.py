@@ -14,13 +14,13 @@ class PrefillOrders(KVConnectorMetadata):
     Attributes
     ----------
     finishing : dict
-        Request id to the blocks of its prompt that hold counts.
+        Request id and number to the blocks of its prompt that hold counts.
     runs : bool
         Whether the step has tokens.
     drafts : list of int
         Slots of tokens behind a prompt, which may be rejected.
     """
 
-    finishing: dict[str, list[int]] = field(default_factory=dict)
+    finishing: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     runs: bool = False
     drafts: list[int] = field(default_factory=list)

@@ -7,6 +7,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,19 @@ class PrefillScheduler:
     Parameters
     ----------
     config : vllm.config.VllmConfig
+    hash_size : int
+        Tokens from one of a request's block hashes to the next.
     """
 
-    def __init__(self, config: Any, group: CacheGroup) -> None:
+    def __init__(self, config: Any, group: CacheGroup, hash_size: int) -> None:
         self._top_k = config.model_config.get_num_experts_per_tok()
         self._group = group
         # positions that the scheduler may take for computed, though their drafts are rejected
         self._unsure = 2 * (1 + config.num_speculative_tokens)
-        self._blocks = CountedBlocks(group.block_size)
-        self._waiting: dict[str, int] = {}  # request id -> prompt tokens, until its signature was handed out
+        self._blocks = CountedBlocks(group.block_size, hash_size)
+        self._numbers = itertools.count()
+        # request id -> prompt tokens and a number of its own, as ids may come again; until its signature was handed out
+        self._waiting: dict[str, tuple[int, int]] = {}
         self._partial: set[str] = set()  # requests with blocks that were not computed here
         self._streaming: set[str] = set()
         self._ready: dict[str, dict[str, Any]] = {}
@@ -45,27 +50,15 @@ class PrefillScheduler:
         self._stats = metrics.EngineStats()
 
     def add(self, request: Any) -> None:
-        """Follow a request whose KV another engine will pull."""
-        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
-            return
+        """Follow a request, and its prompt if another engine will pull its KV."""
+        remote = (request.kv_transfer_params or {}).get("do_remote_decode")
         with self._counting:
-            if request.resumable:  # its prompt grows while it runs
+            if remote and request.resumable:  # its prompt grows while it runs
                 self._streaming.add(request.request_id)
                 self._stats.add_record("unavailable")
-            else:
-                self._waiting[request.request_id] = request.num_prompt_tokens
-
-    def matched(self, request: Any, tokens: int) -> None:
-        """Take how much of a request is in the prefix cache, before its blocks are allocated."""
-        with self._counting:
-            self._blocks.matched(request.request_id, tokens)
-
-    def allocated(self, request: Any, blocks: Any) -> None:
-        """Take a request's blocks, before a step or a load fills them."""
-        with self._counting:
-            self._blocks.allocated(
-                request.request_id, lambda: list(blocks.get_block_ids()[self._group.index])
-            )
+            elif remote:
+                self._waiting[request.request_id] = request.num_prompt_tokens, next(self._numbers)
+            self._blocks.add(request.request_id, request.block_hashes)
 
     def orders(self, output: Any) -> PrefillOrders:
         """Return which prompts are complete with this step."""
@@ -85,11 +78,11 @@ class PrefillScheduler:
                     end = computed + tokens
                     orders.drafts += self._leave_out(request, end - of_it, end, blocks_of(request))
         for request, computed, tokens in steps if self._waiting else ():
-            prompt = self._waiting.get(request)
-            if prompt is None or not computed < prompt <= computed + tokens:
+            prompt, number = self._waiting.get(request, (0, 0))
+            if not computed < prompt <= computed + tokens:
                 continue
             blocks = blocks_of(request)[: -(-prompt // self._group.block_size)]
-            orders.finishing[request] = counted = self._blocks.counted(blocks)
+            orders.finishing[request, number] = counted = self._blocks.counted(request, blocks)
             if len(counted) < len(blocks):
                 self._partial.add(request)
             else:
@@ -98,7 +91,8 @@ class PrefillScheduler:
     def _leave_out(self, request: str, first: int, end: int, blocks: list[int]) -> list[int]:
         """Return the slots of drafts right behind a prompt; others spoil their blocks, as it is not known where they are."""
         size = self._group.block_size
-        if self._waiting.get(request) == first:
+        if self._waiting.get(request, (0, 0))[0] == first:
+            self._blocks.spoil(blocks[-(-first // size) : -(-end // size)])  # a draft began them, uncounted
             return [blocks[at // size] * size + at % size for at in range(first, end)]
         self._blocks.spoil(blocks[max(0, first - self._unsure) // size : -(-end // size)])
         return []
@@ -148,8 +142,8 @@ class PrefillScheduler:
             with self._counting:
                 self._counting.stopped = self._counting.stopped or report.hidden  # the worker has logged it
                 if not self._counting.stopped:
-                    for request, counts in report.arrived()[0].items():
-                        self._pop(request, counts)
+                    for (request, number), counts in report.arrived()[0].items():
+                        self._pop(request, number, counts)
         for request, value in self._handed_out.items():
             self._forget(request)
             if "counts" not in value:
@@ -157,10 +151,10 @@ class PrefillScheduler:
                 self._stats.add_record("unavailable")
         self._handed_out.clear()
 
-    def _pop(self, request: str, counts: np.ndarray) -> None:
-        tokens = self._waiting.get(request)
-        if tokens is None:
-            return  # aborted meanwhile
+    def _pop(self, request: str, number: int, counts: np.ndarray) -> None:
+        tokens, wanted = self._waiting.get(request, (0, -1))
+        if number != wanted:
+            return  # aborted meanwhile, and perhaps another of the same id has come
         sums_up = bool((counts.sum(1, dtype=np.int64) == tokens * self._top_k).all())
         exact = sums_up and request not in self._partial
         kind = np.uint16 if tokens <= np.iinfo(np.uint16).max else np.uint32
