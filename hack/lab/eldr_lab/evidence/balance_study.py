@@ -23,6 +23,7 @@ from eldr.simulate.engine import Limits
 from eldr.simulate.population import Population
 from eldr.simulate.synthetic import WORKLOADS, Synthetic
 from eldr_bench.machine import ROOT
+from eldr_bench.proof import require
 from eldr_lab.evidence.cells import BAND, JSQ, PRIOR
 from eldr_lab.evidence.draws import draw, mean, shares_of
 from eldr_lab.evidence.layouts import layouts
@@ -114,6 +115,7 @@ def above_optimum(
         ratios: dict[str, list[float]] = {"greedy": [], "as printed": []}
         for ids in steps:
             best, quick = (fullest(ids, placements, balance) for balance in ("exact", "greedy"))
+            require((quick >= best).all(), "the greedy choice has fewer experts on a rank than the optimum")
             ratios["greedy"] += (quick / best).tolist()
             for layer, placement in enumerate(placements):
                 active = active_set(ids[:, layer], placement.n_experts)
@@ -234,7 +236,16 @@ def pools(size: Size, seeds: Sequence[int]) -> list[dict[str, Any]]:
                     "fullest": measures.fullest_per_token,
                 }
             )
+    _prove(found)
     return found
+
+
+def _prove(found: Sequence[Mapping[str, Any]]) -> None:
+    """End the program if two choices of a replica left as much on the fullest rank; policies are proven where they run."""
+    for one, other in itertools.combinations(found, 2):
+        alike = all(one[name] == other[name] for name in ("policy", "seed", "fullest"))
+        what = f"{other['choice']} has as much as {one['choice']} on the fullest rank under {one['policy']}"
+        require(not alike or one["choice"].split(",")[0] == other["choice"].split(",")[0], what)
 
 
 def study(size: Size, seeds: Sequence[int]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from eldr.simulate.population import Ints, Population
 from eldr.simulate.run import Pool, Run, simulate
 from eldr.simulate.study import Load
 from eldr.simulate.workload import Workload
+from eldr_bench.proof import require
+from eldr_lab.pool.witness import answered
 
 _SLOT = 1.0
 """Seconds that the search takes for one: engines change little within them."""
@@ -66,9 +68,18 @@ def best_schedule(pool: Pool, population: Population, load: Load, start: Run, *,
     best = run = start
     for _ in range(_ROUNDS):
         schedule = _Search(pool.laws, population, load.workload, run).found(rng)
-        run = simulate(pool, population, load.workload, load.window, Replayed(schedule.tolist()), seed=seed)
+        policy = Replayed(schedule.tolist())
+        run = simulate(pool, population, load.workload, load.window, policy, seed=seed)
+        prove(policy, load.workload, run)
         best = min(best, run, key=lambda one: one.measures.tpot_mean)
     return best.measures
+
+
+def prove(policy: Replayed, workload: Workload, run: Run) -> None:
+    """End the program unless every request that was placed is where the schedule has it, and all measured ones were answered."""
+    elsewhere = int(((run.worker >= 0) & (run.worker != np.array(policy.schedule))).sum())
+    require(not elsewhere, f"{policy.name}: {elsewhere} requests are elsewhere than in the schedule")
+    answered(policy.name, workload, run)
 
 
 class _Search:

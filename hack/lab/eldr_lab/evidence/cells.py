@@ -21,6 +21,8 @@ BALANCERS = ("RoundRobin", JSQ, "PowerOfTwo", "Random")
 EVEN = ("RoundRobin", JSQ, "PowerOfTwo")
 """Balancers that keep batches alike: what the paper calls level."""
 LOCALITY = (BAND, MIN2, BOUNDED, MARGINAL, PRIOR)
+UNLIKE = ((PRIOR, MARGINAL), (BLIND, MARGINAL), (VANILLA, BAND))
+"""Policies that must place some request of every cell differently: the first knows something else than the second."""
 DUELLISTS = (*BALANCERS, BAND, BOUNDED, MARGINAL, PRIOR, BLIND)
 """Compared cell by cell, with more seeds than the others."""
 DUELS = ("main", "drift", "uneven")

@@ -16,7 +16,7 @@ from eldr.simulate.synthetic import Synthetic
 from eldr_bench.proof import require
 from eldr_lab.evidence import forms, step_laws
 from eldr_lab.evidence.ceiling import best_schedule
-from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, JSQ, LOCALITY, PRIOR, Cell, Size
+from eldr_lab.evidence.cells import CEILING, DUELLISTS, DUELS, FITTED, PRIOR, UNLIKE, Cell, Size
 from eldr_lab.evidence.prefilling import prefill
 from eldr_lab.evidence.strengths import strengths
 from eldr_lab.pool.contenders import parse_contender
@@ -31,8 +31,6 @@ MOST = 512
 """Largest batch: none of the published loads comes near."""
 _TYPICAL_ACTIVE = 100.0
 """Experts whose cost a flat law keeps as a constant."""
-_SHARED = 2.0
-"""Requests per step and router from which on a policy must differ from the balancer."""
 
 
 class Group(NamedTuple):
@@ -185,15 +183,14 @@ def run_group(plan: Plan, group: Group) -> Found:
 
 
 def prove(cell: Cell, runs: Mapping[str, Run]) -> None:
-    """End the program if a policy that looks at experts placed every request as JSQ did.
+    """End the program if two policies that differ in what they know placed every request alike.
 
-    It may where experts cost nothing, and where hardly two requests of a router share an engine.
+    That each did what its name says is proven where it ran, see :mod:`eldr_lab.pool.witness`.
     """
-    if cell.law == "flat" or JSQ not in runs or runs[JSQ].measures.batch < _SHARED * cell.routers:
-        return
-    for name in LOCALITY:
-        unlike = name not in runs or (runs[name].worker != runs[JSQ].worker).any()
-        require(unlike, f"{name} placed every request as {JSQ} did in {cell}")
+    for name, other in UNLIKE:
+        if cell.law == "flat" or not {name, other} <= runs.keys():
+            continue
+        require((runs[name].worker != runs[other].worker).any(), f"{name} placed every request as {other} did in {cell}")  # fmt: skip
 
 
 def _ceiling(prepared: Prepared, setting: Setting, load: Load) -> Measures:

@@ -30,6 +30,11 @@ class Router(routing.Router):
         self._heard = False
         self._rolling = None if refits is None else Rolling(refits)
 
+    @property
+    def fits(self) -> int:
+        """How often it has refitted its centroids."""
+        return 0 if self._rolling is None else self._rolling.fits
+
     def table(self) -> dict[str, tuple[int, Floats]]:
         """Return what this router tells others of the experts of its requests."""
         return {} if self._unions is None else self._unions.table()

@@ -18,6 +18,7 @@ from eldr.simulate.population import Ints, Population, Source
 from eldr.simulate.routing import Knowledge
 from eldr.simulate.run import Exchange, Run, serve
 from eldr.simulate.study import Fitted, fitted
+from eldr_bench.proof import require
 from eldr_lab.pool.active import expert_shares, on_ranks
 from eldr_lab.pool.clusters import vanilla
 from eldr_lab.pool.contenders import UNBALANCED, Contender
@@ -26,6 +27,7 @@ from eldr_lab.pool.replicas import Held, Replicas, place
 from eldr_lab.pool.rolling import Refits, refits
 from eldr_lab.pool.routers import Router, exchange
 from eldr_lab.pool.setting import Setting
+from eldr_lab.pool.witness import Witness, prove
 from eldr_lab.pool.workload import make_workload
 
 
@@ -151,7 +153,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
 
 
 def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: Load) -> Run:
-    """Run one policy under one seed.
+    """Run one policy under one seed, and prove that it did what its name says.
 
     Parameters
     ----------
@@ -160,14 +162,20 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     contender : Contender
     load : Load
         What :func:`meet` returns for this seed and setting.
+
+    Raises
+    ------
+    Unproven
+        If it did something else, see :func:`eldr_lab.pool.witness.prove`.
     """
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load)
     seen = alike(load.seen) if contender.blind else load.seen
     knowledge = Knowledge(seen, setting.known_laws, similarity, contender.unions)
-    policy = contender.policy(groups_by_share(population.labels, population.shares, setting.engines))
+    groups = groups_by_share(population.labels, population.shares, setting.engines)
+    witness = Witness(contender.policy(groups))
     routers = [
-        Router(f"r{number}", policy, knowledge, prepared.seed + number, again)
+        Router(f"r{number}", witness, knowledge, prepared.seed + number, again)
         for number in range(setting.routers)
     ]
     engines = [
@@ -179,7 +187,18 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
         for law, order, held in zip(setting.laws, load.orders, load.held, strict=True)
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
-    return serve(engines, routers, load.workload, load.window, talk)
+    run = serve(engines, routers, load.workload, load.window, talk)
+    prove(contender, witness, setting.known_laws, load.workload, run, routers=setting.routers)
+    _refitted(contender, routers, load)
+    return run
+
+
+def _refitted(contender: Contender, routers: Sequence[Router], load: Load) -> None:
+    """End the program if a router that refits its centroids never did, though requests came for long enough."""
+    if contender.refit is None or load.workload.ready[load.workload.measured].max() < 2 * contender.refit[1]:
+        return
+    fits = [router.fits for router in routers]
+    require(all(fits), f"{contender.text}: routers refitted their centroids {fits} times")
 
 
 def alike(population: Population) -> Population:

@@ -16,13 +16,14 @@ from eldr.simulate.routing import Knowledge, Router
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.workload import Window, Workload, make_workload
 from eldr_lab.pool.contenders import Contender, parse_contender
+from eldr_lab.pool.witness import Witness
 from eldr_lab.steps.engines import Engine
 from eldr_lab.steps.law import Plain, fit_plain
 from eldr_lab.steps.machine import MAX_NUM_SEQS, N_EXPERTS
 from eldr_lab.steps.outcome import measures
 from eldr_lab.steps.start import Start
 from eldr_lab.steps.traffic import Traffic
-from eldr_lab.steps.witness import Witness, prove
+from eldr_lab.steps.witness import prove
 from eldr_lab.steps.world import Ran, Request, World, run_side_by_side
 
 Json = dict[str, Any]

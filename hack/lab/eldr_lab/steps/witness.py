@@ -3,70 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from eldr.core.balancers import JSQ
-from eldr.core.band import BandJSQ
-from eldr.core.marginal import MarginalUnion
-from eldr.core.policy import Choice, Policy, Situation
 from eldr_bench.proof import Unproven, require
 from eldr_lab.pool.contenders import Contender
+from eldr_lab.pool.witness import FEWEST, UNION, Witness, wanted
 from eldr_lab.steps.machine import N_EXPERTS, TOP_K
 from eldr_lab.steps.world import Request, World
-
-FEWEST, BAND, UNION, PRIOR = "fewest in flight", "band", "union", "union and prior"
-_JSQ = JSQ()
-_SAME = 1e-3
-"""Costs that differ by a smaller share differ by nothing."""
-
-
-class Witness:
-    """A policy that counts why it chose what it chose.
-
-    Parameters
-    ----------
-    policy : Policy
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.name = policy.name
-        self.reasons: Counter[str] = Counter()
-        self.unlike = 0
-        """Decisions that JSQ would have made otherwise."""
-
-    def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
-        """Choose as the policy does."""
-        choice = self._policy.choose(situation, rng)
-        self.reasons[reason(self._policy, situation, choice.worker)] += 1
-        self.unlike += choice.worker != _JSQ.choose(situation, rng).worker
-        return choice
-
-
-def reason(policy: Policy, situation: Situation, chosen: int) -> str:
-    """Return what speaks for a choice by the policy's own rule, or what it lacks."""
-    match policy:
-        case JSQ():
-            fewest = situation.in_flight[chosen] == min(situation.in_flight)
-            return FEWEST if fewest else "not the fewest in flight"
-        case BandJSQ():
-            scores = situation.similarity
-            if scores is None or math.isnan(sum(scores)):
-                return "no similarity"
-            return BAND if scores[chosen] >= max(scores) - policy.tau else "outside of the band"
-        case MarginalUnion():
-            if situation.outlook is None:
-                return "no outlook"
-            costs = policy.costs(situation)
-            if not costs[chosen] <= min(costs) + _SAME * abs(min(costs)):
-                return "not the cheapest"
-            return PRIOR if policy.prior and situation.similarity is not None else UNION
-        case _:
-            return f"a policy without a rule here: {policy.name}"
 
 
 class Proof(NamedTuple):
@@ -120,16 +66,15 @@ def prove(
     Unproven
         If it did something else than its row names.
     """
-    name, served = contender.text, world.served
-    wanted = (PRIOR if contender.centroids else UNION) if contender.unions else (BAND if contender.centroids else FEWEST)  # fmt: skip
+    name, served, basis = contender.text, world.served, wanted(contender)
     require(
-        set(witness.reasons) == {wanted},
-        f"{name}: decisions rest on {dict(witness.reasons)}, not on {wanted}",
+        set(witness.reasons) == {basis},
+        f"{name}: decisions rest on {dict(witness.reasons)}, not on {basis}",
     )
     decisions = witness.reasons.total()
     require(decisions == len(served), f"{name}: {decisions} decisions placed {len(served)} requests")
     # unions alone may agree with load throughout; centroids that never matter are none
-    differs = {FEWEST: witness.unlike == 0, UNION: True}.get(wanted, witness.unlike > 0)
+    differs = {FEWEST: witness.unlike == 0, UNION: True}.get(basis, witness.unlike > 0)
     require(differs, f"{name}: JSQ would have made {witness.unlike} decisions otherwise")
     require(world.learned, f"{name}: the step-time model of the router is none that it learned")
     _answered(name, world, trace, numbers, held=in_flight is not None)
@@ -143,7 +88,7 @@ def prove(
         held = _in_flight(world, numbers)
         require(held == {in_flight}, f"{name}: {held} in flight, not {in_flight}")
     tokens = sum(served[number].tokens for number in numbers)
-    return Proof(wanted, decisions, witness.unlike, len(numbers), tokens)
+    return Proof(basis, decisions, witness.unlike, len(numbers), tokens)
 
 
 def _answered(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eldr_lab.evidence import balance, balance_results, balance_rows
+from eldr_lab.evidence import balance, balance_results, balance_rows, balance_study
 from eldr_lab.evidence.balance_results import EXACT, NONE, OURS, VLLM
 from eldr_lab.evidence.balance_study import (
     BATCHES,
@@ -158,3 +158,10 @@ def test_where_a_loss_is_to_be_expected_users_are_told():
         assert "expect a loss" in text, page
         if page in {"docs/guides/vllm.md", "docs/reference/engine-plugin.md"}:
             assert f"{1e6 * LEAST:.0f} to {1e6 * MOST:.0f} us" in text, page
+
+
+def test_choices_that_fill_ranks_alike_are_unproven(monkeypatch):
+    place = balance_study.Replicas
+    monkeypatch.setattr(balance_study, "Replicas", lambda **told: place(ratio=1.0, placing="tokens"))
+    with pytest.raises(SystemExit, match="vllm has as much as none on the fullest rank under JSQ"):
+        balance_study.pools(SMOKE, (0,))

@@ -9,7 +9,7 @@ from eldr.simulate.population import Population
 from eldr.simulate.run import Pool, simulate
 from eldr.simulate.study import Load
 from eldr.simulate.workload import Window, Workload
-from eldr_lab.evidence.ceiling import Replayed, best_schedule
+from eldr_lab.evidence.ceiling import Replayed, best_schedule, prove
 
 LAW = StepTime(fixed=0.01, per_expert=0.01, per_request=0.0001, n_experts=4)
 POOL = Pool((LAW, LAW), Limits(), sampled=False)
@@ -39,6 +39,14 @@ def run(population, load, schedule):
 def test_a_schedule_is_replayed_request_by_request(two_kinds):
     schedule = [0, 0, 1, 1, 1, 0, 1, 0]
     assert run(*two_kinds, schedule).worker.tolist() == schedule
+
+
+def test_a_run_that_left_its_schedule_is_no_ceiling(two_kinds):
+    population, load = two_kinds
+    ran = run(population, load, [0, 1] * 4)
+    prove(Replayed([0, 1] * 4), load.workload, ran)
+    with pytest.raises(SystemExit, match="8 requests are elsewhere"):
+        prove(Replayed([1, 0] * 4), load.workload, ran)
 
 
 def test_kinds_that_share_no_expert_are_taken_apart(two_kinds):

@@ -5,6 +5,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from eldr_bench.machine import ROOT
 from eldr_lab.evidence import advice, balance_results, balance_rows, real, routing
 from eldr_lab.evidence.__main__ import beside, main, write
-from eldr_lab.evidence.cells import BAND, BLIND, CEILING, FULL, JSQ, MAIN, PRIOR, RATES, SMOKE
+from eldr_lab.evidence.cells import BAND, BLIND, CEILING, FULL, JSQ, MAIN, MARGINAL, PRIOR, RATES, SMOKE
 from eldr_lab.evidence.document import pages
 from eldr_lab.evidence.grid import full, smoke
 from eldr_lab.evidence.intervals import Interval
@@ -160,17 +161,21 @@ def standing(policy, mean, worst, cell):
     return advice.Standing(policy, some, some, some, Interval(worst, 0.1), cell)
 
 
-@pytest.mark.parametrize(
-    ("law", "batch", "ends"), [("shipped", 9.0, True), ("flat", 9.0, False), ("shipped", 1.5, False)]
-)
-def test_no_figures_come_of_a_policy_that_only_balanced(law, batch, ends):
-    cell = next(cell for cell in full() if BAND in cell.policies and cell.law == law)
-    run, other = (
-        SimpleNamespace(worker=np.array(at), measures=SimpleNamespace(batch=batch)) for at in ([0, 1], [1, 0])
-    )
-    prove(cell, {JSQ: run, BAND: other, "RoundRobin": run})
-    with pytest.raises(SystemExit, match="ELDR placed every request as JSQ did") if ends else nullcontext():
-        prove(cell, {JSQ: run, BAND: run})
+@pytest.mark.parametrize(("law", "ends"), [("shipped", True), ("flat", False)])
+def test_no_figures_come_of_a_prior_that_decided_as_none_does(law, ends):
+    cell = next(cell for cell in full() if PRIOR in cell.policies and cell.law == law)
+    one, other = (SimpleNamespace(worker=np.array(at)) for at in ([0, 1], [1, 0]))
+    prove(cell, {MARGINAL: one, PRIOR: other, JSQ: one})
+    raised = pytest.raises(SystemExit, match=r"prior=0.23 placed every request as MarginalUnion did")
+    with raised if ends else nullcontext():
+        prove(cell, {MARGINAL: one, PRIOR: one})
+
+
+def test_no_figures_come_of_a_prior_whose_similarity_was_withheld(monkeypatch):
+    monkeypatch.setattr("eldr_lab.pool.study._knowledge", lambda *told: (None, None))
+    cells = tuple(replace(cell, policies=(MARGINAL, PRIOR)) for cell in smoke()[:1])
+    with pytest.raises(SystemExit, match=r"decisions rest on {'union': .*}, not on union and prior"):
+        run(Plan(cells, (0,), SMOKE))
 
 
 def test_recommendation_follows_its_rule():
