@@ -133,7 +133,8 @@ def _reproduction(results: Results, found: list[Row]) -> list[str]:
     legend = (
         f"Percent of change unless said otherwise. *Reproduced*: our interval reaches the published number, give or take {100 * SHARE:.0f} % of its size and at "
         f"least {LEAST:.0f} point, since published runs are single ones. A wide interval of ours counts no more than that again.\n\n*Overstated*, *understated*: of the same "
-        "sign and beyond that. *Not reproduced*: of the other sign, or our interval holds no effect. *In sample*: something of the simulator was chosen so that the number "
+        f"sign and beyond that. *Not reproduced*: of the other sign and beyond that, or our interval holds no effect where the published number is more than {LEAST:.0f} point. "
+        "*In sample*: something of the simulator was chosen so that the number "
         "comes out. Each published number has one row."
     )
     sources = f"Published: the paper ({published.PAPER}) and its artifact ({published.ARTIFACT}); {published.METRO}."

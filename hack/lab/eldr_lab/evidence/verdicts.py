@@ -41,16 +41,20 @@ def judge(ours: Interval, low: float, high: float, *, least: float = LEAST) -> V
     Returns
     -------
     Verdict
+        ``not reproduced`` if our interval holds no effect though the published number is one: its nearer end exceeds ``least``.
         ``reproduced`` if our interval reaches the range widened by a quarter of its nearer end; otherwise, of the same sign,
-        ``overstated`` or ``understated``: the published number was measured, ours simulated. ``not reproduced`` if of the other sign, or if
-        our interval holds no effect. A wide interval reaches no further than that quarter: little certainty of ours is no agreement.
+        ``overstated`` or ``understated``: the published number was measured, ours simulated; of the other, ``not reproduced``.
+        A wide interval reaches no further than that quarter: little certainty of ours is no agreement.
     """
     nearest = low if ours.mean < low else high
+    nothing = ours.low <= 0 <= ours.high
+    if nothing and abs(nearest) > least:
+        return Verdict.NOT
     slack = max(least, SHARE * abs(nearest))
     reach = min(ours.high - ours.mean, slack)
     if ours.mean + reach >= low - slack and ours.mean - reach <= high + slack:
         return Verdict.REPRODUCED
-    if ours.mean * nearest < 0 or ours.low <= 0 <= ours.high:
+    if ours.mean * nearest < 0 or nothing:
         return Verdict.NOT
     return Verdict.OVERSTATED if abs(ours.mean) > abs(nearest) else Verdict.UNDERSTATED
 

@@ -22,6 +22,10 @@ from eldr_lab.evidence.verdicts import Holds, Verdict, at_most, judge, within
         (Interval(-30.0, 0.5), -21.0, -17.0, Verdict.OVERSTATED),
         (Interval(-5.0, 0.5), -21.0, -17.0, Verdict.UNDERSTATED),
         (Interval(1.0, 2.0), -12.0, -12.0, Verdict.NOT),  # not told apart from nothing
+        (Interval(-0.9, 1.0), -1.1, -1.1, Verdict.NOT),  # the published number is an effect, ours may be none
+        (Interval(-0.9, 1.0), -5.0, -1.2, Verdict.NOT),
+        (Interval(-0.4, 1.0), -0.8, -0.8, Verdict.REPRODUCED),  # both are nothing, within the tolerance
+        (Interval(0.1, 0.5), 0.2, 0.2, Verdict.REPRODUCED),
         (Interval(3.0, 0.5), -12.0, -12.0, Verdict.NOT),
         (Interval(-5.0, 0.5), 1.5, 1.5, Verdict.NOT),
         (Interval(40.0, 2.0), 17.4, 17.4, Verdict.OVERSTATED),
