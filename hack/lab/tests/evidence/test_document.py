@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from eldr_bench.machine import ROOT
-from eldr_lab.evidence import advice, balance_results, balance_rows, real, routing
+from eldr_lab.evidence import advice, balance_results, balance_rows, document, real, routing
 from eldr_lab.evidence.__main__ import beside, main, write
 from eldr_lab.evidence.cells import BAND, BLIND, CEILING, FULL, JSQ, MAIN, MARGINAL, PRIOR, RATES, SMOKE
 from eldr_lab.evidence.document import pages
 from eldr_lab.evidence.grid import full, smoke
 from eldr_lab.evidence.intervals import Interval
 from eldr_lab.evidence.opening import score
-from eldr_lab.evidence.reproduction import rows
+from eldr_lab.evidence.reproduction import rows, top1
 from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, MEAN, P50, Results
 from eldr_lab.evidence.running import Plan, prove, run
 
@@ -90,6 +90,25 @@ def test_each_published_number_has_one_row_and_tuned_ones_do_not_count(results):
     assert len(tuned) == 5, tuned  # Domain twice, unions twice, rho
     assert score(found).total() == len(found) - len(tuned)
     assert not any("band" in what for what in tuned), "no figure of the policy was tuned to"
+
+
+def test_published_tails_of_tau_0_stand_beside_the_cells_that_they_are_of():
+    changes = {"task": Interval(11.3, 4.3), "language": Interval(9.0, 1.0)}
+    told = SimpleNamespace(
+        kinds=lambda experiment: [
+            ("qwen3-30b", "task"),
+            ("gemma-4-26b", "task"),
+            ("gemma-4-26b", "language"),
+        ],
+        cells=lambda experiment, workload, geometry: [workload],
+        change=lambda cells, *rest: changes[cells[0]],
+    )
+    task, language = top1(told)
+    assert (task.what, task.ours.mean, task.published) == (
+        "Gemma-4-26B, task: band, tau = 0, P99 against the best balancer", 11.3, "+6.7 (paper)"
+    )  # fmt: skip
+    assert (language.ours.mean, language.published) == (9.0, "+7.9 (paper)")
+    assert "+6.7" not in str(document._MISSING)
 
 
 def test_ceiling_is_never_worse_than_the_policy_it_starts_from(results):
