@@ -60,6 +60,11 @@ def ablated(model: str, workload: str, policy: str, quantile: int) -> float:
     return 100 * (known[policy][quantile] / known["RoundRobin"][quantile] - 1)
 
 
+def swept(model: str, workload: str, tau: str, quantile: int) -> float:
+    """Return the time of a width of the band of :data:`SWEPT` against round robin's, percent; quantiles as above."""
+    return 100 * (SWEPT[model, workload][tau][quantile] / SWEPT_ROUND_ROBIN[model, workload][quantile] - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """A published number or range, and where it stands."""

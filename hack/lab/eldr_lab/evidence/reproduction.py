@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 
-from eldr_lab.evidence import published
+from eldr_lab.evidence import published, sweeps
 from eldr_lab.evidence.cells import (
     BAND,
     ROLLING,
-    ROLLING_VANILLA,
     TOP1,
     VANILLA,
     Cell,
@@ -162,14 +161,7 @@ def _pools(results: Results) -> Iterator[Row]:
 
 
 def _ablations(results: Results) -> Iterator[Row]:
-    for geometry, workload in results.kinds("main"):
-        cells = results.cells("clusters", workload, geometry)
-        for quantile, measure, title in _QUANTILES:
-            number = published.ablated(geometry, workload, VANILLA, quantile)
-            yield row(
-                f"{place(geometry, workload)}, 60 requests/s: {policy(ROLLING_VANILLA)}, {title} against round robin",
-                results.change(cells, ROLLING_VANILLA, "RoundRobin", measure), number, number, f"{number:+.1f} (artifact)", {},
-            )  # fmt: skip
+    yield from sweeps.rows(results, {"language": _TOPICS})
     yield _worst_tail(results, VANILLA, published.VANILLA_WORST_P99)
     yield from top1(results)
 

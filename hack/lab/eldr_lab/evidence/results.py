@@ -120,10 +120,12 @@ class Results:
         fresh = [seed for seed in seeds if seed in self.plan.more]
         return fresh if fresh and policies & set(TUNED) else seeds
 
-    def change_between(self, cell: Cell, other: Cell, policy: str, measure: str) -> Interval:
-        """Return a policy's relative difference between two cells of the same arrivals, percent."""
-        pairs = zip(self.values(cell, policy, measure), self.values(other, policy, measure), strict=True)
-        return interval([100 * (a / b - 1) for a, b in pairs])
+    def change_between(
+        self, cell: Cell, other: Cell, policy: str, measure: str, baseline: str | None = None
+    ) -> Interval:
+        """Return a policy's relative difference between two cells of the same arrivals, percent; ``baseline``: the other cell's policy."""
+        ours, theirs = self.values(cell, policy, measure), self.values(other, baseline or policy, measure)
+        return interval([100 * (a / b - 1) for a, b in zip(ours, theirs, strict=True)])
 
     def mean_fact(
         self, kinds: Sequence[tuple[str, str]], value: Callable[[dict[str, float]], float]

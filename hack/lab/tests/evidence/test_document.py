@@ -16,7 +16,19 @@ from click.testing import CliRunner
 from eldr_bench.machine import ROOT
 from eldr_lab.evidence import advice, balance_results, balance_rows, document, real, routing
 from eldr_lab.evidence.__main__ import beside, main, write
-from eldr_lab.evidence.cells import BAND, BLIND, CEILING, FULL, JSQ, MAIN, MARGINAL, PRIOR, RATES, SMOKE
+from eldr_lab.evidence.cells import (
+    BAND,
+    BLIND,
+    CEILING,
+    FULL,
+    JSQ,
+    MAIN,
+    MARGINAL,
+    PRIOR,
+    RATES,
+    ROLLING,
+    SMOKE,
+)
 from eldr_lab.evidence.document import pages
 from eldr_lab.evidence.grid import full, smoke
 from eldr_lab.evidence.intervals import Interval
@@ -109,6 +121,24 @@ def test_published_tails_of_tau_0_stand_beside_the_cells_that_they_are_of():
     )  # fmt: skip
     assert (language.ours.mean, language.published) == (9.0, "+7.9 (paper)")
     assert "+6.7" not in str(document._MISSING)
+
+
+def test_the_artifacts_sweeps_are_judged_like_for_like(results):
+    what = {row.what: row for row in rows(results)}
+    start = "Qwen3-30B, task, 60 requests/s: band, min-2, refit, "
+    for name in (
+        "P50 against",
+        "P99 against",
+        "tau = 0, P50 against",
+        "tau = 0.3, P99 against",
+        "plain K-means, P99 against",
+    ):
+        assert f"{start}{name} round robin" in what
+    assert not any("tau = 0.1" in name for name in what)
+    assert what[f"{start}tau = 0, P50 against round robin"].low == pytest.approx(100 * (22.84 / 26.97 - 1))
+    (tau,), (other,) = (results.cells(name, "task") for name in ("tau", "clusters"))
+    for measure in (P50, "tpot_p99"):  # the same requests, whatever the experiment is called
+        assert results.values(tau, "ELDR:tau=0.1:min_candidates=2:refit=2.5", measure) == results.values(other, ROLLING, measure)  # fmt: skip
 
 
 def test_ceiling_is_never_worse_than_the_policy_it_starts_from(results):
