@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eldr_lab.evidence import claims, published, step_laws, sweeps
 from eldr_lab.evidence.cells import (
@@ -22,9 +22,10 @@ from eldr_lab.evidence.cells import (
     Cell,
 )
 from eldr_lab.evidence.forms import SKEWED, SKEWS
-from eldr_lab.evidence.markdown import section, table
+from eldr_lab.evidence.markdown import listed, section, table
 from eldr_lab.evidence.names import model, place, policy
 from eldr_lab.evidence.results import EXPERTS, MEAN, P50, P99, STEP_EXPERTS, Results
+from eldr_lab.pool.laws import LAWS
 
 _CHANGES = (MEAN, P50, P99, STEP_EXPERTS)
 _HEAD = ("mean", "P50", "P99", "experts per step")
@@ -203,31 +204,50 @@ def taus(results: Results) -> str:
     )
 
 
-def laws(geometries: Sequence[str]) -> str:
-    """Return the laws, fitted anew, beside those that are used."""
-    from eldr_lab.pool.laws import LAWS
-
+def laws(results: Results) -> str:
+    """Return the laws, fitted anew, beside those that are used, and the times that simulated round robin has."""
     rows = []
-    for geometry in geometries:
+    for geometry in dict.fromkeys(geometry for geometry, _ in results.kinds("main")):
         fitted, used = step_laws.fit(geometry), LAWS[f"{geometry}-mi300x"]
-        layers = step_laws.LAYERS[geometry]
-        for name, law in (("used", used), ("least squares", fitted.law)):
+        layers, known = step_laws.LAYERS[geometry], step_laws.points(geometry)
+        cells = results.cells("main", step_laws.WORKLOAD, geometry)
+        simulated = _row(1e3 * results.mean(cell, "RoundRobin", P50) for cell in cells)
+        for name, law, measured in (("used", used, simulated), ("least squares", fitted.law, "")):
             b = law.per_expert / layers
             t0 = law.fixed - layers * b * step_laws.OVERHEAD
-            points = step_laws.at_points(law, step_laws.points(geometry))
+            points = step_laws.at_points(law, known)
             rows.append((
                 model(geometry), name, f"{abs(1e3 * t0):.2f}", f"{1e6 * b:.2f}", f"{1e6 * law.per_request:.1f}",
-                " / ".join(f"{ours:.1f}" for _, ours, _ in points), " / ".join(f"{there:.1f}" for _, _, there in points),
+                _row(ours for _, ours, _ in points), measured, _row(there for _, _, there in points),
             ))  # fmt: skip
+    factors = listed([f"{model(name)} {factor:g}" for name, factor in results.plan.factors.items()])
     return section(
         "Step-time models",
         "`T = t0 + layers * b * (a0 + A) + c1 * B`, by non-negative least squares from the artifact's five round-robin P50 of the task workload. "
         f"`a0` = {step_laws.OVERHEAD:.2f} experts is not fitted. Program: `hack/lab/eldr_lab/evidence/step_laws.py`, points: `published.csv` beside it.",
-        table(("model", "step time", "t0, ms", "b, us", "c1, us", "its times, ms", "published, ms"), rows),
+        "*Its times* assume the batch that the published time implies and the experts of a workload whose preferences for kinds have strength 1. "
+        f"*Simulated* is P50 of round robin as the pools here have it, task: with preferences weakened by each model's factor ({factors or 'none'}) and the batch that follows.",
+        table(
+            (
+                "model",
+                "step time",
+                "t0, ms",
+                "b, us",
+                "c1, us",
+                "its times, ms",
+                "simulated, ms",
+                "published, ms",
+            ),
+            rows,
+        ),
         "Qwen3-30B's and Gemma's published times do not rise steadily with the load: 60 requests/s are slower than 100. Five such points do not "
         "settle three constants. The model that is used for Qwen3-30B keeps a cost per request, from the size of its KV cache, and overstates 20 and "
         "100 requests/s. The section below shows what the other one changes.",
     )
+
+
+def _row(values: Iterable[float]) -> str:
+    return " / ".join(f"{value:.1f}" for value in values)
 
 
 def slower() -> str:

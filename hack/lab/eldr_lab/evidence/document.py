@@ -249,7 +249,7 @@ def _pools(results: Results) -> list[str]:
 
 def _models(results: Results) -> list[str]:
     return [
-        details.laws(list(dict.fromkeys(geometry for geometry, _ in results.kinds("main")))),
+        details.laws(results),
         details.changes(
             results, "law", "With the least squares", f"{model(results.kinds('law')[0][0])} at 60 requests/s under *least squares* of the table above, % against JSQ:",
             (BAND, MARGINAL, PRIOR),

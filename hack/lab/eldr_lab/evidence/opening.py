@@ -144,10 +144,17 @@ def _less(measured: Sequence[Measured]) -> list[str]:
         return []
     means = [one.changes["TPOT mean"] for one in known]
     texts = [f"{mean:+.1f} ±{half:.1f}" for mean, half in means]
+    longer = [
+        f"{mean:+.1f} ±{half:.1f} % ({one.pool})"
+        for one in known
+        for mean, half in [one.changes["TPOT P99"]]
+        if one.verdict("TPOT P99").startswith("longer")
+    ]
+    tail = f" P99 is longer: {listed(longer)}." if longer else ""
     return [
         (
             f"**On real engines** the default changes the mean by {', '.join(texts)} %: 2 and 4 CPU engines of a small model "
-            f"with 64 experts ({min(one.traces for one in known)} traces)."
+            f"with 64 experts ({min(one.traces for one in known)} traces).{tail}"
         )
     ]
 

@@ -35,6 +35,7 @@ def read(policies: Path = POLICIES, laws: Path = LAWS) -> str:
             *parts,
             "`make -C hack/lab bench-policies` has not been run since it measures trace by trace.",
         )
+    parts.append(_batches(found))
     for pool in found["pools"]:
         head, *rows = table_rows(pool)
         parts += [
@@ -58,11 +59,19 @@ def copy_pictures(folder: Path) -> None:
         shutil.copy(PICTURE, folder)
 
 
+def _batches(found: dict[str, Any]) -> str:
+    """Return the law of the machine that placement was measured on."""
+    return (
+        f"A law belongs to its machine. The times below were measured on {found['machine']} ({' and '.join(found['dates'])}), where the same batches "
+        f"had this law: {found['dtype']}: {_law(found['batches'])}."
+    )
+
+
 def _laws(laws: dict[str, Any]) -> str:
-    told = []
-    for dtype, law in laws.items():
-        fixed, expert, request = (1e3 * constant for constant in law["constants"])
-        told.append(
-            f"{dtype}: T = {fixed:.1f} + {expert:.3f} A + {request:.3f} B ms, R² {law['r2']:.3f} (of batch alone {law['r2_batch']:.3f})"
-        )
+    told = [f"{dtype}: {_law(law)}" for dtype, law in laws.items()]
     return "Steps follow their active experts. " + "; ".join(told) + "."
+
+
+def _law(law: dict[str, Any]) -> str:
+    fixed, expert, request = (1e3 * constant for constant in law["constants"])
+    return f"T = {fixed:.1f} + {expert:.3f} A + {request:.3f} B ms, R² {law['r2']:.3f} (of batch alone {law['r2_batch']:.3f})"

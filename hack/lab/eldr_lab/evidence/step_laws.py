@@ -1,7 +1,8 @@
 """Step-time laws by least squares from published round-robin times, and what their activations are.
 
 ``T = t0 + layers * b * (a0 + A) + c1 * B``: the batch B of a point is Little's law on its own measured time, A the expected
-distinct experts of so many requests of the synthetic workload. ``a0`` is not fitted: the paper's ratio of 4.7 between a layer of all
+distinct experts of so many requests of the synthetic workload, whose preferences have strength 1: simulated pools weaken them by a
+factor of each model, which was found later. ``a0`` is not fitted: the paper's ratio of 4.7 between a layer of all
 and of an eighth of the experts gives it.
 """
 
@@ -26,7 +27,7 @@ STEPS = 511
 RATIO, FEW, ALL = 4.7, 16, 128
 OVERHEAD = (ALL - RATIO * FEW) / (RATIO - 1)
 """``a0``: a layer's own cost in experts."""
-_WORKLOAD = "task"
+WORKLOAD = "task"
 _SEEDS = 4
 
 
@@ -51,13 +52,11 @@ def points(model: str) -> tuple[Point, ...]:
     """Return a model's published round-robin points."""
     found = []
     populations = [
-        Synthetic(WORKLOADS[_WORKLOAD], GEOMETRIES[model], calibration=2, requests=1000)
-        .traffic(seed)
-        .requests
+        Synthetic(WORKLOADS[WORKLOAD], GEOMETRIES[model], calibration=2, requests=1000).traffic(seed).requests
         for seed in range(_SEEDS)
     ]
     for rate in RATES:
-        time = measured()[model, _WORKLOAD, "RoundRobin", rate].p50
+        time = measured()[model, WORKLOAD, "RoundRobin", rate].p50
         batch = rate * STEPS * time / 1e3 / ENGINES
         active = np.mean([some.active(batch, np.random.default_rng(1)) for some in populations])
         found.append(Point(rate, time, batch, float(active)))

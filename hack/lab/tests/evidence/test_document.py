@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from eldr_bench.machine import ROOT
-from eldr_lab.evidence import advice, balance_results, balance_rows, document, real, routing
+from eldr_lab.evidence import advice, balance_results, balance_rows, details, document, opening, real, routing
 from eldr_lab.evidence.__main__ import beside, main, write
 from eldr_lab.evidence.cells import (
     BAND,
@@ -36,6 +36,7 @@ from eldr_lab.evidence.opening import score
 from eldr_lab.evidence.reproduction import rows, top1
 from eldr_lab.evidence.results import BEST, EXPERTS, FIRST_P50, FULLEST, MEAN, P50, Results
 from eldr_lab.evidence.running import Plan, prove, run
+from eldr_lab.steps.policies_figures import Measured
 
 DOCS = ROOT / "docs"
 
@@ -260,16 +261,37 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
         "rate": None,
     }
     pool |= {"policies": {"JSQ": values, "ELDR": values}, "changes": {"ELDR": changes}}
-    policies.write_text(json.dumps({"traces": 6, "pools": [pool]}))
+    batches = {"constants": [0.006, 0.0006, 0.0002], "r2": 0.98, "r2_batch": 0.7}
+    about = {"traces": 6, "machine": "a CPU", "dates": ["2026-11-23"], "dtype": "float32", "batches": batches}
+    policies.write_text(json.dumps(about | {"pools": [pool]}))
     laws.write_text(
         json.dumps({"float32": {"constants": [0.01, 0.001, 0.0004], "r2": 0.95, "r2_batch": 0.7}})
     )
     text = real.read(policies, laws)
     assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
+    assert "on a CPU (2026-11-23), where the same batches had this law: float32: T = 6.0 + 0.600 A + 0.200 B ms" in text  # fmt: skip
     assert "4 engines, 48 requests kept in flight" in text
     assert "| band | shorter over 6 traces | not distinguished over 6 traces | longer over 6 traces |" in text
     (band,) = real.changes(policies)
     assert (band.policy, band.traces, band.changes["TPOT P99"]) == ("band", 6, (5.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("tail", "told"),
+    [((1.1, 0.9), "P99 is longer: +1.1 ±0.9 % (4 engines)."), ((1.1, 1.2), None), ((-1.1, 0.9), None)],
+)
+def test_a_longer_tail_on_real_engines_is_told_on_the_first_page(tail, told):
+    one = Measured("4 engines", "MarginalUnion + prior", 6, {"TPOT mean": (-3.0, 1.0), "TPOT P99": tail})
+    (text,) = opening._less([one])
+    assert text.endswith(told or "(6 traces).")
+
+
+def test_times_that_round_robin_was_simulated_with_stand_beside_the_published_ones(results):
+    text = details.laws(results)
+    cells = results.cells("main", "task", "qwen3-30b")
+    simulated = " / ".join(f"{1e3 * results.mean(cell, 'RoundRobin', P50):.1f}" for cell in cells)
+    assert f"| {simulated} | 15.2 / 18.8" in text
+    assert "factor (Qwen3-30B 0.9)" in text
 
 
 def test_figures_of_an_older_form_are_none(tmp_path):
