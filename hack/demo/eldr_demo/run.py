@@ -14,7 +14,7 @@ from rich.console import Console
 
 from eldr import contract
 from eldr.clients import UNBOUNDED
-from eldr_demo import objects
+from eldr_demo import basis, objects
 from eldr_demo.engines import Engines
 from eldr_demo.load import Load
 from eldr_demo.plan import Fit, Measure
@@ -42,6 +42,7 @@ class Demo:
     load: Load = field(init=False)
     sampler: Sampler = field(init=False)
     _policy: str = ""
+    _admins: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.story = Story(self.view, self._say)
@@ -80,6 +81,7 @@ class Demo:
     async def _traffic(self) -> AsyncIterator[None]:
         size = self.engines.settings
         routers = await self.view.urls(contract.ROLE_PREFILL, contract.PORT_ROUTER)
+        self._admins = await self.view.urls(contract.ROLE_PREFILL, contract.PORT_ADMIN)
         decoders = await self.view.urls(contract.ROLE_DECODE, contract.PORT_ENGINE)
         self.load = Load(lambda: routers, objects.NAME, self.engines.arrivals(), size.tokens)
         self.sampler = Sampler(lambda: decoders)
@@ -100,9 +102,12 @@ class Demo:
         self.load.switch(self.engines.workload(step.name, step.mix, logged=False))
         self._say(f"{step.name}: settling {size.settle:.0f} s, measuring {size.measure:.0f} s")
         await asyncio.sleep(size.settle)
+        before = await basis.read(self._admins)
         begun = loop.time()
         await asyncio.sleep(size.measure)
-        self.phases.append(Phase(step, begun, loop.time()))
+        ended = loop.time()
+        basis.check(step, await basis.read(self._admins) - before)
+        self.phases.append(Phase(step, begun, ended))
         await self.story.note(step.name)
 
     async def _patch(self, policy: str) -> None:
