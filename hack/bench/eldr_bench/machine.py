@@ -23,9 +23,14 @@ def cpu_model() -> str:
 
 
 def revision() -> str:
-    """Return the commit of this checkout, and whether anything but generated pages differs from it."""
+    """Return the commit of this checkout, and whether anything but generated pages differs from it; it may be no checkout."""
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.check_output([*git, "rev-parse", "--short=10", "HEAD"], text=True).strip()
+    try:
+        commit = subprocess.check_output(
+            [*git, "rev-parse", "--short=10", "HEAD"], text=True, stderr=subprocess.DEVNULL
+        ).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "code that Git does not know"
     changed = subprocess.check_output(
         [*git, "status", "--porcelain", "--", ".", f":!{GENERATED}"], text=True
     ).strip()

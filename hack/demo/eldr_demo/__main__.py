@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from eldr_bench.machine import revision
 from eldr_demo import kept, objects, report
 from eldr_demo.engines import Engines
 from eldr_demo.picture import draw
@@ -63,6 +65,8 @@ def main(
         if engine == "vllm"
         else SimulatedEngines(rate=rate, speed=speed, **changes)
     )
+    # now: the checkout may change while the demo runs
+    code = f"{revision()}, {datetime.now(UTC).date()}"
     out.mkdir(parents=True, exist_ok=True)
     console.print("starting the control plane (the first time it is built from source: about five minutes)")
     with Cluster(images=engines.images()) as cluster:
@@ -76,7 +80,7 @@ def main(
             asyncio.run(demo.run())
         except* Exception as group:  # noqa: BLE001 - whatever went wrong is shown below the table
             failure = "; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)
-        ok = summarise(demo, console, out, failure)
+        ok = summarise(demo, console, out, failure, code)
         known = engines.known
         if known and demo.phases:
             known = (*known, "--rate", f"{kept.rate(demo.phases, demo.load.outcomes):.3g}")
@@ -88,12 +92,12 @@ def main(
     sys.exit(0 if ok else 1)
 
 
-def summarise(demo: Demo, console: Console, out: Path, failure: str | None) -> bool:
+def summarise(demo: Demo, console: Console, out: Path, failure: str | None, code: str) -> bool:
     """Print the table, draw the picture, and tell whether everything happened without a failed request."""
     outcomes = demo.load.outcomes if hasattr(demo, "load") else []
     if demo.phases:
         rows = report.measure(demo.phases, outcomes, demo.sampler)
-        console.print(report.table(rows, demo.engines.title))
+        console.print(report.table(rows, demo.engines.title, code))
         for line in demo.story.told():
             console.print(line, highlight=False, soft_wrap=True)
         if demo.engines.remark:

@@ -90,12 +90,12 @@ def _inside(phase: Phase, outcomes: Sequence[Outcome]) -> dict[int, float]:
     return {o.number: o.tpot for o in outcomes if counts(phase, o)}
 
 
-def table(rows: Sequence[Row], title: str) -> Table:
-    """Return the table that the demo prints."""
+def table(rows: Sequence[Row], title: str, code: str) -> Table:
+    """Return the table that the demo prints; ``code`` says what ran, and when."""
     result = Table(
         title=f"ELDR demo: {title}",
         caption=(
-            "experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
+            f"{code}; experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
             f"of the same sizes drawn at random; % against {BASE}: same requests; in brackets the range that resampling them gives, which is no confidence interval: other requests differ more"
         ),
     )

@@ -183,7 +183,8 @@ def test_policies_are_compared_request_by_request(sampler):
     low, high = union.changes["mean"][1:]
     assert high - low < 0.01, "pairs tell what differs by 5 % among requests that differ by 30 %"
     printed = io.StringIO()
-    Console(width=200, file=printed).print(table([none, union, other], "title"))
+    Console(width=200, file=printed).print(table([none, union, other], "title", "commit abc, 2026-11-25"))
+    assert "commit abc, 2026-11-25" in printed.getvalue()
     assert "MarginalUnion" in printed.getvalue()
     assert re.search(r"-[45]\.\d % \(-[45]\.\d, -[45]\.\d\)", printed.getvalue())
 
