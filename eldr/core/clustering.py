@@ -72,27 +72,8 @@ def balanced_kmeans(
     """
     _check_points(points, n_clusters)
     seeds = _seeds(points, n_clusters, rng, max(1, restarts))
-    runs = (_run(points, points[chosen], max_iter) for chosen in seeds)
+    runs = (from_centers(points, points[chosen], max_iter) for chosen in seeds)
     return min(runs, key=lambda run: run.inertia)
-
-
-def refine_balanced(points: Floats, centers: Floats, *, max_iter: int = 50) -> Clustering:
-    """Go on from given centres: new points, the same clusters.
-
-    Parameters
-    ----------
-    points : ndarray of float32, shape (n_points, n_features)
-        Unit rows; at least as many as centres.
-    centers : ndarray of float32, shape (n_clusters, n_features)
-        Unit rows.
-
-    Raises
-    ------
-    ValueError
-        As :func:`balanced_kmeans`.
-    """
-    _check_points(points, len(centers))
-    return _run(points, centers, max_iter)
 
 
 def _check_points(points: Floats, n_clusters: int) -> None:
@@ -137,7 +118,8 @@ def _seeds(points: Floats, n_clusters: int, rng: np.random.Generator, restarts: 
     return chosen
 
 
-def _run(points: Floats, centers: Floats, max_iter: int) -> Clustering:
+def from_centers(points: Floats, centers: Floats, max_iter: int) -> Clustering:
+    """Go on from given centres; what :func:`balanced_kmeans` demands of its points is not checked again."""
     k = len(centers)
     capacity = -(-len(points) // k)
     assigned: Assignment | None = None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from eldr.core.clustering import align, balanced_kmeans, refine_balanced
+from eldr.core.clustering import align, balanced_kmeans, from_centers
 from eldr.sim import traces
 
 
@@ -145,17 +145,15 @@ def test_alignment_keeps_identities():
 
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
-def test_refining_goes_on_from_given_centers(seed):
+def test_clustering_goes_on_from_given_centers(seed):
     rng = np.random.default_rng(seed)
     points, moved = unit(rng, 40), unit(rng, 24)
     first = balanced_kmeans(points, 4, rng)
     kept = first.centers.copy()
-    again = refine_balanced(points, first.centers)
+    again = from_centers(points, first.centers, 50)
     assert again.inertia <= first.inertia + 1e-4
-    later = refine_balanced(moved, first.centers)
+    later = from_centers(moved, first.centers, 50)
     assert np.bincount(later.labels, minlength=4).tolist() == [6] * 4
     np.testing.assert_array_equal(first.centers, kept)
-    once = refine_balanced(moved, first.centers, max_iter=1)
-    np.testing.assert_array_equal(once.labels, refine_balanced(moved, kept, max_iter=1).labels)
-    with pytest.raises(ValueError, match="3 points cannot fill 4 clusters"):
-        refine_balanced(moved[:3], kept)
+    once = from_centers(moved, first.centers, 1)
+    np.testing.assert_array_equal(once.labels, from_centers(moved, kept, 1).labels)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eldr.centroids import CentroidSet
-from eldr.core.clustering import refine_balanced
+from eldr.core.clustering import from_centers
 from eldr.core.signature import Floats, signatures
 from eldr.simulate.population import Population
 from eldr_lab.pool.clusters import nearest_means
@@ -95,7 +95,7 @@ class Rolling:
             return
         points = self._refits.points[np.array([record for _, record in self._window])]
         if self._refits.balanced:
-            self._centers = refine_balanced(points, self._centers, max_iter=_ITERATIONS).centers
+            self._centers = from_centers(points, self._centers, _ITERATIONS).centers
         else:
             self._centers = nearest_means(points, self._centers)
         self.fits += 1
