@@ -28,12 +28,10 @@ def interpret() -> None:
     """Have vLLM use Triton where it interprets; called before vLLM looks for Triton, as a plug-in that brings no platform."""
     if os.environ.get(ENV_INTERPRET) != "1":
         return
-    import torch._dynamo.config
+    from torch._dynamo import config as compiling
     from triton.backends import Backend, backends
 
-    torch._dynamo.config.disable = (
-        True  # what it compiles asks Triton for a target, which the interpreter has not
-    )
+    compiling.disable = True  # what torch compiles asks Triton for a target, which the interpreter has not
     backends["cpu"] = Backend(compiler=None, driver=_Driver)
 
 
