@@ -79,6 +79,8 @@ class RealEngines:
             start_seconds=600.0,
             fit_seconds=600.0,
         )
+        if gpu_mode:  # interpreted kernels make ten tokens a second
+            defaults = replace(defaults, tokens=32, samples=150, fit_seconds=1800.0)
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._in_flight = in_flight
         self._texts = corpus.load()
