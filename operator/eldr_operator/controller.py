@@ -6,26 +6,31 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from eldr import contract
 from eldr_operator.errors import ApiUnavailableError, ConflictError, OperatorError
-from eldr_operator.kube.api import Api, Object
+from eldr_operator.kube.api import Object
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.queue import Key, WorkQueue
+from eldr_operator.kube.streams import Streams
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 
 logger = logging.getLogger(__name__)
 
 WORKERS = 4
-LONGEST_PASS_SECONDS = 120.0
+LONGEST_PASS_SECONDS = 60.0
 _BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 _CONFLICT_SECONDS = 0.2
-_STALE_INTERVALS = 3
+_STUCK_SECONDS = 60.0
+"""Beyond what the resync and a pass are given: only a fault of this process explains it."""
+_IDLE_SECONDS = 60.0
+"""Without the end of any pass although one is due."""
 _LIST_EVERY = 10
 """Resyncs: watches tell what changes, a list what they missed."""
-_FIRST_LIST_SECONDS = 2.0
+_LIST_AGAIN_SECONDS = (2.0, 5.0, 15.0)
+"""While something cannot be read; the resync's interval after these."""
 
 
 class Controller:
@@ -33,10 +38,8 @@ class Controller:
 
     Parameters
     ----------
-    cache : Cache
-        Filled here.
-    namespaces : collection of str
-        Empty for all.
+    streams : Streams
+        Listed here, into the cache.
     resync_seconds : float
         Between two passes over everything.
     """
@@ -44,24 +47,23 @@ class Controller:
     def __init__(
         self,
         *,
-        api: Api,
         cache: Cache,
+        streams: Streams,
         reconciler: Reconciler,
         metrics: Metrics,
-        namespaces: Collection[str],
         resync_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api = api
         self._cache = cache
-        self._filled = asyncio.Event()
+        self._streams = streams
+        self._listed = asyncio.Event()
         self._reconciler = reconciler
         self._metrics = metrics
-        self._namespaces = namespaces
+        metrics.watch_blind(lambda: streams.blind)
         self._resync_seconds = resync_seconds
         self._monotonic = monotonic
         self._failures: dict[Key, int] = {}
-        self._resynced = monotonic()
+        self._resynced = self._ended = monotonic()
         self.queue = WorkQueue(monotonic)
 
     async def run(self) -> None:
@@ -71,9 +73,25 @@ class Controller:
             for _ in range(WORKERS):
                 group.create_task(self._work())
 
-    def staleness(self) -> float:
-        """Return how many seconds the resync is late: then something is stuck, which a new process may mend."""
-        return self._monotonic() - self._resynced - _STALE_INTERVALS * self._resync_seconds
+    def stuck(self) -> str:
+        """Return what has stopped that only a new process starts again; empty while all goes on.
+
+        An API server that is away, or a resource that cannot be read, is none of it: a restart would change nothing.
+        """
+        late = self._monotonic() - self._resynced - self._resync_seconds
+        if late > _STUCK_SECONDS:
+            return f"no resync for {late:.0f} s beyond its interval"
+        if (longest := self.queue.longest_busy()) > LONGEST_PASS_SECONDS + _STUCK_SECONDS:
+            return f"a pass does not end after {longest:.0f} s"
+        return ""
+
+    def not_ready(self) -> str:
+        """Return why resources that should be served are not; empty if all are, idle ones included."""
+        found = [f"{stream}: {why}" for stream, why in sorted(self._streams.blind.items(), key=str)]
+        idle = min(self._monotonic() - self._ended, self.queue.longest_wait())
+        if idle > _IDLE_SECONDS:
+            found.append(f"no pass has ended for {idle:.0f} s, though one is due")
+        return "\n".join(found)
 
     def changed(self, kind: str, live: Object, *, is_gone: bool) -> None:
         """Take a change that a watch has told, and wake the deployment that it concerns."""
@@ -85,23 +103,20 @@ class Controller:
             self.queue.wake((live["metadata"]["namespace"], name))
 
     async def _resync(self) -> None:
+        again = iter(_LIST_AGAIN_SECONDS)
         for turn in itertools.count():
             started = self._monotonic()
-            if turn % _LIST_EVERY == 0 or not self._filled.is_set():
-                await self._list()
+            await self._streams.list(everything=turn % _LIST_EVERY == 0)
+            self._listed.set()
             for key in self._keys():
                 self.queue.wake(key)
             self._resynced = self._monotonic()
-            pause = self._resync_seconds if self._filled.is_set() else _FIRST_LIST_SECONDS
+            pause = self._resync_seconds
+            if self._streams.blind:
+                pause = min(pause, next(again, pause))
+            else:
+                again = iter(_LIST_AGAIN_SECONDS)
             await asyncio.sleep(max(0.0, started + pause - self._monotonic()))
-
-    async def _list(self) -> None:
-        try:
-            await self._cache.fill(self._api, self._namespaces)
-        except OperatorError as error:
-            logger.warning("resync: %s", error)
-        else:
-            self._filled.set()
 
     def _keys(self) -> set[Key]:
         return {
@@ -112,12 +127,13 @@ class Controller:
         }
 
     async def _work(self) -> None:
-        await self._filled.wait()
+        await self._listed.wait()
         while True:
             key = await self.queue.take()
             try:
                 await self._one(key)
             finally:
+                self._ended = self._monotonic()
                 self.queue.done(key)
 
     async def _one(self, key: Key) -> None:

@@ -12,6 +12,7 @@ import kopf
 from eldr_operator.controller import Controller
 from eldr_operator.kube.api import RESOURCES
 from eldr_operator.kube.cache import WATCHED
+from eldr_operator.kube.streams import Watches
 
 
 def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
@@ -22,25 +23,18 @@ def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
     return dataclasses.replace(inside, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def registry(controller: Controller) -> kopf.OperatorRegistry:
-    """Return the handlers, bound to a controller."""
+def registry(controller: Controller, watches: Watches) -> kopf.OperatorRegistry:
+    """Return the handlers, bound to a controller; ``watches`` gives the pauses between attempts."""
     made = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=made, id="startup")
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
-        configure(settings)
+        configure(settings, watches)
 
     @kopf.on.login(registry=made, id="login")
     async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
         inside = kopf.login_with_service_account(settings=settings)
         return _by_address(inside) if inside else kopf.login_with_kubeconfig(settings=settings)
-
-    @kopf.on.probe(registry=made, id="resync")
-    async def resync(**_: Any) -> str:
-        late = controller.staleness()
-        if late > 0:
-            raise kopf.PermanentError(f"the resync is {late:.0f} s late")
-        return "on time"
 
     for kind in WATCHED:
         resource = RESOURCES[kind]
@@ -58,10 +52,11 @@ def _watcher(controller: Controller, kind: str) -> Callable[..., Awaitable[None]
     return changed
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
+def configure(settings: kopf.OperatorSettings, watches: Watches) -> None:
     """Set everything of kopf that differs from its defaults."""
     settings.scanning.disabled = True  # the resources are known at start, and listing CRDs needs rights
     settings.posting.enabled = False  # the recorder writes Events
+    settings.networking.error_backoffs = watches
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 30
     settings.watching.server_timeout = 300

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 
 class Metrics:
@@ -52,7 +56,23 @@ class Metrics:
             registry=self.registry,
         )
 
+    def watch_blind(self, streams: Callable[[], Iterable[tuple[str, str | None]]]) -> None:
+        """Publish what cannot be read, kinds and namespaces, as it is when somebody asks."""
+        self.registry.register(_Blind(streams))
+
     def forget(self, namespace: str, deployment: str) -> None:
         """Drop the series of a deployment that is gone."""
         for gauge in (self.epoch, self.acks):
             gauge.remove_by_labels({"namespace": namespace, "deployment": deployment})
+
+
+class _Blind(Collector):
+    def __init__(self, streams: Callable[[], Iterable[tuple[str, str | None]]]) -> None:
+        self._streams = streams
+
+    def collect(self) -> Iterator[Metric]:
+        text = "1 for each kind that should be read in a namespace (empty: in all) and is not."
+        found = GaugeMetricFamily("eldr_operator_blind", text, labels=["kind", "namespace"])
+        for kind, namespace in [*self._streams()]:
+            found.add_metric([kind, namespace or ""], 1)
+        yield found

@@ -12,19 +12,22 @@ from eldr_operator.clock import Clock
 from eldr_operator.fits import life
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
-from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.recorder import Recorder
+from eldr_operator.kube.streams import Streams
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.ownership import is_of_another
 from eldr_operator.locality.reconciler import Locality
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
-from eldr_operator.status import status
+from eldr_operator.status import status, unknown
 from eldr_operator.validation import spec
 from eldr_operator.workloads import reconciler as workloads
 from eldr_operator.workloads.children import Children
 
+DECISIVE = WATCHED.keys() - {"PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"}
+"""Kinds that decisions rest on: without one of them there is no pass. The others are only written."""
 WAITING_SECONDS = 0.3
 """Between two looks at routers that load a set."""
 BOOTSTRAP_SECONDS = 5.0
@@ -42,6 +45,8 @@ class Reconciler:
     ----------
     cache : Cache
         What the API server holds.
+    streams : Streams
+        What of that can be read.
     http : httpx.AsyncClient
         For the routers' admin ports.
     image : str
@@ -49,9 +54,18 @@ class Reconciler:
     """
 
     def __init__(
-        self, *, api: Api, cache: Cache, http: httpx.AsyncClient, metrics: Metrics, image: str, clock: Clock
+        self,
+        *,
+        api: Api,
+        cache: Cache,
+        streams: Streams,
+        http: httpx.AsyncClient,
+        metrics: Metrics,
+        image: str,
+        clock: Clock,
     ) -> None:
         self._cache = cache
+        self._streams = streams
         self._metrics = metrics
         self._clock = clock
         self._cluster = Cluster(api, cache)
@@ -70,6 +84,9 @@ class Reconciler:
         float or None
             Seconds after which to look again, whatever else happens.
         """
+        if self._streams.unlisted(namespace) & DECISIVE:
+            await self._tell_unknown(namespace, name)
+            return None  # each list of the streams wakes all
         body = self._cache.get(contract.KIND_DEPLOYMENT, namespace, name)
         everybody = self._cache.of(contract.KIND_FIT, namespace)
         bodies = [fit for fit in everybody if fit["spec"]["deploymentRef"]["name"] == name]
@@ -102,6 +119,7 @@ class Reconciler:
             broken=spec.blocked_roles(cr, problems),
             shards=look.decision.table.shards,
             ready_routers=len(look.routers),
+            unreadable=self._streams.refused(cr.namespace),
         )
         await self._recorder.undone(cr, self._applier.take_undone((cr.namespace, cr.name)), now)
         outcome = await self._locality.reconcile(
@@ -113,6 +131,14 @@ class Reconciler:
         if outcome.is_unfinished:
             return 0.0
         return _next_look(cr, outcome, now, is_refused=bool(running.refused or outcome.refused))
+
+    async def _tell_unknown(self, namespace: str, name: str) -> None:
+        """Tell that nothing is done for a deployment, where that is more than a moment without an answer."""
+        body = self._cache.get(contract.KIND_DEPLOYMENT, namespace, name)
+        why = [text for kind, text in self._streams.refused(namespace).items() if kind in DECISIVE]
+        if body is not None and why:
+            cr, now = parse(EldrDeployment, body), self._clock()
+            await self._recorder.deployment(cr, unknown(cr, "; ".join(why), now), now)
 
     async def _without_deployment(self, namespace: str, name: str, all_fits: Sequence[EldrFit]) -> None:
         key = (namespace, name)

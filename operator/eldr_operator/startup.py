@@ -13,17 +13,20 @@ from prometheus_client import start_http_server
 
 from eldr import contract
 from eldr.clients import UNBOUNDED
-from eldr_operator import handlers
+from eldr_operator import handlers, health
 from eldr_operator.clock import utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
 from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.streams import Streams, Watches
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+_WATCH_AGAIN_SECONDS = 5.0
 
 
 async def serve(settings: Settings) -> None:
@@ -32,20 +35,29 @@ async def serve(settings: Settings) -> None:
     async with connect() as api, httpx.AsyncClient(trust_env=False, limits=UNBOUNDED) as http:
         await check_resources(api)
         cache = Cache()
+        streams = Streams(api, cache, settings.namespaces)
         reconciler = Reconciler(
-            api=api, cache=cache, http=http, metrics=metrics, image=settings.image, clock=utc_now
-        )
-        controller = Controller(
             api=api,
             cache=cache,
+            streams=streams,
+            http=http,
+            metrics=metrics,
+            image=settings.image,
+            clock=utc_now,
+        )
+        controller = Controller(
+            cache=cache,
+            streams=streams,
             reconciler=reconciler,
             metrics=metrics,
-            namespaces=settings.namespaces,
             resync_seconds=settings.resync_seconds,
         )
         with _metrics_server(settings, metrics):
-            async with _running(controller) as working:
-                watching = asyncio.create_task(_watch(settings, controller))
+            async with (
+                health.served(controller, settings.host, settings.liveness_port),
+                _running(controller) as working,
+            ):
+                watching = asyncio.create_task(_watch(api, settings, controller, streams.watches))
                 await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
                 watching.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -74,15 +86,22 @@ async def check_resources(api: Api) -> None:
         )
 
 
-async def _watch(settings: Settings, controller: Controller) -> None:
-    endpoint = f"http://{settings.host}:{settings.liveness_port}/healthz" if settings.liveness_port else None
-    await kopf.operator(
-        registry=handlers.registry(controller),
-        standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        liveness_endpoint=endpoint,
-    )
+async def _watch(api: Api, settings: Settings, controller: Controller, watches: Watches) -> None:
+    """Watch until SIGTERM; where kopf gives up, as when a CustomResourceDefinition is gone, it begins again."""
+    while True:
+        try:
+            await check_resources(api)  # kopf watches only what is served when it begins
+            await kopf.operator(
+                registry=handlers.registry(controller, watches),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, lists go on meanwhile
+            logger.warning("watches ended: %s; again in %.0f s", error, _WATCH_AGAIN_SECONDS)
+            await asyncio.sleep(_WATCH_AGAIN_SECONDS)
+        else:
+            return
 
 
 @contextlib.asynccontextmanager

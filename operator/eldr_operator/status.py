@@ -54,6 +54,14 @@ def status(
     return made
 
 
+def unknown(cr: EldrDeployment, why: str, now: datetime) -> Object:
+    """Return the status of a deployment that cannot be looked at: what was last observed, and that it may be wrong."""
+    before = cr.status.get("conditions", ())
+    told = Condition("Ready", "Unknown", "ClusterUnreadable", f"{why}. What runs goes on, and is not watched")
+    kept = [condition for condition in before if condition["type"] != told.type]
+    return {**cr.status, "conditions": [*merged(before, [told], cr.metadata.generation, now), *kept]}
+
+
 def _role(role: Role) -> Object:
     return {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
 

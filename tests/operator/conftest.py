@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,36 +34,62 @@ USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 
 
 class Operator:
-    """The operator process."""
+    """The operator process.
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    Parameters
+    ----------
+    system : str
+        Namespace of its service account.
+    namespaces : sequence of str
+        Empty for all.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, *, system: str = SYSTEM, namespaces: Sequence[str] = ()
+    ) -> None:
         self.cluster = cluster
+        self._system = system
+        self._serves = [f"--namespace={name}" for name in namespaces] or ["--all-namespaces"]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.metrics_port, self.liveness_port = free_ports(2)
         self.log = folder / "operator.log"
         self.log.touch()
 
-    def start(self) -> None:
-        with Kube(self.cluster, SYSTEM) as kube:
+    def start(self, *, is_ready: bool = True) -> None:
+        with Kube(self.cluster, self._system) as kube:
             token = kube.account_token(ACCOUNT)
         kubeconfig: dict[str, Any] = json.loads(self.cluster.kubeconfig.read_text())
         kubeconfig["users"][0]["user"] = {"token": token}
         path = self._folder / "kubeconfig"
         path.write_text(json.dumps(kubeconfig))
-        command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", "--all-namespaces"]
+        command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", *self._serves]
         command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]
         command += [f"--metrics-port={self.metrics_port}", f"--liveness-port={self.liveness_port}"]
         self._process = spawn(command, log=self.log, env={**os.environ, "KUBECONFIG": str(path)})
-        wait_for(self.is_healthy, "a healthy operator", 60, lambda: self.log.read_text()[-3000:])
+        if is_ready:
+            self.until_ready()
+        else:
+            wait_for(self.is_healthy, "a healthy operator", 60, self.said)
+
+    def until_ready(self) -> None:
+        wait_for(lambda: self.asked("/readyz") == (200, "ok\n"), "a ready operator", 60, self.said)
+
+    def said(self) -> str:
+        return self.log.read_text()[-3000:]
+
+    def asked(self, path: str) -> tuple[int, str]:
+        """Return status and text of an answer of the liveness port; 0 if there is none."""
+        assert self._process is not None
+        assert self._process.poll() is None, self.said()
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{self.liveness_port}{path}", timeout=15)
+        except httpx.HTTPError:
+            return 0, ""
+        return answer.status_code, answer.text
 
     def is_healthy(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text()[-3000:]
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.liveness_port}/healthz", timeout=15).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return self.asked("/healthz")[0] == 200
 
     def metrics(self) -> str:
         return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=15).text

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from eldr import contract
-from eldr_operator.kube.api import Api
 
 Object = dict[str, Any]
 
@@ -38,7 +37,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in WATCHED}
-        self._gone: dict[str, int] = {}
+        self._gone: dict[tuple[str, str], dict[str, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Cache objects={sum(1 for kind in WATCHED for _ in self._every(kind))}>"
@@ -59,7 +58,8 @@ class Cache:
     def put(self, kind: str, live: Object) -> None:
         """Take an object as it is now, unless a later version is known, or that it is gone."""
         metadata = live["metadata"]
-        if kind not in WATCHED or _version(live) <= self._gone.get(metadata["uid"], 0):
+        gone = self._gone.get((kind, metadata["namespace"]), {})
+        if kind not in WATCHED or _version(live) <= gone.get(metadata["uid"], 0):
             return
         of_namespace = self._objects[kind].setdefault(metadata["namespace"], {})
         known = of_namespace.get(metadata["name"])
@@ -69,38 +69,35 @@ class Cache:
     def remove(self, kind: str, live: Object) -> None:
         """Forget an object that is gone, or that does not carry our labels any more."""
         metadata = live["metadata"]
-        self._gone[metadata["uid"]] = _version(live)
+        self._gone.setdefault((kind, metadata["namespace"]), {})[metadata["uid"]] = _version(live)
         of_namespace = self._objects[kind].get(metadata["namespace"], {})
         known = of_namespace.get(metadata["name"])
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del of_namespace[metadata["name"]]
 
-    async def fill(self, api: Api, namespaces: Collection[str]) -> None:
-        """List everything: what is missing in the list and not later than it is gone.
+    def begin_list(self, kind: str, namespace: str | None) -> None:
+        """Forget what is gone: each is a version before that of a list which begins now."""
+        for key in [key for key in self._gone if key[0] == kind and namespace in {None, key[1]}]:
+            del self._gone[key]
+
+    def replace(
+        self, kind: str, namespace: str | None, listed: Collection[Object], version: int | None
+    ) -> None:
+        """Take a list: what is missing in it and not later than it is gone.
 
         Parameters
         ----------
-        namespaces : collection of str
-            Empty for all.
-
-        Raises
-        ------
-        OperatorError
-            If the API server does not answer; kinds that were listed before it stay listed.
+        namespace : str or None
+            What was listed; None for all.
+        version : int or None
+            Of the list; None if nothing can be later.
         """
-        self._gone.clear()  # each is a version before those of the lists
-        for kind, labels in WATCHED.items():
-            for namespace in namespaces or (None,):
-                listed, version = await api.list(kind, namespace, labels=labels)
-                self._replace(kind, listed, version, namespace)
-
-    def _replace(self, kind: str, listed: Collection[Object], version: int, namespace: str | None) -> None:
         uids = {live["metadata"]["uid"] for live in listed}
         for known in [*self._every(kind)]:
             metadata = known["metadata"]
             if namespace not in {None, metadata["namespace"]} or metadata["uid"] in uids:
                 continue
-            if _version(known) <= version:
+            if version is None or _version(known) <= version:
                 del self._objects[kind][metadata["namespace"]][metadata["name"]]
         for live in listed:
             self.put(kind, live)

@@ -22,7 +22,7 @@ class WorkQueue:
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._due: dict[Key, float] = {}
-        self._busy: set[Key] = set()
+        self._busy: dict[Key, float] = {}
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class WorkQueue:
             due, key = min(waiting, default=(None, ("", "")))
             if due is not None and due <= now:
                 del self._due[key]
-                self._busy.add(key)
+                self._busy[key] = now
                 return key
             try:
                 await asyncio.wait_for(self._changed.wait(), None if due is None else due - now)
@@ -52,5 +52,15 @@ class WorkQueue:
 
     def done(self, key: Key) -> None:
         """Give a key back after work."""
-        self._busy.discard(key)
+        self._busy.pop(key, None)
         self._changed.set()
+
+    def longest_busy(self) -> float:
+        """Return for how many seconds the oldest key in work has been."""
+        return max((self._time() - since for since in self._busy.values()), default=0.0)
+
+    def longest_wait(self) -> float:
+        """Return for how many seconds a key has been due and not taken."""
+        return max(
+            (self._time() - due for key, due in self._due.items() if key not in self._busy), default=0.0
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from eldr import contract
@@ -33,7 +33,12 @@ class Children:
         self._image = image
 
     async def apply(
-        self, cr: EldrDeployment, shards: Collection[str], live: Snapshot, broken: Collection[str]
+        self,
+        cr: EldrDeployment,
+        shards: Collection[str],
+        live: Snapshot,
+        broken: Collection[str],
+        unreadable: Mapping[str, str],
     ) -> dict[tuple[str, str], str]:
         """Bring all children to their desired state.
 
@@ -45,11 +50,13 @@ class Children:
             ConfigMaps of the centroid sets that routers may be asked to load.
         broken : collection of str
             Roles whose workload stays as it is, because a field that it is made from cannot be used.
+        unreadable : mapping
+            Kinds that cannot be listed, and why: their children stay as they are.
 
         Returns
         -------
         dict
-            Kind and name of children that could not be written, and why.
+            Kind and name of children that could not be written, and why; an empty name for all of a kind.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         wanted = desired.children(_without_pod_templates(cr, broken), shards, self._image)
@@ -57,6 +64,9 @@ class Children:
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             if kind in {"Deployment", "StatefulSet"} and name in untouched:
+                continue
+            if kind in unreadable:
+                refused[kind, ""] = f"each {kind} stays as it is: {unreadable[kind]}"
                 continue
             try:
                 owned = live.owned(kind, name, cr.metadata.uid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from eldr import contract
@@ -24,6 +24,7 @@ async def reconcile(
     broken: Collection[str],
     shards: Collection[str],
     ready_routers: int,
+    unreadable: Mapping[str, str],
 ) -> Workloads:
     """Write the children, and tell how those that were there are doing.
 
@@ -33,9 +34,11 @@ async def reconcile(
         Roles whose workload stays as it is, because a field that it is made from cannot be used.
     shards : collection of str
         ConfigMaps that routers must be allowed to read.
+    unreadable : mapping
+        Kinds that cannot be listed, and why: their children are left as they are.
     """
     secret_problem = await children.ensure_secret(cr, live)
-    unwritten = await children.apply(cr, shards, live, broken)
+    unwritten = await children.apply(cr, shards, live, broken, unreadable)
     refused = [*unwritten.values(), *filter(None, [secret_problem])]
 
     def role(type_: str, name: str, kind: str, desired: int) -> roles.Role:

@@ -2,25 +2,12 @@
 
 import pytest
 
-from eldr_operator.kube.cache import WATCHED, Cache
+from eldr_operator.kube.cache import Cache
 
 
 def pod(version, *, name="p", uid="u", namespace="n"):
     metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
     return {"metadata": metadata}
-
-
-class Api:
-    """Answers lists of pods with what it was given; all else is empty."""
-
-    def __init__(self, version, *pods):
-        self.version, self.pods = version, pods
-        self.asked = []
-
-    async def list(self, kind, namespace, *, labels=""):
-        self.asked.append((kind, namespace, labels))
-        found = [pod for pod in self.pods if namespace in {None, pod["metadata"]["namespace"]}]
-        return (found if kind == "Pod" else []), self.version
 
 
 @pytest.fixture
@@ -58,11 +45,11 @@ def test_a_later_object_of_the_same_name_survives_the_end_of_the_earlier(cache):
     assert cache.of("Pod", "n") == [pod(7, uid="other")]
 
 
-async def test_a_list_forgets_what_a_watch_missed_and_nothing_later(cache):
+def test_a_list_forgets_what_a_watch_missed_and_nothing_later(cache):
     cache.put("Pod", pod(3, name="lost", uid="a"))
     cache.put("Pod", pod(12, name="young", uid="b"))
     cache.put("Pod", pod(11, name="changed", uid="c"))
-    await cache.fill(Api(10, pod(9, name="changed", uid="c"), pod(8, name="new", uid="d")), ())
+    cache.replace("Pod", None, [pod(9, name="changed", uid="c"), pod(8, name="new", uid="d")], 10)
     assert [
         (each["metadata"]["name"], each["metadata"]["resourceVersion"]) for each in cache.of("Pod", "n")
     ] == [
@@ -72,10 +59,18 @@ async def test_a_list_forgets_what_a_watch_missed_and_nothing_later(cache):
     ]
 
 
-async def test_lists_are_of_the_namespaces_watched_and_by_label(cache):
+def test_a_list_of_a_namespace_leaves_the_others(cache):
     cache.put("Pod", pod(1, name="elsewhere", namespace="other"))
-    api = Api(5, pod(4))
-    await cache.fill(api, ("n", "m"))
-    assert {namespace for _, namespace, _ in api.asked} == {"n", "m"}
-    assert {kind: labels for kind, _, labels in api.asked} == WATCHED
-    assert len(cache.every("Pod")) == 2, "what is elsewhere is not this list's business"
+    cache.put("Pod", pod(1, name="here", uid="v"))
+    cache.replace("Pod", "n", [pod(4)], 5)
+    assert {each["metadata"]["name"] for each in cache.every("Pod")} == {"elsewhere", "p"}
+
+
+def test_what_is_gone_is_remembered_until_a_list_begins(cache):
+    cache.remove("Pod", pod(5))
+    cache.begin_list("Pod", "other")
+    cache.put("Pod", pod(4))
+    assert cache.of("Pod", "n") == []
+    cache.begin_list("Pod", None)
+    cache.replace("Pod", None, [pod(4)], 6)
+    assert cache.of("Pod", "n") == [pod(4)]

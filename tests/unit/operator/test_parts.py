@@ -14,6 +14,7 @@ from eldr_operator.kube.api import Api, path
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.repeats import Repeats
+from eldr_operator.kube.streams import Streams
 from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod
 from eldr_operator.metrics import Metrics
@@ -128,8 +129,9 @@ class Down:
 
 
 def controller(api, reconciler, **options):
-    settings = {"namespaces": (), "resync_seconds": 60.0, "metrics": Metrics(), "cache": Cache()} | options
-    return Controller(api=api, reconciler=reconciler, **settings)
+    cache = options.pop("cache", Cache())
+    settings = {"resync_seconds": 60.0, "metrics": Metrics()} | options
+    return Controller(cache=cache, streams=Streams(api, cache, ()), reconciler=reconciler, **settings)
 
 
 async def test_resync_wakes_deployments_and_orphaned_fits():
@@ -141,19 +143,22 @@ async def test_resync_wakes_deployments_and_orphaned_fits():
             await asyncio.sleep(0.01)
     running.cancel()
     assert set(reconciler.calls) == {("ns", "x"), ("ns", "missing")}
-    assert made.staleness() < 0
+    assert (made.stuck(), made.not_ready()) == ("", "")
 
 
-async def test_nothing_is_reconciled_before_everything_was_listed(caplog):
-    reconciler = Scripted()
-    made = controller(Down(), reconciler)
-    made.queue.wake(("ns", "x"))
+async def test_an_operator_is_not_ready_while_the_api_server_is_away_and_not_stuck_either(caplog):
+    metrics = Metrics()
+    made = controller(Down(), Scripted(), metrics=metrics)
+    assert "pods in all namespaces: not listed yet" in made.not_ready()
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
-        while "resync: no answer" not in caplog.text:
+        while "cannot list pods in all namespaces: no answer" not in caplog.text:
             await asyncio.sleep(0.01)
-    assert not reconciler.calls
-    assert made.staleness() < 0, "an API server that is down is not mended by another operator"
+        while "no answer" not in made.not_ready():
+            await asyncio.sleep(0.01)
+    assert made.stuck() == "", "another process would fare no better"
+    blind = metrics.registry.get_sample_value("eldr_operator_blind", {"kind": "Pod", "namespace": ""})
+    assert blind == 1
     running.cancel()
 
 
@@ -194,12 +199,33 @@ async def test_failures_are_retried_and_counted(caplog):
     assert "a bug" in caplog.text
 
 
-async def test_a_stuck_resync_is_noticed():
+async def test_a_stuck_resync_and_a_pass_without_end_are_noticed():
     clock = [0.0]
     made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
-    assert made.staleness() < 0
-    clock[0] = 31.0
-    assert made.staleness() == pytest.approx(1.0)
+    clock[0] = 70.0
+    assert made.stuck() == ""
+    clock[0] = 71.0
+    assert made.stuck() == "no resync for 61 s beyond its interval"
+    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    made.queue.wake(("n", "x"))
+    await made.queue.take()
+    clock[0] += 121.0
+    assert made.stuck() == "a pass does not end after 121 s"
+    made.queue.done(("n", "x"))
+    assert made.stuck() == ""
+
+
+async def test_an_operator_is_not_ready_where_work_waits_and_no_pass_ends():
+    clock = [0.0]
+    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    await made._streams.list(everything=True)
+    clock[0] = 500.0
+    assert made.not_ready() == "", "idle"
+    made.queue.wake(("n", "x"), 30.0)
+    clock[0] = 589.0
+    assert made.not_ready() == ""
+    clock[0] = 591.0
+    assert made.not_ready() == "no pass has ended for 61 s, though one is due"
 
 
 async def test_routers_that_do_not_answer_are_views_with_a_problem():
