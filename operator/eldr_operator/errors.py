@@ -62,6 +62,22 @@ class ApiUnavailableError(OperatorError):
     """The API server could not be reached, or asked for a pause; the same request may succeed later."""
 
 
+class RequestFailedError(ApiUnavailableError):
+    """The API server answered that it could not carry out this one request, as when an admission webhook is down.
+
+    Others may succeed: unlike any other :class:`ApiUnavailableError`, it need not end a pass.
+
+    Parameters
+    ----------
+    message : str
+        Of the Status object in the answer.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.message = message or f"{status} {reason}"
+
+
 class ConflictError(OperatorError):
     """An object has changed since it was read: what was decided by it must be decided anew."""
 

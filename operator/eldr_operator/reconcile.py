@@ -35,7 +35,7 @@ BOOTSTRAP_SECONDS = 5.0
 LOOK_SECONDS = 5.0
 """Between two looks at what routers count of their traffic."""
 RETRY_SECONDS = 5.0
-"""Until a child that was refused is tried again."""
+"""Until a child that could not be written is tried again."""
 
 
 class Reconciler:
@@ -110,7 +110,7 @@ class Reconciler:
         live = await self._cluster.look(cr)
         look = await self._locality.look(cr, all_fits, live, now)
         if any(view.refuses_token for view in look.routers):
-            self._cluster.distrust_secret((cr.namespace, cr.name))
+            self._cluster.forget((cr.namespace, cr.name))
         problems = spec.problems(cr)
         running = await workloads.reconcile(
             cr,
@@ -130,7 +130,12 @@ class Reconciler:
         self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
         if outcome.is_unfinished:
             return 0.0
-        return _next_look(cr, outcome, now, is_refused=bool(running.refused or outcome.refused))
+        return _next_look(
+            cr,
+            outcome,
+            now,
+            is_retried=bool(running.refused or running.unavailable or outcome.refused or outcome.unavailable),
+        )
 
     async def _tell_unknown(self, namespace: str, name: str) -> None:
         """Tell that nothing is done for a deployment, where that is more than a moment without an answer."""
@@ -145,13 +150,14 @@ class Reconciler:
         self._applier.forget(key)
         self._metrics.forget(*key)
         self._locality.forget(key)
+        self._cluster.forget(key)
         now = self._clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
                 await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
 
 
-def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refused: bool) -> float | None:
+def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:
     waits = []
     if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
@@ -159,7 +165,7 @@ def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_refuse
         waits.append(BOOTSTRAP_SECONDS)
     if outcome.memory.table.active is not None and cr.spec.refit.drift.mode != "Disabled":
         waits.append(LOOK_SECONDS)
-    if is_refused:
+    if is_retried:
         waits.append(RETRY_SECONDS)
     if outcome.wake_at is not None:
         waits.append(max((outcome.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))

@@ -69,13 +69,15 @@ def _role(role: Role) -> Object:
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
     roles = [role.condition for role in (running.prefill, running.decode, running.router)]
     config, available = _config(problems, running, outcome), _available(running, outcome)
+    progressing = _progressing(running, outcome)
     summary = next(
-        (condition for condition in (config, available, *roles) if condition.status != "True"),
+        (condition for condition in (config, progressing, available, *roles) if condition.status != "True"),
         Condition("Ready", "True", "AllReady", _all_ready(running)),
     )
     return [
         summary._replace(type="Ready"),
         available,
+        progressing,
         *roles,
         config,
         drift_status.centroids_condition(outcome),
@@ -100,6 +102,19 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
             reason = "No" + "".join(word.capitalize() for word in name.split())
             return Condition("Available", "False", reason, f"no {name} is ready: requests cannot be served")
     return Condition("Available", "True", "MinimumReplicasAvailable", "requests can be served")
+
+
+def _progressing(running: Workloads, outcome: Outcome) -> Condition:
+    if left := [*running.unavailable, *filter(None, [outcome.unavailable])]:
+        return Condition("Progressing", "False", "ChildUnavailable", f"tried again: {'; '.join(left)}")
+    if refused := [*running.refused, *filter(None, [outcome.refused])]:
+        return Condition("Progressing", "False", "ChildRefused", "; ".join(refused))
+    if waiting := [role for role in (running.prefill, running.decode, running.router) if not role.is_current]:
+        names = ", ".join(role.type.removesuffix("Ready").lower() for role in waiting)
+        return Condition(
+            "Progressing", "True", "RolloutInProgress", f"{names}: not all pods run the newest template"
+        )
+    return Condition("Progressing", "True", "RolloutComplete", "all pods run the newest template")
 
 
 def _config(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> Condition:

@@ -104,6 +104,11 @@ def refused(fit: EldrFit, reason: str, message: str, now: datetime) -> Object:
     return _finished(fit, reason, message, now)
 
 
+def unavailable(fit: EldrFit, message: str, now: datetime) -> Object:
+    """Return the status of a fit at whose Job the API server failed: the next pass tries again."""
+    return _status(fit, Condition(SUCCEEDED, "Unknown", "JobUnavailable", f"tried again: {message}"), now)
+
+
 def _ended(job: Mapping[str, Any]) -> tuple[bool, str] | None:
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":

@@ -9,7 +9,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import border, clock
 from eldr_operator.drift.baselines import stored
-from eldr_operator.errors import ApiError, InvalidResourceError
+from eldr_operator.errors import ApiError, InvalidResourceError, RequestFailedError
 from eldr_operator.fits import life
 from eldr_operator.fits.job import fit_job
 from eldr_operator.fits.planner import Plan
@@ -99,6 +99,8 @@ class Runs:
             if _owned(await self._api.get("Job", cr.namespace, fit.name, metadata_only=True), fit) is None:
                 text = f"another Job {fit.name} exists; delete it, or create the EldrFit under another name"
                 return life.refused(fit, "NameConflict", text, now)
+        except RequestFailedError as error:
+            return life.unavailable(fit, f"Job {fit.name}: {error.message}", now)
         return status
 
     async def tell(self, fit: EldrFit, status: Object, now: datetime) -> None:
@@ -115,14 +117,25 @@ class Runs:
         except (InvalidResourceError, ValueError, KeyError, TypeError):
             return {}
 
-    async def carry_out(self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]) -> bool:
-        """Create and delete automatic EldrFits as planned; tell whether one was created."""
-        created = [await self._create(manifest) for manifest in plan.create]
+    async def carry_out(
+        self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]
+    ) -> tuple[bool, list[str]]:
+        """Create and delete automatic EldrFits as planned; return whether one was created, and at what the API server failed."""
+        created, failed = False, []
+        for manifest in plan.create:
+            name = manifest["metadata"]["name"]
+            try:
+                created |= await self._create(manifest)
+            except RequestFailedError as error:
+                failed.append(f"{contract.KIND_FIT} {name}: {error.message}")
         uids = {fit.name: fit.metadata.uid for fit in all_fits}
         for name in plan.delete:
             metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
-            await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
-        return any(created)
+            try:
+                await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
+            except RequestFailedError as error:
+                failed.append(f"{contract.KIND_FIT} {name} is to be deleted: {error.message}")
+        return created, failed
 
     async def _create(self, manifest: Object) -> bool:
         """Create an EldrFit; one of that name will be seen with the next change of the cache."""

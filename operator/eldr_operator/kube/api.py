@@ -14,7 +14,7 @@ from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 import eldr
 from eldr import contract
-from eldr_operator.errors import ApiError, ApiUnavailableError
+from eldr_operator.errors import ApiError, ApiUnavailableError, RequestFailedError
 
 Object = dict[str, Any]
 
@@ -104,6 +104,8 @@ class Api:
             If the server refuses it.
         ApiUnavailableError
             If there is no answer, or one that asks to come back later.
+        RequestFailedError
+            If the server fails at it.
         """
         try:
             request = await self._client.param_serialize(
@@ -198,6 +200,8 @@ def _refusal(status: int, text: str) -> ApiError | ApiUnavailableError:
         reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (ValueError, AttributeError):
         reason, message = "", text[:200]
-    if status == 429 or (status >= 500 and not message.startswith(_BAD_APPLY)):
+    if status == 429:
         return ApiUnavailableError(f"{status} {reason}: {message}")
+    if status >= 500 and not message.startswith(_BAD_APPLY):
+        return RequestFailedError(status, reason, message)
     return ApiError(status, reason, message)

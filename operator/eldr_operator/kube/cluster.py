@@ -71,8 +71,8 @@ class Snapshot:
 class Cluster:
     """Looks at deployments.
 
-    Secrets are not watched: the operator may read each by its name, not all of them. They are read now and then, and
-    when routers refuse the token.
+    Secrets are not watched: the operator may read each by its name, not all of them. They are read now and then, when
+    routers refuse the token, and when a pod waits for what its containers refer to.
     """
 
     def __init__(self, api: Api, cache: Cache, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -91,24 +91,37 @@ class Cluster:
             if _deployment(found) == cr.name
         }
         pods = [pod for pod in self._cache.of("Pod", namespace) if _deployment(pod) == cr.name]
-        return Snapshot(children, pods, await self._secret((namespace, cr.name)))
+        key = (namespace, cr.name)
+        if any(map(_waits_for_reference, pods)):
+            self.forget(key)
+        return Snapshot(children, pods, await self._secret(key, cr.metadata.uid))
 
-    def distrust_secret(self, key: Key) -> None:
-        """Read the Secret of a deployment anew with the next look."""
+    def forget(self, key: Key) -> None:
+        """Read the Secret of a deployment again with the next look."""
         self._secrets.pop(key, None)
 
-    async def _secret(self, key: Key) -> Object | None:
+    async def _secret(self, key: Key, uid: str) -> Object | None:
         at, known = self._secrets.get(key, (0.0, None))
         now = self._monotonic()
-        if known is not None and now - at < _SECRET_SECONDS:
+        if known is not None and uid in owner_uids(known) and now - at < _SECRET_SECONDS:
             return known
         found = await self._api.get("Secret", key[0], contract.admin_secret_name(key[1]))
         if found is not None:
             self._secrets[key] = (now, found)
         else:
-            self.distrust_secret(key)
+            self.forget(key)
         return found
 
 
 def _deployment(live: Mapping[str, Any]) -> str | None:
     return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
+
+
+def _waits_for_reference(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a container cannot be made because a Secret or ConfigMap is missing."""
+    status = pod.get("status") or {}
+    return any(
+        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        for key in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(key) or ()
+    )

@@ -58,7 +58,9 @@ class Outcome:
     is_unfinished : bool
         Whether a fit was created or has finished, and more follows from it at once.
     refused : str
-        Why the routing table could not be written; empty if it was.
+        Why the API server did not accept the routing table; empty if it did.
+    unavailable : str
+        At what it failed of the routing table and new fits: the same may succeed later.
     """
 
     routers: Sequence[RouterView]
@@ -70,3 +72,4 @@ class Outcome:
     wake_at: datetime | None
     is_unfinished: bool
     refused: str
+    unavailable: str = ""

@@ -14,7 +14,7 @@ from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import bar, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
-from eldr_operator.errors import ApiError, OwnedElsewhereError
+from eldr_operator.errors import ApiError, OwnedElsewhereError, RequestFailedError
 from eldr_operator.fits import bars, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
@@ -152,16 +152,21 @@ class Locality:
         for fit, status in bars.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
-        created = await self._runs.carry_out(cr, plan, all_fits)
+        created, failed = await self._runs.carry_out(cr, plan, all_fits)
         after = replace(
             before,
-            refit=plan.refit,
+            refit=before.refit if failed else plan.refit,
             drift=look.drift,
             day=drift_day.advance(before.day, before.drift, look.drift),
         ).with_protection(look.verdict.protective, now)
         if is_readable:
             after = self._activated(cr, after.with_table(decision.table), before.table)
-        refused = await self._publish(cr, after, live)
+        refused = ""
+        try:
+            refused = await self._publish(cr, after, live)
+        except RequestFailedError as error:
+            failed.append(f"ConfigMap {contract.routing_name(cr.name)}: {error.message}")
+            after = before
         if refused:
             after = before
         await self._ownership.keep_sets(cr, after.table)
@@ -175,6 +180,7 @@ class Locality:
             wake_at=min(filter(None, (plan.wake_at, look.verdict.wake_at)), default=None),
             is_unfinished=finished or created,
             refused=refused,
+            unavailable="; ".join(failed),
         )
 
     @staticmethod

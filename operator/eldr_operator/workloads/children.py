@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.errors import ApiError, OwnedElsewhereError
+from eldr_operator.errors import ApiError, OwnedElsewhereError, RequestFailedError
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier, owned_elsewhere, owner_uids
 from eldr_operator.kube.cluster import Snapshot
@@ -16,6 +17,22 @@ from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import desired
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Children that could not be written, by kind and name (empty for all of a kind), and why.
+
+    Parameters
+    ----------
+    refused : dict
+        What the API server does not accept.
+    unavailable : dict
+        What it failed at, as when an admission webhook is down.
+    """
+
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    unavailable: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Children:
@@ -39,10 +56,10 @@ class Children:
         live: Snapshot,
         broken: Collection[str],
         unreadable: Mapping[str, str],
-    ) -> dict[tuple[str, str], str]:
+    ) -> Unwritten:
         """Bring all children to their desired state.
 
-        A child that the API server refuses does not keep the others from being written.
+        A child that the API server refuses, or fails at, does not keep the others from being written.
 
         Parameters
         ----------
@@ -52,36 +69,38 @@ class Children:
             Roles whose workload stays as it is, because a field that it is made from cannot be used.
         unreadable : mapping
             Kinds that cannot be listed, and why: their children stay as they are.
-
-        Returns
-        -------
-        dict
-            Kind and name of children that could not be written, and why; an empty name for all of a kind.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         wanted = desired.children(_without_pod_templates(cr, broken), shards, self._image)
-        refused: dict[tuple[str, str], str] = {}
+        left = Unwritten()
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             if kind in {"Deployment", "StatefulSet"} and name in untouched:
                 continue
             if kind in unreadable:
-                refused[kind, ""] = f"each {kind} stays as it is: {unreadable[kind]}"
+                left.refused[kind, ""] = f"each {kind} stays as it is: {unreadable[kind]}"
                 continue
             try:
                 owned = live.owned(kind, name, cr.metadata.uid)
                 await self._applier.apply((cr.namespace, cr.name), manifest, owned)
             except OwnedElsewhereError as error:
-                refused[kind, name] = str(error)
+                left.refused[kind, name] = str(error)
             except ApiError as error:
-                refused[kind, name] = f"{kind} {name}: {error.message or error}"
+                left.refused[kind, name] = f"{kind} {name}: {error.message or error}"
+            except RequestFailedError as error:
+                left.unavailable[kind, name] = f"{kind} {name}: {error.message}"
         for kind, surplus in live.surplus(wanted, cr.metadata.uid):
-            await self._applier.delete(kind, surplus)
-        return refused
+            name = surplus["metadata"]["name"]
+            try:
+                await self._applier.delete(kind, surplus)
+            except RequestFailedError as error:
+                left.unavailable[kind, name] = f"{kind} {name} is to be deleted: {error.message}"
+        return left
 
-    async def ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> str | None:
-        """Create the Secret of the admin ports where there is none; return what is wrong with a foreign one."""
+    async def ensure_secret(self, cr: EldrDeployment, live: Snapshot, left: Unwritten) -> None:
+        """Create the Secret of the admin ports where there is none; tell what is wrong with a foreign one."""
         name, found = contract.admin_secret_name(cr.name), live.secret
+        key = "Secret", name
         if found is None:
             token = secrets.token_urlsafe(32)
             manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
@@ -89,15 +108,15 @@ class Children:
                 await self._applier.create(manifest)
             except ApiError as error:
                 if error.status != 409:
-                    return f"Secret {name}: {error.message or error}"
-            return None
-        if cr.metadata.uid not in owner_uids(found):
-            return str(owned_elsewhere("Secret", cr.name, found))
-        if not live.token:
-            return (
-                f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is made anew"
+                    left.refused[key] = f"Secret {name}: {error.message or error}"
+            except RequestFailedError as error:
+                left.unavailable[key] = f"Secret {name}: {error.message}"
+        elif cr.metadata.uid not in owner_uids(found):
+            left.refused[key] = str(owned_elsewhere("Secret", cr.name, found))
+        elif not live.token:
+            left.refused[key] = (
+                f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"
             )
-        return None
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:

@@ -37,9 +37,8 @@ async def reconcile(
     unreadable : mapping
         Kinds that cannot be listed, and why: their children are left as they are.
     """
-    secret_problem = await children.ensure_secret(cr, live)
-    unwritten = await children.apply(cr, shards, live, broken, unreadable)
-    refused = [*unwritten.values(), *filter(None, [secret_problem])]
+    left = await children.apply(cr, shards, live, broken, unreadable)
+    await children.ensure_secret(cr, live, left)
 
     def role(type_: str, name: str, kind: str, desired: int) -> roles.Role:
         workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
@@ -54,6 +53,7 @@ async def reconcile(
         prefill=prefill,
         decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
         router=router,
-        refused=refused,
-        is_readable=not any(kind in _ACCESS for kind, _ in unwritten),
+        refused=[*left.refused.values()],
+        unavailable=[*left.unavailable.values()],
+        is_readable=not any(kind in _ACCESS for kind, _ in (*left.refused, *left.unavailable)),
     )

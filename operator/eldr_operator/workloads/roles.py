@@ -69,7 +69,9 @@ class Workloads:
     Parameters
     ----------
     refused : sequence of str
-        Children that could not be written, and why.
+        Children that the API server does not accept, and why.
+    unavailable : sequence of str
+        Children at which it failed, and why: the same may succeed later.
     is_readable : bool
         Whether routers have the rights to read the centroid sets in use.
     """
@@ -78,6 +80,7 @@ class Workloads:
     decode: Role
     router: Role
     refused: Sequence[str] = ()
+    unavailable: Sequence[str] = ()
     is_readable: bool = True
 
 

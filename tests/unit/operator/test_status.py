@@ -105,6 +105,20 @@ PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fie
         ),
         ({"problems": [PROBLEM]}, "ConfigValid", ("False", "InvalidSchedule"), ("False", "InvalidSchedule")),
         ({"refused": ["Service x: no"]}, "ConfigValid", ("False", "ChildRefused"), ("False", "ChildRefused")),
+        ({"refused": ["Service x: no"]}, "Progressing", ("False", "ChildRefused"), ("False", "ChildRefused")),
+        (
+            {"unavailable": ["EldrFit x: webhook down"]},
+            "Progressing",
+            ("False", "ChildUnavailable"),
+            ("False", "ChildUnavailable"),
+        ),
+        ({}, "Progressing", ("True", "RolloutComplete"), ("True", "AllReady")),
+        (
+            {"prefill": replace(READY, is_current=False)},
+            "Progressing",
+            ("True", "RolloutInProgress"),
+            ("False", "RolloutInProgress"),
+        ),
     ],
 )
 def test_conditions(make_cr, seen, now, change, kind, expected, ready):
@@ -115,6 +129,7 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
         *(
             "Ready",
             "Available",
+            "Progressing",
             "PrefillReady",
             "DecodeReady",
             "RouterReady",

@@ -1,0 +1,139 @@
+"""A child that cannot be written is told, and keeps nothing else from being done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from eldr import contract
+from tests.operator.conftest import Operator
+from tests.operator.world import FIT, KIND, World
+from tests.support.kube import Kube, Refused
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+_HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+
+@contextmanager
+def broken_webhook(kube: Kube, group: str, resource: str) -> Iterator[None]:
+    """Have an admission webhook that nobody answers decide about a kind in the test's namespace."""
+    name = f"broken-{kube.namespace}-{resource}"
+    hook = {
+        "name": "broken.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:9/hook"},
+        "rules": [
+            {
+                "apiGroups": [group],
+                "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": [resource],
+            }
+        ],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kube.namespace}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+    }
+    body = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [hook],
+    }
+    kube.request("POST", _HOOKS, body)
+    try:
+        wait_for(lambda: _is_refused(kube, resource), "the webhook in effect", 30)
+        yield
+    finally:
+        kube.request("DELETE", f"{_HOOKS}/{name}")
+
+
+def _is_refused(kube: Kube, resource: str) -> bool:
+    """Tell whether the webhook is asked: the API server takes a moment to know of it."""
+    probe = {
+        "poddisruptionbudgets": ("PodDisruptionBudget", {"maxUnavailable": 1}),
+        "jobs": (
+            "Job",
+            {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}},
+        ),
+    }
+    kind, spec = probe[resource]
+    try:
+        kube.create(kind, {"name": "probe"}, spec=spec)
+    except Refused as error:
+        return error.status >= 500
+    kube.delete(kind, "probe")
+    return False
+
+
+def test_a_child_whose_webhook_is_down_keeps_nothing_else(operator: Operator, world: World):
+    world.up()
+    with broken_webhook(world.kube, "policy", "poddisruptionbudgets"):
+        operator.stop()  # what it remembers of children that are as they should be goes with it
+        operator.start()
+        world.kube.delete("PodDisruptionBudget", "x-decode")
+        world.patch(decode={"replicas": 3})
+        condition = world.condition("Progressing", status="False", reason="ChildUnavailable")
+        assert "PodDisruptionBudget x-decode" in condition["message"]
+        assert "failed calling webhook" in condition["message"]
+        wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "scaled", 60)
+        wait_for(lambda: _observed(world), "a current status", 60, lambda: world.status)
+        world.fit("one", k=3)
+        world.report("one", k=3)
+        world.until_active("one")
+        world.condition("Ready", status="False", reason="ChildUnavailable")
+    world.make_ready()
+    world.condition("Progressing", status="True")
+    assert world.kube.find("PodDisruptionBudget", "x-decode")
+
+
+def _observed(world: World) -> bool:
+    found = world.kube.get(KIND, world.name)
+    return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+
+def test_a_job_whose_webhook_is_down_waits_for_it(world: World):
+    world.up()
+    with broken_webhook(world.kube, "batch", "jobs"):
+        world.fit("one")
+        condition = world.kube.until_condition(
+            FIT, "one", "Succeeded", status="Unknown", reason="JobUnavailable"
+        )
+        assert "failed calling webhook" in condition["message"]
+        world.patch(decode={"replicas": 3})
+        wait_for(lambda: _observed(world), "a current status", 60, lambda: world.status)
+    world.report("one")
+    world.kube.until_condition(FIT, "one", "Succeeded", status="True")
+
+
+def test_a_deployment_made_anew_has_its_secret_at_once(world: World):
+    world.up()
+    name = contract.admin_secret_name("x")
+    first = world.kube.get("Secret", name)["metadata"]["uid"]
+    world.kube.delete(KIND, "x")
+    world.kube.delete("Secret", name)
+    for kind in ("Deployment", "StatefulSet"):
+        for found in world.kube.list(kind):
+            world.kube.delete(kind, found["metadata"]["name"])
+    wait_for(lambda: world.kube.list("StatefulSet") == [], "nothing left", 60)
+    world.deploy()
+    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 15, lambda: world.status)
+    assert found["metadata"]["uid"] != first
+
+
+def test_a_deleted_secret_is_created_again_once_a_pod_needs_it(world: World):
+    world.up()
+    name = contract.admin_secret_name("x")
+    first = world.kube.get("Secret", name)["metadata"]["uid"]
+    world.kube.delete("Secret", name)
+    waiting = {"reason": "CreateContainerConfigError", "message": f'secret "{name}" not found'}
+    container = {"name": "engine", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    status = {"containerStatuses": [container | {"state": {"waiting": waiting}}]}
+    world.kube.strategic("Pod", "x-decode-0", {"status": status}, "status")
+    found = wait_for(lambda: world.kube.find("Secret", name), "its Secret", 15, lambda: world.status)
+    assert found["metadata"]["uid"] != first
