@@ -10,6 +10,9 @@ from cronsim import CronSim, CronSimError
 _ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 """CronSim parses only together with a start time; which one does not matter."""
 _FIELDS = 5
+_MINUTE = timedelta(minutes=1)
+_REPEATED = timedelta(hours=3)
+"""More than a change of the clocks repeats: CronSim counts by the wall clock, so that from within it the next time may lie in the past."""
 
 
 def fault(schedule: str) -> str:
@@ -35,11 +38,17 @@ def is_zone(name: str) -> bool:
 
 def latest(schedule: str, zone: str, now: datetime) -> datetime:
     """Return the last time that an expression came, up to and with now."""
-    here = now.astimezone(ZoneInfo(zone))
-    # CronSim's reverse leaves out its start, so begin a minute later and look at what is not in the future.
-    return next(came for came in CronSim(schedule, here + timedelta(minutes=1), reverse=True) if came <= here)
+    before = next(CronSim(schedule, now.astimezone(ZoneInfo(zone)) - _REPEATED, reverse=True))
+    found = before
+    # Forward again: backwards it comes at other times in an hour that is repeated.
+    for came in CronSim(schedule, before - _MINUTE):
+        if came.astimezone(UTC) > now:
+            return found
+        found = came
+    return found
 
 
 def following(schedule: str, zone: str, now: datetime) -> datetime:
     """Return the next time that an expression comes, after now."""
-    return next(CronSim(schedule, now.astimezone(ZoneInfo(zone))))
+    since = now.astimezone(ZoneInfo(zone)) - _REPEATED
+    return next(came for came in CronSim(schedule, since) if came.astimezone(UTC) > now)

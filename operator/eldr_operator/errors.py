@@ -101,3 +101,13 @@ class OwnedElsewhereError(OperatorError):
             else "delete or rename it, or rename the EldrDeployment"
         )
         super().__init__(f"{kind} {name} exists and belongs to {owner}; {remedy}")
+
+
+class ForeignConflictError(OperatorError):
+    """Somebody sets again and again what was undone; it is left as they set it for now."""
+
+    def __init__(self, kind: str, name: str, what: str) -> None:
+        super().__init__(
+            f"{kind} {name}: {what} comes back whenever it is removed, and stays for now; "
+            "have that tool leave this object alone, or set it in the EldrDeployment, for example podTemplate"
+        )

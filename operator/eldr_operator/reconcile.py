@@ -134,7 +134,7 @@ class Reconciler:
             cr,
             outcome,
             now,
-            is_retried=bool(running.refused or running.unavailable or outcome.refused or outcome.unavailable),
+            is_retried=bool(running.unwritten or outcome.unwritten),
         )
 
     async def _tell_unknown(self, namespace: str, name: str) -> None:

@@ -13,6 +13,7 @@ from eldr_operator.locality import drift_status, law
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
+from eldr_operator.unwritten import REFUSED
 from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
@@ -105,10 +106,8 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
 
 
 def _progressing(running: Workloads, outcome: Outcome) -> Condition:
-    if left := [*running.unavailable, *filter(None, [outcome.unavailable])]:
-        return Condition("Progressing", "False", "ChildUnavailable", f"tried again: {'; '.join(left)}")
-    if refused := [*running.refused, *filter(None, [outcome.refused])]:
-        return Condition("Progressing", "False", "ChildRefused", "; ".join(refused))
+    if left := [*running.unwritten, *outcome.unwritten]:
+        return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
     if waiting := [role for role in (running.prefill, running.decode, running.router) if not role.is_current]:
         names = ", ".join(role.type.removesuffix("Ready").lower() for role in waiting)
         return Condition(
@@ -121,7 +120,8 @@ def _config(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -
     if problems:
         text = "; ".join(map(str, problems))
         return Condition("ConfigValid", "False", problems[0].reason, f"{text}. What ran before goes on")
-    if refused := [*running.refused, *filter(None, [outcome.refused])]:
+    left = (*running.unwritten, *outcome.unwritten)
+    if refused := [each.message for each in left if each.reason == REFUSED]:
         return Condition("ConfigValid", "False", "ChildRefused", "; ".join(refused))
     return Condition("ConfigValid", "True", "Valid", "every field can be used")
 

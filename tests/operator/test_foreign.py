@@ -77,12 +77,25 @@ def test_additions_are_undone_and_told(world, command, told):
 def test_a_tool_that_adds_the_same_again_and_again_is_told_once(world):
     world.up()
     before = pod(world)
-    for _ in range(4):
+    for _ in range(3):
         kubectl(world, "set", "env", "deployment/x-prefill", "FOO=bar")
         until_as_before(world, before)
     wait_for(lambda: events(world), "an event", 60)
     time.sleep(1)
     assert len(events(world)) == 1
+    kubectl(world, "set", "env", "deployment/x-prefill", "FOO=bar")
+    condition = world.condition("Progressing", status="False", reason="ForeignConflict")
+    assert "containers[engine].env[FOO]" in condition["message"]
+    assert "(set by kubectl-set) comes back" in condition["message"]
+    generation = workload(world)["metadata"]["generation"]
+    world.patch(prefill={"replicas": 2})  # what is ours is still written
+    wait_for(lambda: workload(world)["spec"]["replicas"] == 2, "scaled", 60)
+    world.condition("Progressing", status="False", reason="ForeignConflict")
+    assert workload(world)["metadata"]["generation"] == generation + 1
+    assert pod(world)["containers"][0]["env"][-1] == {"name": "FOO", "value": "bar"}
+    kubectl(world, "set", "env", "deployment/x-prefill", "FOO-")
+    world.make_ready()
+    world.condition("Progressing", status="True")
 
 
 def test_what_the_api_server_would_not_let_us_apply_beside_it_is_undone(world):

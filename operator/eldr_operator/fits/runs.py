@@ -18,6 +18,7 @@ from eldr_operator.kube.apply import Applier, owner_uids
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse
+from eldr_operator.unwritten import Unwritten, tried
 
 Object = dict[str, Any]
 
@@ -119,33 +120,33 @@ class Runs:
 
     async def carry_out(
         self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]
-    ) -> tuple[bool, list[str]]:
-        """Create and delete automatic EldrFits as planned; return whether one was created, and at what the API server failed."""
-        created, failed = False, []
-        for manifest in plan.create:
-            name = manifest["metadata"]["name"]
-            try:
-                created |= await self._create(manifest)
-            except RequestFailedError as error:
-                failed.append(f"{contract.KIND_FIT} {name}: {error.message}")
+    ) -> tuple[bool, list[Unwritten]]:
+        """Create and delete automatic EldrFits as planned; return whether there is a new one, and what could not be written."""
+        kind, created = contract.KIND_FIT, list[str]()
         uids = {fit.name: fit.metadata.uid for fit in all_fits}
-        for name in plan.delete:
-            metadata = {"namespace": cr.namespace, "name": name, "uid": uids[name]}
-            try:
-                await self._applier.delete(contract.KIND_FIT, {"metadata": metadata})
-            except RequestFailedError as error:
-                failed.append(f"{contract.KIND_FIT} {name} is to be deleted: {error.message}")
-        return created, failed
+        left = [
+            await tried(kind, manifest["metadata"]["name"], self._create(manifest, created))
+            for manifest in plan.create
+        ]
+        left += [
+            await tried(kind, name, self._delete(cr.namespace, name, uids[name])) for name in plan.delete
+        ]
+        return bool(created), [*filter(None, left)]
 
-    async def _create(self, manifest: Object) -> bool:
+    async def _create(self, manifest: Object, created: list[str]) -> None:
         """Create an EldrFit; one of that name will be seen with the next change of the cache."""
         try:
             await self._applier.create(manifest)
         except ApiError as error:
             if error.status != 409:
                 raise
-            return False
-        return True
+        else:
+            created.append(manifest["metadata"]["name"])
+
+    async def _delete(self, namespace: str, name: str, uid: str) -> None:
+        await self._applier.delete(
+            contract.KIND_FIT, {"metadata": {"namespace": namespace, "name": name, "uid": uid}}
+        )
 
 
 def _owned(live: Object | None, fit: EldrFit) -> Object | None:

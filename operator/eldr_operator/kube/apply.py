@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eldr import contract
-from eldr_operator.errors import ApiError, ConflictError, OwnedElsewhereError
+from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError, OwnedElsewhereError
 from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.cache import Cache
@@ -18,6 +19,11 @@ Object = dict[str, Any]
 Key = tuple[str, str]
 
 _INVALID = 422
+_UNDOS = 3
+_UNDO_SECONDS = 600.0
+"""In which so many undos of one object are made: each changes what pods run, and a tool that disagrees would never end."""
+_CONFLICT = " and what others have added"
+"""Behind the digest of what was applied."""
 _RESTORER = f"{contract.FIELD_MANAGER}-undo"
 """Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
 
@@ -32,7 +38,7 @@ class Applier:
 
     What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
     While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. What others
-    added to the pods of a Deployment or StatefulSet is removed after an apply.
+    added to the pods of a Deployment or StatefulSet is removed after an apply, unless they set it again and again.
 
     Parameters
     ----------
@@ -40,11 +46,15 @@ class Applier:
         Is told what was written.
     """
 
-    def __init__(self, api: Api, cache: Cache, metrics: Metrics) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._cache = cache
         self._metrics = metrics
+        self._monotonic = monotonic
         self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
+        self._undos: dict[Key, dict[Key, list[float]]] = {}
         self._undone: dict[Key, list[str]] = {}
 
     async def apply(
@@ -72,6 +82,8 @@ class Applier:
         ------
         OwnedElsewhereError
             If an object of that name belongs to something else; it is left alone.
+        ForeignConflictError
+            If others have set again and again what was undone.
         ConflictError
             If a memory has changed since it was read; look again.
         """
@@ -85,6 +97,8 @@ class Applier:
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
         elif remembered.get(key) == (digest, _version(live)):
             return live
+        elif remembered.get(key) == (digest + _CONFLICT, _version(live)):
+            self._check_undo(owner, key, foreign.additions(live, contract.FIELD_MANAGER))
         self._metrics.writes.labels(kind, "apply").inc()
         applied = await (
             self._write_over(manifest, live) if is_memory else self._write(owner, manifest, live)
@@ -92,9 +106,12 @@ class Applier:
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
         if patch := foreign.removal(applied, found, _RESTORER):
+            remembered[key] = (digest + _CONFLICT, _version(applied))
+            self._check_undo(owner, key, found)
             try:
                 applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
             except ApiError as error:
+                remembered.pop(key)
                 if error.status == _INVALID and " is invalid" not in error.message:
                     return applied  # a test failed, for it has just changed: not remembered, so the next pass looks anew
                 raise
@@ -143,11 +160,19 @@ class Applier:
         found = foreign.additions(live, contract.FIELD_MANAGER) if live is not None else []
         if live is None or not found or refusal.status != _INVALID:
             raise refusal
+        self._check_undo(owner, (manifest["kind"], manifest["metadata"]["name"]), found)
         try:
             await self._undo(owner, manifest, foreign.restoration(live, manifest), _RESTORER, found)
         except ApiError:
             raise refusal from None
         return await self._api.apply(manifest)
+
+    def _check_undo(self, owner: Key, key: Key, found: Sequence[foreign.Addition]) -> None:
+        """Raise where an object has been undone often enough for now."""
+        now = self._monotonic()
+        times = self._undos.get(owner, {}).get(key, [])
+        if found and sum(now - at < _UNDO_SECONDS for at in times) >= _UNDOS:
+            raise ForeignConflictError(*key, foreign.told(found))
 
     async def _undo(
         self, owner: Key, manifest: Object, patch: list[Object], manager: str, found: list[foreign.Addition]
@@ -157,6 +182,8 @@ class Applier:
         self._cache.put(kind, made)
         self._metrics.writes.labels(kind, "undo").inc()
         if found:
+            times = self._undos.setdefault(owner, {}).setdefault((kind, metadata["name"]), [])
+            times[:] = [*times[1 - _UNDOS :], self._monotonic()]
             text = f"{kind} {metadata['name']}: {foreign.told(found)}"
             self._undone.setdefault(owner, []).append(text)
         return made
@@ -220,6 +247,7 @@ class Applier:
     def forget(self, owner: Key) -> None:
         """Drop what is remembered of a custom resource that is gone."""
         self._applied.pop(owner, None)
+        self._undos.pop(owner, None)
         self._undone.pop(owner, None)
 
 

@@ -13,6 +13,7 @@ from eldr_operator.drift.state import State
 from eldr_operator.locality.activation import Decision
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.router_view import RouterView
+from eldr_operator.unwritten import Unwritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,8 @@ class Outcome:
         When the next fit is due.
     is_unfinished : bool
         Whether a fit was created or has finished, and more follows from it at once.
-    refused : str
-        Why the API server did not accept the routing table; empty if it did.
-    unavailable : str
-        At what it failed of the routing table and new fits: the same may succeed later.
+    unwritten : sequence of Unwritten
+        Of the routing table and the automatic fits, what could not be written.
     """
 
     routers: Sequence[RouterView]
@@ -71,5 +70,4 @@ class Outcome:
     signatures: Condition
     wake_at: datetime | None
     is_unfinished: bool
-    refused: str
-    unavailable: str = ""
+    unwritten: Sequence[Unwritten] = ()

@@ -14,7 +14,6 @@ from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import bar, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
-from eldr_operator.errors import ApiError, OwnedElsewhereError, RequestFailedError
 from eldr_operator.fits import bars, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
@@ -32,6 +31,7 @@ from eldr_operator.locality.router_view import RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.unwritten import Unwritten, tried
 
 Object = dict[str, Any]
 
@@ -152,22 +152,17 @@ class Locality:
         for fit, status in bars.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
-        created, failed = await self._runs.carry_out(cr, plan, all_fits)
+        created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
         after = replace(
             before,
-            refit=before.refit if failed else plan.refit,
+            refit=before.refit if unwritten else plan.refit,
             drift=look.drift,
             day=drift_day.advance(before.day, before.drift, look.drift),
         ).with_protection(look.verdict.protective, now)
         if is_readable:
             after = self._activated(cr, after.with_table(decision.table), before.table)
-        refused = ""
-        try:
-            refused = await self._publish(cr, after, live)
-        except RequestFailedError as error:
-            failed.append(f"ConfigMap {contract.routing_name(cr.name)}: {error.message}")
-            after = before
-        if refused:
+        if fault := await self._publish(cr, after, live):
+            unwritten.append(fault)
             after = before
         await self._ownership.keep_sets(cr, after.table)
         return Outcome(
@@ -179,8 +174,7 @@ class Locality:
             signatures=self._judge_signatures(cr, look.routers, now),
             wake_at=min(filter(None, (plan.wake_at, look.verdict.wake_at)), default=None),
             is_unfinished=finished or created,
-            refused=refused,
-            unavailable="; ".join(failed),
+            unwritten=unwritten,
         )
 
     @staticmethod
@@ -241,17 +235,12 @@ class Locality:
                 known[pointer.digest] = await self._runs.baseline(cr, pointer)
         return before if known == before.baselines else replace(before, baselines=known)
 
-    async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> str:
+    async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> Unwritten | None:
         manifest = memory.config_map(cr, after)
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         found = live.owned(kind, name, cr.metadata.uid)
-        try:
-            await self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
-        except OwnedElsewhereError as error:
-            return str(error)
-        except ApiError as error:
-            return f"{kind} {name}: {error.message or error}"
-        return ""
+        write = self._applier.apply((cr.namespace, cr.name), manifest, found, is_memory=True)
+        return await tried(kind, name, write)
 
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
         key = (cr.namespace, cr.name)

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.errors import ApiError, OwnedElsewhereError, RequestFailedError
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier, owned_elsewhere, owner_uids
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.models import EldrDeployment
+from eldr_operator.unwritten import REFUSED, Unwritten, tried
 from eldr_operator.workloads import desired
 
 Object = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Unwritten:
-    """Children that could not be written, by kind and name (empty for all of a kind), and why.
-
-    Parameters
-    ----------
-    refused : dict
-        What the API server does not accept.
-    unavailable : dict
-        What it failed at, as when an admission webhook is down.
-    """
-
-    refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    unavailable: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Children:
@@ -56,7 +39,7 @@ class Children:
         live: Snapshot,
         broken: Collection[str],
         unreadable: Mapping[str, str],
-    ) -> Unwritten:
+    ) -> list[Unwritten]:
         """Bring all children to their desired state.
 
         A child that the API server refuses, or fails at, does not keep the others from being written.
@@ -72,51 +55,40 @@ class Children:
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         wanted = desired.children(_without_pod_templates(cr, broken), shards, self._image)
-        left = Unwritten()
+        left: dict[tuple[str, str], Unwritten] = {}
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             if kind in {"Deployment", "StatefulSet"} and name in untouched:
                 continue
             if kind in unreadable:
-                left.refused[kind, ""] = f"each {kind} stays as it is: {unreadable[kind]}"
+                text = f"each {kind} stays as it is: {unreadable[kind]}"
+                left[kind, ""] = Unwritten(kind, "", REFUSED, text)
                 continue
-            try:
-                owned = live.owned(kind, name, cr.metadata.uid)
-                await self._applier.apply((cr.namespace, cr.name), manifest, owned)
-            except OwnedElsewhereError as error:
-                left.refused[kind, name] = str(error)
-            except ApiError as error:
-                left.refused[kind, name] = f"{kind} {name}: {error.message or error}"
-            except RequestFailedError as error:
-                left.unavailable[kind, name] = f"{kind} {name}: {error.message}"
+            owned = live.owned(kind, name, cr.metadata.uid)
+            write = self._applier.apply((cr.namespace, cr.name), manifest, owned)
+            if fault := await tried(kind, name, write):
+                left[kind, name] = fault
         for kind, surplus in live.surplus(wanted, cr.metadata.uid):
             name = surplus["metadata"]["name"]
-            try:
-                await self._applier.delete(kind, surplus)
-            except RequestFailedError as error:
-                left.unavailable[kind, name] = f"{kind} {name} is to be deleted: {error.message}"
-        return left
+            if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
+                left[kind, name] = fault
+        if fault := await self._ensure_secret(cr, live):
+            left[fault.kind, fault.name] = fault
+        return [*left.values()]
 
-    async def ensure_secret(self, cr: EldrDeployment, live: Snapshot, left: Unwritten) -> None:
-        """Create the Secret of the admin ports where there is none; tell what is wrong with a foreign one."""
-        name, found = contract.admin_secret_name(cr.name), live.secret
-        key = "Secret", name
+    async def _ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
+        """Create the Secret of the admin ports where there is none; return what is wrong with a foreign one."""
+        kind, name, found = "Secret", contract.admin_secret_name(cr.name), live.secret
         if found is None:
             token = secrets.token_urlsafe(32)
             manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
-            try:
-                await self._applier.create(manifest)
-            except ApiError as error:
-                if error.status != 409:
-                    left.refused[key] = f"Secret {name}: {error.message or error}"
-            except RequestFailedError as error:
-                left.unavailable[key] = f"Secret {name}: {error.message}"
-        elif cr.metadata.uid not in owner_uids(found):
-            left.refused[key] = str(owned_elsewhere("Secret", cr.name, found))
-        elif not live.token:
-            left.refused[key] = (
-                f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"
-            )
+            return await tried(kind, name, self._applier.create(manifest), may_exist=True)
+        if cr.metadata.uid not in owner_uids(found):
+            return Unwritten(kind, name, REFUSED, str(owned_elsewhere(kind, cr.name, found)))
+        if not live.token:
+            text = f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"
+            return Unwritten(kind, name, REFUSED, text)
+        return None
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:

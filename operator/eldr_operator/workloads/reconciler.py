@@ -37,8 +37,7 @@ async def reconcile(
     unreadable : mapping
         Kinds that cannot be listed, and why: their children are left as they are.
     """
-    left = await children.apply(cr, shards, live, broken, unreadable)
-    await children.ensure_secret(cr, live, left)
+    unwritten = await children.apply(cr, shards, live, broken, unreadable)
 
     def role(type_: str, name: str, kind: str, desired: int) -> roles.Role:
         workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
@@ -53,7 +52,6 @@ async def reconcile(
         prefill=prefill,
         decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
         router=router,
-        refused=[*left.refused.values()],
-        unavailable=[*left.unavailable.values()],
-        is_readable=not any(kind in _ACCESS for kind, _ in (*left.refused, *left.unavailable)),
+        unwritten=unwritten,
+        is_readable=not any(child.kind in _ACCESS for child in unwritten),
     )

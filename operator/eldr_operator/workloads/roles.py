@@ -8,6 +8,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator.conditions import Condition
+from eldr_operator.unwritten import Unwritten
 
 Object = Mapping[str, Any]
 
@@ -68,10 +69,8 @@ class Workloads:
 
     Parameters
     ----------
-    refused : sequence of str
-        Children that the API server does not accept, and why.
-    unavailable : sequence of str
-        Children at which it failed, and why: the same may succeed later.
+    unwritten : sequence of Unwritten
+        Children that could not be brought to their desired state.
     is_readable : bool
         Whether routers have the rights to read the centroid sets in use.
     """
@@ -79,8 +78,7 @@ class Workloads:
     prefill: Role
     decode: Role
     router: Role
-    refused: Sequence[str] = ()
-    unavailable: Sequence[str] = ()
+    unwritten: Sequence[Unwritten] = ()
     is_readable: bool = True
 
 

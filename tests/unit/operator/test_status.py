@@ -15,6 +15,7 @@ from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
+from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads.roles import Role, Workloads, role
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
@@ -55,7 +56,6 @@ def seen(make_cr, now):
         signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
         wake_at=None,
         is_unfinished=False,
-        refused="",
     )
     running = Workloads(prefill=READY, decode=DECODE, router=replace(READY, type="RouterReady"))
     return Seen(running, outcome)
@@ -66,6 +66,9 @@ def conditions(made):
 
 
 PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fields")
+
+
+REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
 
 
 @pytest.mark.parametrize(
@@ -104,10 +107,10 @@ PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fie
             ("False", "RolloutInProgress"),
         ),
         ({"problems": [PROBLEM]}, "ConfigValid", ("False", "InvalidSchedule"), ("False", "InvalidSchedule")),
-        ({"refused": ["Service x: no"]}, "ConfigValid", ("False", "ChildRefused"), ("False", "ChildRefused")),
-        ({"refused": ["Service x: no"]}, "Progressing", ("False", "ChildRefused"), ("False", "ChildRefused")),
+        ({"unwritten": [REFUSED]}, "ConfigValid", ("False", "ChildRefused"), ("False", "ChildRefused")),
+        ({"unwritten": [REFUSED]}, "Progressing", ("False", "ChildRefused"), ("False", "ChildRefused")),
         (
-            {"unavailable": ["EldrFit x: webhook down"]},
+            {"unwritten": [Unwritten("EldrFit", "x", "ChildUnavailable", "EldrFit x: webhook down")]},
             "Progressing",
             ("False", "ChildUnavailable"),
             ("False", "ChildUnavailable"),
