@@ -10,7 +10,7 @@ import httpx
 from eldr import contract
 from eldr_operator.clock import Clock
 from eldr_operator.fits import life
-from eldr_operator.kube.api import Api
+from eldr_operator.kube.api import Api, Object
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
@@ -64,6 +64,7 @@ class Reconciler:
         image: str,
         clock: Clock,
     ) -> None:
+        self._api = api
         self._cache = cache
         self._streams = streams
         self._metrics = metrics
@@ -96,6 +97,7 @@ class Reconciler:
             return None
         cr = parse(EldrDeployment, body)
         if cr.metadata.deletion_timestamp is not None:
+            await self._tell_terminating(cr, body)
             return None  # owner references do the rest
         bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
         for fit in bodies:
@@ -113,6 +115,7 @@ class Reconciler:
             self._cluster.forget((cr.namespace, cr.name))
         problems = spec.problems(cr)
         running = await workloads.reconcile(
+            self._api,
             cr,
             self._children,
             live,
@@ -137,13 +140,20 @@ class Reconciler:
             is_retried=bool(running.unwritten or outcome.unwritten),
         )
 
+    async def _tell_terminating(self, cr: EldrDeployment, body: Object) -> None:
+        if held := body["metadata"].get("finalizers"):
+            text = f"it is deleted and waits for {', '.join(held)}; what runs goes on until then, and is not looked after"
+            now = self._clock()
+            await self._recorder.deployment(cr, unknown(cr, "Terminating", text, now), now)
+
     async def _tell_unknown(self, namespace: str, name: str) -> None:
         """Tell that nothing is done for a deployment, where that is more than a moment without an answer."""
         body = self._cache.get(contract.KIND_DEPLOYMENT, namespace, name)
         why = [text for kind, text in self._streams.refused(namespace).items() if kind in DECISIVE]
         if body is not None and why:
             cr, now = parse(EldrDeployment, body), self._clock()
-            await self._recorder.deployment(cr, unknown(cr, "; ".join(why), now), now)
+            text = f"{'; '.join(why)}. What runs goes on, and is not watched"
+            await self._recorder.deployment(cr, unknown(cr, "ClusterUnreadable", text, now), now)
 
     async def _without_deployment(self, namespace: str, name: str, all_fits: Sequence[EldrFit]) -> None:
         key = (namespace, name)

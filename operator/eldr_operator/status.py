@@ -55,10 +55,10 @@ def status(
     return made
 
 
-def unknown(cr: EldrDeployment, why: str, now: datetime) -> Object:
-    """Return the status of a deployment that cannot be looked at: what was last observed, and that it may be wrong."""
+def unknown(cr: EldrDeployment, reason: str, why: str, now: datetime) -> Object:
+    """Return the status of a deployment that is not looked after: what was last observed, and why it may be wrong by now."""
     before = cr.status.get("conditions", ())
-    told = Condition("Ready", "Unknown", "ClusterUnreadable", f"{why}. What runs goes on, and is not watched")
+    told = Condition("Ready", "Unknown", reason, why)
     kept = [condition for condition in before if condition["type"] != told.type]
     return {**cr.status, "conditions": [*merged(before, [told], cr.metadata.generation, now), *kept]}
 

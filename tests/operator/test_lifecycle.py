@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eldr import contract
-from tests.operator.world import KIND
+from tests.operator.world import KIND, simulated
+from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
@@ -222,3 +223,68 @@ def test_labels_that_are_taken_away_come_back(world, kind, name):
     assert world.kube.get(kind, name)["metadata"]["uid"] == before["uid"]
     world.patch(router={"maxInFlightPerDecode": 99})
     wait_for(lambda: world.routing["max_in_flight"] == 99, "a living operator", 60, lambda: world.routing)
+
+
+def test_children_that_nobody_owns_are_adopted_as_they_are(world):
+    world.up()
+    world.fit("one")
+    world.report("one")
+    world.until_active("one")
+    kept = (("StatefulSet", "x-decode"), ("Deployment", "x-prefill"), ("ConfigMap", "x-routing"))
+    before = {kind: world.kube.get(kind, name)["metadata"] for kind, name in kept}
+    pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
+    world.kube.cluster.kubectl("-n", world.kube.namespace, "delete", "eldr", "x", "--cascade=orphan")
+    world.deploy()
+    world.make_ready()
+    world.until_active("one")
+    world.condition("ConfigValid", status="True")
+    uid = world.kube.get(KIND, "x")["metadata"]["uid"]
+    for kind, name in kept:
+        after = world.kube.get(kind, name)["metadata"]
+        assert (after["uid"], after.get("generation")) == (
+            before[kind]["uid"],
+            before[kind].get("generation"),
+        )
+        assert [owner["uid"] for owner in after["ownerReferences"]] == [uid]
+    assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod")} == pods
+    assert world.routing["epoch"] == 1
+
+
+def test_a_foreign_object_with_our_labels_is_left_alone(world):
+    labels = {contract.LABEL_MANAGED_BY: contract.FIELD_MANAGER, contract.LABEL_DEPLOYMENT: "x"}
+    ports = [{"port": 80}]
+    world.kube.create("Service", {"name": "x", "labels": labels}, spec={"ports": ports})
+    world.deploy()
+    condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
+    assert "Service x exists and belongs to nobody" in condition["message"]
+
+
+@pytest.mark.parametrize("finalizer", ["example.com/held"])
+def test_a_deployment_that_a_finalizer_holds_says_so(world, finalizer):
+    world.up()
+    world.kube.merge(KIND, "x", {"metadata": {"finalizers": [finalizer]}})
+    world.kube.delete(KIND, "x")
+    condition = world.condition("Ready", status="Unknown", reason="Terminating")
+    assert finalizer in condition["message"]
+    world.kube.merge(KIND, "x", {"metadata": {"finalizers": None}})
+    wait_for(lambda: world.kube.find(KIND, "x") is None, "gone", 60)
+
+
+def test_a_name_that_the_service_of_another_needs_is_refused(world):
+    with pytest.raises(Refused, match="ends in -decode"):
+        world.kube.create(KIND, {"name": "y-decode"}, spec=simulated())
+
+
+def test_why_decode_pods_cannot_be_created_is_told(world):
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "limits"}}
+    quota["spec"] = {"hard": {"limits.cpu": "10"}}
+    world.kube.request("POST", f"/api/v1/namespaces/{world.kube.namespace}/resourcequotas", quota)
+    world.deploy()
+    for role in ("PrefillReady", "DecodeReady"):
+        condition = world.condition(role, status="False", reason="PodsRefused")
+        assert "limits.cpu" in condition["message"]
+    world.fit("one")
+    condition = world.kube.until_condition(
+        "EldrFit", "one", "Succeeded", status="Unknown", reason="PodsRefused"
+    )
+    assert "limits.cpu" in condition["message"]

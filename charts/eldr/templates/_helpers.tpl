@@ -72,5 +72,5 @@ Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmap
   verbs: [get, create]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 {{- end -}}

@@ -44,6 +44,7 @@ def advance(
     busy: str | None,
     model: str,
     now: datetime,
+    refusal: str = "",
 ) -> Progress:
     """Take one step in the life of an unfinished fit.
 
@@ -55,13 +56,15 @@ def advance(
         Name of another fit of the deployment that runs, or comes first.
     model : str
         That is deployed.
+    refusal : str
+        Why the Job has no pod; empty where it has one.
     """
     if report is not None:
         return Progress(_reported(fit, report, now))
     if job is not None:
         ended = _ended(job)
         if ended is None:
-            return Progress(_running(fit, model, now))
+            return Progress(_running(fit, model, now, refusal))
         return Progress(_without_report(fit, *ended, now))
     if "jobName" in fit.status:
         return Progress(
@@ -116,14 +119,16 @@ def _ended(job: Mapping[str, Any]) -> tuple[bool, str] | None:
     return None
 
 
-def _running(fit: EldrFit, model: str, now: datetime) -> Object:
-    text = f"see kubectl logs job/{fit.name}"
+def _running(fit: EldrFit, model: str, now: datetime, refusal: str = "") -> Object:
+    said = Condition(SUCCEEDED, "Unknown", "Running", f"see kubectl logs job/{fit.name}")
+    if refusal:
+        said = Condition(SUCCEEDED, "Unknown", "PodsRefused", f"Job {fit.name} has no pod: {refusal}")
     extra = {
         "jobName": fit.name,
         "startedAt": fit.status.get("startedAt") or clock.stamp(now),
         "model": fit.status.get("model") or model,
     }
-    return _status(fit, Condition(SUCCEEDED, "Unknown", "Running", text), now) | extra
+    return _status(fit, said, now) | extra
 
 
 def _without_report(fit: EldrFit, complete: bool, reason: str, now: datetime) -> Object:  # noqa: FBT001 - a pair

@@ -13,6 +13,7 @@ from eldr_operator.errors import ApiError, InvalidResourceError, RequestFailedEr
 from eldr_operator.fits import life
 from eldr_operator.fits.job import fit_job
 from eldr_operator.fits.planner import Plan
+from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier, owner_uids
 from eldr_operator.kube.recorder import Recorder
@@ -59,7 +60,13 @@ class Runs:
             )
             others = None if busy == fit.name else busy
             progress = life.advance(
-                fit, own.get(fit.name), report, busy=others, model=cr.spec.model.uri, now=now
+                fit,
+                own.get(fit.name),
+                report,
+                busy=others,
+                model=cr.spec.model.uri,
+                now=now,
+                refusal=await refusals.of_job(self._api, own.get(fit.name)),
             )
             status = progress.status
             if progress.start:

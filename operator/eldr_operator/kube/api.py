@@ -142,11 +142,19 @@ class Api:
             raise
 
     async def list(
-        self, kind: str, namespace: str | None, *, labels: str = "", metadata_only: bool = False
+        self,
+        kind: str,
+        namespace: str | None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> tuple[list[Object], int]:
         """Return the objects of a kind, in all namespaces if ``namespace`` is None, and the version of the list."""
         accept = _METADATA.format("List") if metadata_only else _JSON
-        query = [("labelSelector", labels)] if labels else []
+        query = [
+            (key, value) for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value
+        ]
         answer = await self.request("GET", path(kind, namespace), query=query, accept=accept)
         # An empty list of metadata has null for its items.
         return answer["items"] or [], int(answer["metadata"]["resourceVersion"])

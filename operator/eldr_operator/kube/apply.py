@@ -33,6 +33,22 @@ def owner_uids(live: Mapping[str, Any]) -> list[str]:
     return [owner["uid"] for owner in live["metadata"].get("ownerReferences") or ()]
 
 
+def is_orphan(live: Mapping[str, Any], deployment: str) -> bool:
+    """Tell whether the operator has made an object for a deployment of that name and nobody owns it any more.
+
+    So it is after ``kubectl delete --cascade=orphan``, and in a backup that was restored.
+    """
+    metadata = live["metadata"]
+    labels = metadata.get("labels") or {}
+    managers = {entry["manager"] for entry in metadata.get("managedFields") or ()}
+    ours = (labels.get(contract.LABEL_MANAGED_BY), labels.get(contract.LABEL_DEPLOYMENT))
+    return (
+        not owner_uids(live)
+        and ours == (contract.FIELD_MANAGER, deployment)
+        and contract.FIELD_MANAGER in managers
+    )
+
+
 class Applier:
     """Applies manifests.
 
@@ -93,7 +109,7 @@ class Applier:
         if live is None:
             live = await self._unlisted(owner, manifest)
             if live is not None and is_memory:
-                await self._label(manifest)
+                await self._take_back(manifest, live)
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
         elif remembered.get(key) == (digest, _version(live)):
             return live
@@ -119,17 +135,19 @@ class Applier:
         return applied
 
     async def _unlisted(self, owner: Key, manifest: Object) -> Object | None:
-        """Return the metadata of a child that lacks our labels, or is not known yet; None if there is none."""
+        """Return the metadata of a child that lacks our labels or owner, or is not known yet; None if there is none."""
         kind, metadata = manifest["kind"], manifest["metadata"]
         live = await self._api.get(kind, metadata["namespace"], metadata["name"], metadata_only=True)
-        if live is not None and metadata["ownerReferences"][0]["uid"] not in owner_uids(live):
+        uid = metadata["ownerReferences"][0]["uid"]
+        if live is not None and uid not in owner_uids(live) and not is_orphan(live, owner[1]):
             raise owned_elsewhere(kind, owner[1], live)
         return live
 
-    async def _label(self, manifest: Object) -> None:
-        """Give a child its labels back, and leave the rest as it is."""
+    async def _take_back(self, manifest: Object, live: Object) -> None:
+        """Give a child its labels and owner back, and leave the rest as it is."""
         kind, metadata = manifest["kind"], manifest["metadata"]
-        patch = [{"op": "add", "path": "/metadata/labels", "value": metadata["labels"]}]
+        fields = ["labels"] if owner_uids(live) else ["labels", "ownerReferences"]
+        patch = [{"op": "add", "path": f"/metadata/{field}", "value": metadata[field]} for field in fields]
         self._metrics.writes.labels(kind, "patch").inc()
         made = await self._api.json_patch(
             kind, metadata["namespace"], metadata["name"], patch, contract.FIELD_MANAGER

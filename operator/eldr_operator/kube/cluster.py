@@ -103,7 +103,7 @@ class Cluster:
     async def _secret(self, key: Key, uid: str) -> Object | None:
         at, known = self._secrets.get(key, (0.0, None))
         now = self._monotonic()
-        if known is not None and uid in owner_uids(known) and now - at < _SECRET_SECONDS:
+        if known is not None and uid in (owner_uids(known) or [uid]) and now - at < _SECRET_SECONDS:
             return known
         found = await self._api.get("Secret", key[0], contract.admin_secret_name(key[1]))
         if found is not None:

@@ -282,15 +282,19 @@ def _active_condition(
         return _says(
             "False", "AckTimeout", f"the set of EldrFit {active.fit} is not used by {_lacking(late)}"
         )
-    if cr.spec.centroids.pin:
-        return _says(
-            "True", "Pinned", f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
-        )
+    mismatch = ""
     if active.k != cr.spec.decode.replicas:
         by = "expected step time" if cr.spec.router.policy == contract.POLICY_MARGINAL else "load"
+        mismatch = (
+            f"it has k={active.k} but there are {cr.spec.decode.replicas} decode replicas; slots without a centroid"
+            f" are chosen by {by}"
+        )
+    if cr.spec.centroids.pin:
+        text = f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
+        return _says("True", "Pinned", "; ".join(filter(None, (text, mismatch))))
+    if mismatch:
         text = (
-            f"the set of EldrFit {active.fit} has k={active.k} but there are {cr.spec.decode.replicas} decode"
-            f" replicas; slots without a centroid are chosen by {by} until a fit for that number is accepted"
+            f"the set of EldrFit {active.fit} is active; {mismatch} until a fit for that number is accepted"
         )
         return _says("True", "KMismatch", text)
     return _says("True", "Active", f"the set of EldrFit {active.fit} is active")

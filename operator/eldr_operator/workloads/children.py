@@ -9,7 +9,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.apply import Applier, owned_elsewhere, owner_uids
+from eldr_operator.kube.apply import Applier, is_orphan, owned_elsewhere, owner_uids
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
@@ -83,7 +83,7 @@ class Children:
             token = secrets.token_urlsafe(32)
             manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
             return await tried(kind, name, self._applier.create(manifest), may_exist=True)
-        if cr.metadata.uid not in owner_uids(found):
+        if cr.metadata.uid not in owner_uids(found) and not is_orphan(found, cr.name):
             return Unwritten(kind, name, REFUSED, str(owned_elsewhere(kind, cr.name, found)))
         if not live.token:
             text = f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.kube import refusals
+from eldr_operator.kube.api import Api
 from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import roles
@@ -17,6 +19,7 @@ _ACCESS = {"ServiceAccount", "Role", "RoleBinding"}
 
 
 async def reconcile(
+    api: Api,
     cr: EldrDeployment,
     children: Children,
     live: Snapshot,
@@ -39,10 +42,12 @@ async def reconcile(
     """
     unwritten = await children.apply(cr, shards, live, broken, unreadable)
 
-    def role(type_: str, name: str, kind: str, desired: int) -> roles.Role:
+    def role(type_: str, name: str, kind: str, desired: int, refusal: str = "") -> roles.Role:
         workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
-        return roles.role(type_, workload, desired, roles.of_role(live.pods, name))
+        return roles.role(type_, workload, desired, roles.of_role(live.pods, name), refusal)
 
+    stateful_set = live.owned("StatefulSet", meta.child_name(cr, contract.ROLE_DECODE), cr.metadata.uid)
+    refusal = await refusals.of_stateful_set(api, stateful_set)
     prefill = role("PrefillReady", contract.ROLE_PREFILL, "Deployment", cr.spec.prefill.replicas)
     if cr.spec.router.placement == "Sidecar":
         router = replace(prefill, type="RouterReady", ready=min(ready_routers, prefill.desired))
@@ -50,7 +55,7 @@ async def reconcile(
         router = role("RouterReady", contract.ROLE_ROUTER, "Deployment", cr.router_replicas)
     return Workloads(
         prefill=prefill,
-        decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas),
+        decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas, refusal),
         router=router,
         unwritten=unwritten,
         is_readable=not any(child.kind in _ACCESS for child in unwritten),

@@ -82,8 +82,16 @@ class Workloads:
     is_readable: bool = True
 
 
-def role(type_: str, workload: Object | None, desired: int, pods: Iterable[Object]) -> Role:
-    """Sum up a Deployment or StatefulSet and its pods."""
+def role(
+    type_: str, workload: Object | None, desired: int, pods: Iterable[Object], refusal: str = ""
+) -> Role:
+    """Sum up a Deployment or StatefulSet and its pods.
+
+    Parameters
+    ----------
+    refusal : str
+        Why pods cannot be created, where the workload's own conditions do not tell it.
+    """
     if workload is None:
         return Role(type_, desired)
     status = workload.get("status") or {}
@@ -95,7 +103,8 @@ def role(type_: str, workload: Object | None, desired: int, pods: Iterable[Objec
         ready=min(status.get("readyReplicas", 0), desired),
         existing=status.get("replicas", 0),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, status) or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
+        trouble=_refused(type_, status, refusal)
+        or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
     )
 
 
@@ -105,7 +114,9 @@ def of_role(pods: Iterable[Object], name: str) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def _refused(type_: str, status: Object) -> Condition | None:
+def _refused(type_: str, status: Object, refusal: str) -> Condition | None:
+    if refusal:
+        return Condition(type_, "False", "PodsRefused", refusal)
     for condition in status.get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             return Condition(type_, "False", "PodsRefused", condition.get("message", ""))

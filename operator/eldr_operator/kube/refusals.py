@@ -1,0 +1,39 @@
+"""Why the pods of a StatefulSet or Job cannot be created: other than of a Deployment, only Events tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eldr_operator.errors import ApiError
+from eldr_operator.kube.api import Api
+
+Object = Mapping[str, Any]
+
+_REASON = "FailedCreate"
+
+
+async def of_stateful_set(api: Api, live: Object | None) -> str:
+    """Return why a StatefulSet has fewer pods than it wants; empty where it has all, or nothing says why."""
+    if live is None or (live.get("status") or {}).get("replicas", 0) >= live["spec"]["replicas"]:
+        return ""
+    return await _told(api, live)
+
+
+async def of_job(api: Api, live: Object | None) -> str:
+    """Return why a Job has never had a pod; empty where it has one, or nothing says why."""
+    status = (live or {}).get("status") or {}
+    if live is None or any(status.get(key) for key in ("active", "succeeded", "failed", "conditions")):
+        return ""
+    return await _told(api, live)
+
+
+async def _told(api: Api, live: Object) -> str:
+    metadata = live["metadata"]
+    fields = f"involvedObject.uid={metadata['uid']},reason={_REASON}"
+    try:
+        found, _ = await api.list("Event", metadata["namespace"], fields=fields)
+    except ApiError:
+        return ""  # rights of an older chart: what is not ready is told all the same
+    # Each pod has a text of its own; always the same one, or the status would be written again and again.
+    return min((str(event.get("message", "")) for event in found), default="")
