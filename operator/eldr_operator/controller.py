@@ -40,6 +40,8 @@ class Controller:
     ----------
     streams : Streams
         Listed here, into the cache.
+    queue : WorkQueue
+        Of deployments to look at.
     resync_seconds : float
         Between two passes over everything.
     """
@@ -51,6 +53,7 @@ class Controller:
         streams: Streams,
         reconciler: Reconciler,
         metrics: Metrics,
+        queue: WorkQueue,
         resync_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,7 +67,7 @@ class Controller:
         self._monotonic = monotonic
         self._failures: dict[Key, int] = {}
         self._resynced = self._ended = monotonic()
-        self.queue = WorkQueue(monotonic)
+        self.queue = queue
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -103,6 +103,7 @@ class RouterSpec(CamelModel):
     env: tuple[Object, ...] = ()
     resources: Object = Field(default_factory=dict)
     drain_seconds: int = 300
+    pod_template: Object = Field(default_factory=dict)
 
 
 class SignaturesSpec(CamelModel):
@@ -123,6 +124,7 @@ class RefitSpec(CamelModel):
     history_limit: int = 10
     active_deadline_seconds: int = 600
     resources: Object = Field(default_factory=dict)
+    pod_template: Object = Field(default_factory=dict)
     drift: DriftSpec = DriftSpec()
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-import httpx
-
 from eldr import contract
 from eldr_operator.clock import Clock
 from eldr_operator.fits import life
@@ -18,6 +16,7 @@ from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.ownership import is_of_another
+from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.reconciler import Locality
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
@@ -28,12 +27,16 @@ from eldr_operator.workloads.children import Children
 
 DECISIVE = WATCHED.keys() - {"PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"}
 """Kinds that decisions rest on: without one of them there is no pass. The others are only written."""
-WAITING_SECONDS = 0.3
-"""Between two looks at routers that load a set."""
-BOOTSTRAP_SECONDS = 5.0
-"""Between two looks at how many samples the routers hold before the first fit."""
-LOOK_SECONDS = 5.0
-"""Between two looks at what routers count of their traffic."""
+WAITING_SECONDS = 1.0
+"""Between two passes while routers load a set, whatever they say."""
+TROUBLE_SECONDS = 5.0
+"""Between two passes while a router does not answer."""
+POLL_WAITING_SECONDS = 0.3
+"""Between two questions to routers that load a set."""
+POLL_SECONDS = 5.0
+"""Between two questions to routers whose samples and traffic are used."""
+POLL_REST_SECONDS = 60.0
+"""Between two questions to routers whose policy uses neither."""
 RETRY_SECONDS = 5.0
 """Until a child that could not be written is tried again."""
 
@@ -47,8 +50,8 @@ class Reconciler:
         What the API server holds.
     streams : Streams
         What of that can be read.
-    http : httpx.AsyncClient
-        For the routers' admin ports.
+    polls : Polls
+        Ask the routers.
     image : str
         Image of our own programs where a resource names none.
     """
@@ -59,7 +62,7 @@ class Reconciler:
         api: Api,
         cache: Cache,
         streams: Streams,
-        http: httpx.AsyncClient,
+        polls: Polls,
         metrics: Metrics,
         image: str,
         clock: Clock,
@@ -73,8 +76,9 @@ class Reconciler:
         self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
+        self._polls = polls
         self._locality = Locality(
-            api=api, http=http, applier=self._applier, recorder=self._recorder, metrics=metrics, image=image
+            api=api, polls=polls, applier=self._applier, recorder=self._recorder, metrics=metrics, image=image
         )
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
@@ -111,6 +115,8 @@ class Reconciler:
         now = self._clock()
         live = await self._cluster.look(cr)
         look = await self._locality.look(cr, all_fits, live, now)
+        if look is None:
+            return None  # the routers' first answer wakes it
         if any(view.refuses_token for view in look.routers):
             self._cluster.forget((cr.namespace, cr.name))
         problems = spec.problems(cr)
@@ -131,10 +137,10 @@ class Reconciler:
         await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
         self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.memory.table.epoch)
         self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
+        self._polls.ask_every((cr.namespace, cr.name), _poll_seconds(cr, outcome))
         if outcome.is_unfinished:
             return 0.0
         return _next_look(
-            cr,
             outcome,
             now,
             is_retried=bool(running.unwritten or outcome.unwritten),
@@ -167,14 +173,19 @@ class Reconciler:
                 await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
 
 
-def _next_look(cr: EldrDeployment, outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:
+def _poll_seconds(cr: EldrDeployment, outcome: Outcome) -> float:
+    if outcome.decision.is_waiting:
+        return POLL_WAITING_SECONDS
+    uses_samples = cr.spec.router.policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
+    return POLL_SECONDS if uses_samples else POLL_REST_SECONDS
+
+
+def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:
     waits = []
     if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if outcome.memory.table.active is None and cr.spec.refit.suspend == "Disabled":
-        waits.append(BOOTSTRAP_SECONDS)
-    if outcome.memory.table.active is not None and cr.spec.refit.drift.mode != "Disabled":
-        waits.append(LOOK_SECONDS)
+    if any(view.problem for view in outcome.routers):
+        waits.append(TROUBLE_SECONDS)
     if is_retried:
         waits.append(RETRY_SECONDS)
     if outcome.wake_at is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -19,7 +20,9 @@ from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
 from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.streams import Streams, Watches
+from eldr_operator.locality.polls import Polls
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings
@@ -32,15 +35,22 @@ _WATCH_AGAIN_SECONDS = 5.0
 async def serve(settings: Settings) -> None:
     """Run the operator until SIGTERM; OperatorError if the custom resources are not served, or the API server cannot be reached."""
     metrics = Metrics()
-    async with connect() as api, httpx.AsyncClient(trust_env=False, limits=UNBOUNDED) as http:
+    async with (
+        connect() as api,
+        httpx.AsyncClient(trust_env=False, limits=UNBOUNDED) as http,
+        contextlib.AsyncExitStack() as stack,
+    ):
         await check_resources(api)
         cache = Cache()
         streams = Streams(api, cache, settings.namespaces)
+        queue = WorkQueue(time.monotonic)
+        polls = Polls(http, queue.wake, utc_now)
+        stack.callback(polls.close)
         reconciler = Reconciler(
             api=api,
             cache=cache,
             streams=streams,
-            http=http,
+            polls=polls,
             metrics=metrics,
             image=settings.image,
             clock=utc_now,
@@ -50,6 +60,7 @@ async def serve(settings: Settings) -> None:
             streams=streams,
             reconciler=reconciler,
             metrics=metrics,
+            queue=queue,
             resync_seconds=settings.resync_seconds,
         )
         with _metrics_server(settings, metrics):

@@ -7,6 +7,8 @@ from typing import Any
 from eldr import contract
 from eldr_operator import clock, meta
 from eldr_operator.models import EldrDeployment, EldrFit
+from eldr_operator.validation.spec import problems
+from eldr_operator.validation.templates import FITS
 from eldr_operator.workloads import pods
 
 Object = dict[str, Any]
@@ -17,6 +19,15 @@ _BACKOFF_LIMIT = 1
 def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
     """Return the Job that runs a fit and leaves a report."""
     job_labels = meta.labels(cr.name, meta.FIT) | {contract.LABEL_FIT: fit.name}
+    # a patch that cannot be used is told by ConfigValid, and left out here
+    invalid = any(problem.field.startswith(FITS) for problem in problems(cr))
+    spec = {
+        "serviceAccountName": meta.child_name(cr, meta.FIT),
+        "restartPolicy": "Never",
+        "securityContext": pods.POD_SECURITY,
+        "containers": [_container(cr, fit, image)],
+        "volumes": [pods.TMP_VOLUME],
+    }
     owner = meta.owner_reference(contract.API_VERSION, contract.KIND_FIT, fit.name, fit.metadata.uid)
     return {
         "apiVersion": "batch/v1",
@@ -30,16 +41,7 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
         "spec": {
             "backoffLimit": _BACKOFF_LIMIT,
             "activeDeadlineSeconds": cr.spec.refit.active_deadline_seconds,
-            "template": {
-                "metadata": {"labels": job_labels},
-                "spec": {
-                    "serviceAccountName": meta.child_name(cr, meta.FIT),
-                    "restartPolicy": "Never",
-                    "securityContext": pods.POD_SECURITY,
-                    "containers": [_container(cr, fit, image)],
-                    "volumes": [pods.TMP_VOLUME],
-                },
-            },
+            "template": pods.template(job_labels, spec, {} if invalid else cr.spec.refit.pod_template),
         },
     }
 
@@ -77,7 +79,7 @@ def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             *([] if least is None else [f"--min-samples={least}"]),
         ],
         "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108
-        "resources": pods.resources(cr.spec.refit.resources),
+        "resources": pods.resources(cr.spec.refit.resources or pods.OWN_REQUESTS),
         "securityContext": pods.CONTAINER_SECURITY,
         "volumeMounts": [pods.TMP_MOUNT],
     }

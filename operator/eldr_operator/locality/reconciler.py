@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import httpx
-
 from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import bar, decide
@@ -22,11 +20,12 @@ from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
-from eldr_operator.locality import activation, drift_day, memory, routers, signatures
+from eldr_operator.locality import activation, drift_day, memory, signatures
 from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
+from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
@@ -43,8 +42,8 @@ class Locality:
 
     Parameters
     ----------
-    http : httpx.AsyncClient
-        For the routers' admin ports.
+    polls : Polls
+        Ask the routers.
     recorder : Recorder
         Writes status and Events of fits.
     image : str
@@ -55,13 +54,13 @@ class Locality:
         self,
         *,
         api: Api,
-        http: httpx.AsyncClient,
+        polls: Polls,
         applier: Applier,
         recorder: Recorder,
         metrics: Metrics,
         image: str,
     ) -> None:
-        self._http = http
+        self._polls = polls
         self._applier = applier
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
@@ -72,9 +71,12 @@ class Locality:
 
     async def look(
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], live: Snapshot, now: datetime
-    ) -> Look:
-        """Ask the routers, and decide which set is next."""
-        views = await routers.look(self._http, ready_routers(live.pods), live.token)
+    ) -> Look | None:
+        """Decide which set is next by what the routers said last; None before they have been asked."""
+        told = self._polls.latest((cr.namespace, cr.name), ready_routers(live.pods), live.token)
+        if told is None:
+            return None
+        views = told.views
         self._tell_odd(cr, views, now)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
         known = memory.read(found, cr.status)
@@ -84,7 +86,7 @@ class Locality:
         harmful = bars.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"barred": barred, "harmful": harmful}
         before = replace(before, drift=before.drift.model_copy(update=known_sets))
-        seen = self._lookout.look(cr, all_fits, before, views, now)
+        seen = self._lookout.look(cr, all_fits, before, views, min(told.at, now))
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
             cr,
@@ -200,6 +202,7 @@ class Locality:
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a deployment that is gone."""
+        self._polls.forget(key)
         self._windows.pop(key, None)
         self._unreached.pop(key, None)
         self._lookout.forget(key)

@@ -22,6 +22,8 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *templates.problems(cr),
         *patches.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
         *patches.problems(cr.spec.decode.pod_template, "spec.decode.podTemplate"),
+        *patches.problems(cr.spec.router.pod_template, templates.ROUTERS),
+        *patches.problems(cr.spec.refit.pod_template, templates.FITS),
     ]
 
 

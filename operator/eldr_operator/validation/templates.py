@@ -8,7 +8,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator.errors import Problem
-from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.models import EldrDeployment
 from eldr_operator.validation import names
 from eldr_operator.workloads.podpatch import DIRECTIVE, empties
 from eldr_operator.workloads.vllm import PLUGIN_CONTAINER
@@ -16,6 +16,8 @@ from eldr_operator.workloads.vllm import PLUGIN_CONTAINER
 Object = dict[str, Any]
 
 _REASON = "InvalidPodTemplate"
+_OWN = "remove it: it would replace the operator's"
+ROUTERS, FITS = "spec.router.podTemplate", "spec.refit.podTemplate"
 _LISTS = ("containers", "initContainers")
 
 
@@ -37,29 +39,38 @@ class _Made:
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
-    """Return the refused fields of both roles."""
-    roles = {contract.ROLE_PREFILL: cr.spec.prefill, contract.ROLE_DECODE: cr.spec.decode}
-    return [problem for role, spec in roles.items() for problem in _of_role(cr, role, spec)]
+    """Return the refused fields of engines, routers and fits."""
+    return [
+        *_of_pods(
+            cr.spec.prefill.pod_template, "spec.prefill.podTemplate", dict(_made(cr, contract.ROLE_PREFILL))
+        ),
+        *_of_pods(
+            cr.spec.decode.pod_template, "spec.decode.podTemplate", dict(_made(cr, contract.ROLE_DECODE))
+        ),
+        *_of_pods(cr.spec.router.pod_template, ROUTERS, {contract.CONTAINER_ROUTER: _router("containers")}),
+        *_of_pods(
+            cr.spec.refit.pod_template, FITS, {contract.CONTAINER_FIT: _Made("containers", _OWN, _OWN)}
+        ),
+    ]
 
 
-def container_patches(role: RoleSpec, field: str) -> Iterator[tuple[str, str, Object]]:
+def container_patches(patch: Object, field: str) -> Iterator[tuple[str, str, Object]]:
     """Yield the patches of containers by name, and where they stand.
 
     Parameters
     ----------
     field : str
-        Path of the role in the custom resource.
+        Path of the patch in the custom resource.
     """
-    pod = role.pod_template.get("spec")
+    pod = patch.get("spec")
     for key in _LISTS:
         for index, name, container in names.named(pod.get(key) if isinstance(pod, dict) else None):
-            yield name, f"{field}.podTemplate.spec.{key}[{index}]", container
+            yield name, f"{field}.spec.{key}[{index}]", container
 
 
-def _of_role(cr: EldrDeployment, role: str, spec: RoleSpec) -> Iterator[Problem]:
-    made = dict(_made(cr, role))
-    yield from _of_lists(spec.pod_template.get("spec"), f"spec.{role}.podTemplate.spec", made)
-    for name, where, container in container_patches(spec, f"spec.{role}"):
+def _of_pods(patch: Object, field: str, made: Mapping[str, _Made]) -> Iterator[Problem]:
+    yield from _of_lists(patch.get("spec"), f"{field}.spec", made)
+    for name, where, container in container_patches(patch, field):
         if isinstance(image := container.get("image"), str) and not names.is_image(image):
             yield Problem(_REASON, f"{where}.image", image, names.IMAGE_REMEDY)
         if name in made:
@@ -67,16 +78,19 @@ def _of_role(cr: EldrDeployment, role: str, spec: RoleSpec) -> Iterator[Problem]
 
 
 def _made(cr: EldrDeployment, role: str) -> Iterator[tuple[str, _Made]]:
-    own = "remove it: it would replace the operator's"
     if cr.spec.engine.type == "vLLM":
-        image = f"{own}; a start of your own belongs into spec.engine.image, as its vllm"
+        image = f"{_OWN}; a start of your own belongs into spec.engine.image, as its vllm"
         lists = f"remove it: it would replace all arguments of the operator; write yours into spec.{role}.args or spec.engine.args"
         yield contract.CONTAINER_ENGINE, _Made("containers", image, lists)
-        yield PLUGIN_CONTAINER, _Made("initContainers", own, own)
+        yield PLUGIN_CONTAINER, _Made("initContainers", _OWN, _OWN)
     if role == contract.ROLE_PREFILL and cr.spec.router.placement == "Sidecar":
-        image = f"{own}; a start of your own belongs into spec.router.image, as its eldr"
-        lists = "remove it: it would replace all arguments of the operator; write yours into spec.router.args"
-        yield contract.CONTAINER_ROUTER, _Made("initContainers", image, lists)
+        yield contract.CONTAINER_ROUTER, _router("initContainers")
+
+
+def _router(where: str) -> _Made:
+    image = f"{_OWN}; a start of your own belongs into spec.router.image, as its eldr"
+    lists = "remove it: it would replace all arguments of the operator; write yours into spec.router.args"
+    return _Made(where, image, lists)
 
 
 def _of_lists(pod: Any, where: str, made: Mapping[str, _Made]) -> Iterator[Problem]:

@@ -69,12 +69,18 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *_of_role(cr, spec.prefill, "spec.prefill"),
         *_of_role(cr, spec.decode, "spec.decode"),
         *_identity(spec.router.env, "spec.router.env"),
+        *_of_template(cr, spec.router.pod_template, "spec.router.podTemplate"),
+        *_of_template(cr, spec.refit.pod_template, "spec.refit.podTemplate"),
     ]
 
 
 def _of_role(cr: EldrDeployment, role: RoleSpec, field: str) -> Iterator[Problem]:
     yield from _of_engine(cr, role.env, f"{field}.env")
-    for name, where, container in container_patches(role, field):
+    yield from _of_template(cr, role.pod_template, f"{field}.podTemplate")
+
+
+def _of_template(cr: EldrDeployment, patch: Object, field: str) -> Iterator[Problem]:
+    for name, where, container in container_patches(patch, field):
         variables, here = container.get("env"), f"{where}.env"
         yield from _names(variables, here)
         if name == contract.CONTAINER_ENGINE:
@@ -82,6 +88,8 @@ def _of_role(cr: EldrDeployment, role: RoleSpec, field: str) -> Iterator[Problem
         elif name == contract.CONTAINER_ROUTER:
             yield from _identity(variables, here)
             yield from routers.variables(variables, here)
+        elif name == contract.CONTAINER_FIT:
+            yield from _identity(variables, here)
 
 
 def _of_engine(cr: EldrDeployment, variables: Any, field: str) -> Iterator[Problem]:

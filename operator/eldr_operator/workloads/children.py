@@ -92,7 +92,11 @@ class Children:
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:
-    patched = {contract.ROLE_PREFILL: cr.spec.prefill, contract.ROLE_DECODE: cr.spec.decode}
+    patched = {
+        contract.ROLE_PREFILL: cr.spec.prefill,
+        contract.ROLE_DECODE: cr.spec.decode,
+        contract.ROLE_ROUTER: cr.spec.router,
+    }
     plain = {
         role: spec.model_copy(update={"pod_template": {}}) for role, spec in patched.items() if role in roles
     }

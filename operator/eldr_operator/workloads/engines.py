@@ -7,8 +7,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.workloads import router, simulator, vllm
-from eldr_operator.workloads.podpatch import patched
+from eldr_operator.workloads import pods, router, simulator, vllm
 from eldr_operator.workloads.pods import EnginePod
 
 Object = dict[str, Any]
@@ -41,7 +40,9 @@ def prefill(cr: EldrDeployment, image: str) -> Object:
     deployment: Object = {
         "replicas": cr.spec.prefill.replicas,
         "selector": {"matchLabels": selector},
-        "template": _template(head, selector | extra, spec, cr.spec.prefill.pod_template),
+        "template": pods.template(
+            head["metadata"]["labels"] | selector | extra, spec, cr.spec.prefill.pod_template
+        ),
     }
     if engine.startup_seconds is not None:
         deployment["progressDeadlineSeconds"] = engine.startup_seconds + _PROGRESS_MARGIN_SECONDS
@@ -60,19 +61,11 @@ def decode(cr: EldrDeployment, image: str) -> Object:
             "serviceName": name,
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": selector},
-            "template": _template(head, selector, spec, cr.spec.decode.pod_template),
+            "template": pods.template(
+                head["metadata"]["labels"] | selector, spec, cr.spec.decode.pod_template
+            ),
         }
     }
-
-
-def _template(head: Object, identity: dict[str, str], spec: Object, patch: Object) -> Object:
-    pod_labels = head["metadata"]["labels"] | identity
-    template = patched({"metadata": {"labels": pod_labels}, "spec": spec}, patch)
-    # A patch may add labels, but never those that Services, routers and selectors go by.
-    labels = template["metadata"].get("labels") or {}
-    added = {key: value for key, value in labels.items() if not key.startswith(f"{contract.GROUP}/")}
-    template["metadata"]["labels"] = added | pod_labels
-    return template
 
 
 def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:

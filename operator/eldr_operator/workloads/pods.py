@@ -8,6 +8,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.workloads.podpatch import patched
 
 Object = dict[str, Any]
 
@@ -31,6 +32,8 @@ UNPRIVILEGED: Object = CONTAINER_SECURITY | {
     "runAsGroup": USER,
 }
 """For our own containers, whatever their pod allows the engine."""
+OWN_REQUESTS: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+"""Of our own containers where a resource names none: quotas on requests refuse pods without."""
 TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - inside the container, an emptyDir
 TMP_VOLUME: Object = {"name": "tmp", "emptyDir": {}}
 
@@ -57,6 +60,18 @@ class EnginePod:
     volumes: tuple[Object, ...]
     init_containers: tuple[Object, ...] = ()
     startup_seconds: int | None = None
+
+
+def template(labels: dict[str, str], spec: Object, patch: Object) -> Object:
+    """Return a pod template with ``podTemplate`` merged in.
+
+    A patch may add labels, but never those that Services, routers and selectors go by.
+    """
+    made = patched({"metadata": {"labels": labels}, "spec": spec}, patch)
+    found = made["metadata"].get("labels") or {}
+    added = {key: value for key, value in found.items() if not key.startswith(f"{contract.GROUP}/")}
+    made["metadata"]["labels"] = added | labels
+    return made
 
 
 def engine_container(

@@ -45,7 +45,7 @@ def container(cr: EldrDeployment, image: str) -> Object:
             {"name": "http", "containerPort": contract.PORT_ROUTER, "protocol": "TCP"},
             {"name": "admin", "containerPort": contract.PORT_ADMIN, "protocol": "TCP"},
         ],
-        "resources": pods.resources(spec.resources),
+        "resources": pods.resources(spec.resources or pods.OWN_REQUESTS),
         "startupProbe": pods.probe(contract.PATH_HEALTH, contract.PORT_ROUTER, period=1, failures=60),
         "livenessProbe": pods.probe(
             contract.PATH_HEALTH, contract.PORT_ROUTER, period=10, failures=3, timeout=5
@@ -83,20 +83,18 @@ def deployment(cr: EldrDeployment, image: str) -> Object:
         "apps/v1", "Deployment", cr, meta.child_name(cr, contract.ROLE_ROUTER), contract.ROLE_ROUTER
     )
     pod_labels = head["metadata"]["labels"] | selector | {contract.LABEL_ROUTER: "true"}
+    spec = {
+        "serviceAccountName": meta.child_name(cr, meta.ROUTER),
+        "automountServiceAccountToken": False,
+        "securityContext": pods.POD_SECURITY,
+        "terminationGracePeriodSeconds": cr.spec.router.drain_seconds + MARGIN_SECONDS,
+        "containers": [container(cr, image)],
+        "volumes": volumes(),
+    }
     return head | {
         "spec": {
             "replicas": cr.router_replicas,
             "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {"labels": pod_labels},
-                "spec": {
-                    "serviceAccountName": meta.child_name(cr, meta.ROUTER),
-                    "automountServiceAccountToken": False,
-                    "securityContext": pods.POD_SECURITY,
-                    "terminationGracePeriodSeconds": cr.spec.router.drain_seconds + MARGIN_SECONDS,
-                    "containers": [container(cr, image)],
-                    "volumes": volumes(),
-                },
-            },
+            "template": pods.template(pod_labels, spec, cr.spec.router.pod_template),
         }
     }

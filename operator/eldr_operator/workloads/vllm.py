@@ -84,6 +84,7 @@ def _plugin(image: str) -> Object:
         "imagePullPolicy": "IfNotPresent",
         "command": ["eldr"],
         "args": ["engine-plugin", PLUGIN_DIR],
+        "resources": pods.resources(pods.OWN_REQUESTS),
         "securityContext": pods.UNPRIVILEGED,
         "volumeMounts": [{"name": "plugin", "mountPath": PLUGIN_DIR}],
     }

@@ -1,6 +1,7 @@
 """Models, validation, queue, controller, reading routers."""
 
 import asyncio
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -131,7 +132,10 @@ class Down:
 def controller(api, reconciler, **options):
     cache = options.pop("cache", Cache())
     settings = {"resync_seconds": 60.0, "metrics": Metrics()} | options
-    return Controller(cache=cache, streams=Streams(api, cache, ()), reconciler=reconciler, **settings)
+    queue = WorkQueue(settings.get("monotonic", time.monotonic))
+    return Controller(
+        queue=queue, cache=cache, streams=Streams(api, cache, ()), reconciler=reconciler, **settings
+    )
 
 
 async def test_resync_wakes_deployments_and_orphaned_fits():

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eldr_operator.fits.job import fit_job
 from eldr_operator.validation import names
 from eldr_operator.validation.spec import blocked_roles, problems
+from eldr_operator.workloads import router
 
 CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 DELETE, REPLACE = {"$patch": "delete"}, {"$patch": "replace"}
@@ -155,3 +157,50 @@ def test_pod_templates_take_the_names_that_the_schema_takes_elsewhere():
 )
 def test_names_of_images(name, is_good):
     assert names.is_image(name) is is_good
+
+
+SCHEDULING = {
+    "imagePullSecrets": [{"name": "registry"}],
+    "tolerations": [{"operator": "Exists"}],
+    "nodeSelector": {"pool": "cpu"},
+    "priorityClassName": "low",
+}
+
+
+def test_routers_and_fits_take_what_scheduling_needs(make_cr, make_fit):
+    patch = {"metadata": {"labels": {"team": "a", "eldr.dev/role": "b"}}, "spec": SCHEDULING}
+    cr = make_cr(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})
+    assert problems(cr) == []
+    for made in (router.deployment(cr, "own"), fit_job(cr, make_fit("f"), "own")):
+        template = made["spec"]["template"]
+        assert template["spec"].items() >= SCHEDULING.items()
+        assert template["metadata"]["labels"]["team"] == "a"
+        assert template["metadata"]["labels"].get("eldr.dev/role") != "b"
+        (container,) = template["spec"]["containers"]
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize(
+    ("field", "container", "blocked"), [("router", "router", {"router"}), ("refit", "fit", set())]
+)
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ({"args": ["x"]}, "args: ['x']: remove it"),
+        ({"env": None}, "env: None: remove it"),
+        ({"env": [{"name": "POD_IP", "value": "::1"}]}, "env[0]: 'POD_IP': remove it"),
+        (DELETE, "$patch: 'delete': remove it"),
+    ],
+)
+def test_patches_of_routers_and_fits_keep_what_the_operator_made(
+    make_cr, make_fit, field, container, blocked, patch, message
+):
+    template = {"spec": {"containers": [{"name": container} | patch], "nodeSelector": {"a": "b"}}}
+    own = {"placement": "Deployment"} if field == "router" else {}
+    cr = make_cr(**{field: own | {"podTemplate": template}})
+    (found,) = problems(cr)
+    assert str(found).startswith(f"spec.{field}.podTemplate.spec.containers[0].{message}")
+    assert blocked_roles(cr, [found]) == blocked
+    job = fit_job(cr, make_fit("f"), "own")["spec"]["template"]["spec"]
+    assert job["containers"][0]["args"][:2] == ["fit", "job"]
+    assert "nodeSelector" not in job

@@ -1,0 +1,120 @@
+"""Asks routers what they say of themselves, beside the passes: one that hangs keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import httpx
+
+from eldr_operator.clock import Clock
+from eldr_operator.kube.queue import Key
+from eldr_operator.locality import routers
+from eldr_operator.locality.router_view import RouterPod, RouterView
+
+AT_ONCE = 64
+"""Deployments whose routers are asked at the same time."""
+_LONGEST_PAUSE_SECONDS = 30.0
+_JITTER = 0.2
+_NOT_YET = "has not been asked yet"
+
+
+class Seen(NamedTuple):
+    """What routers said, and when."""
+
+    views: Sequence[RouterView]
+    at: datetime
+
+
+@dataclass(slots=True)
+class _Target:
+    pods: Sequence[RouterPod] = ()
+    token: str = ""
+    every: float = 5.0
+    seen: Seen | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Polls:
+    """Polls the routers of each deployment in a task of its own, and wakes the deployment when an answer is another one.
+
+    Parameters
+    ----------
+    wake : callable
+        Is told whose routers say something else than before.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, wake: Callable[[Key], None], clock: Clock) -> None:
+        self._http = http
+        self._wake = wake
+        self._clock = clock
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._targets: dict[Key, _Target] = {}
+
+    def latest(self, key: Key, pods: Sequence[RouterPod], token: str) -> Seen | None:
+        """Return what the ready routers of a deployment said last, and go on asking them.
+
+        Returns
+        -------
+        Seen or None
+            A view for each pod; None before the first answer: the deployment is woken with it.
+        """
+        target = self._targets.setdefault(key, _Target())
+        if not pods:
+            self._stop(target)
+            target.seen = Seen((), self._clock())
+        elif (target.pods, target.token) != (pods, token):
+            target.changed.set()
+            if target.task is None:
+                target.task = asyncio.create_task(self._run(key, target))
+        target.pods, target.token = pods, token
+        if target.seen is None:
+            return None
+        known = {view.pod: view for view in target.seen.views}
+        views = [known.get(pod) or RouterView(pod, problem=_NOT_YET) for pod in pods]
+        return Seen(views, target.seen.at)
+
+    def ask_every(self, key: Key, seconds: float) -> None:
+        """Set how often the routers of a deployment are asked."""
+        target = self._targets[key]
+        if seconds < target.every:
+            target.changed.set()
+        target.every = seconds
+
+    def forget(self, key: Key) -> None:
+        """Stop asking the routers of a deployment that is gone."""
+        if target := self._targets.pop(key, None):
+            self._stop(target)
+
+    def close(self) -> None:
+        """Stop asking any router."""
+        for key in [*self._targets]:
+            self.forget(key)
+
+    @staticmethod
+    def _stop(target: _Target) -> None:
+        if target.task is not None:
+            target.task.cancel()
+            target.task = None
+
+    async def _run(self, key: Key, target: _Target) -> None:
+        failures = 0
+        while True:
+            target.changed.clear()
+            pods, token = target.pods, target.token
+            async with self._slots:
+                views = await routers.look(self._http, pods, token)
+            failures = failures + 1 if all(view.problem for view in views) else 0
+            before, target.seen = target.seen, Seen(views, self._clock())
+            if before is None or list(before.views) != views:
+                self._wake(key)
+            pause = max(target.every, min(target.every * 2**failures, _LONGEST_PAUSE_SECONDS))
+            pause *= random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - so that not all are asked at once
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(target.changed.wait(), pause)

@@ -1,0 +1,150 @@
+"""Routers are asked beside the passes: a pass reads the last answer, and is woken by another one."""
+
+import asyncio
+
+import pytest
+
+from eldr_operator.locality import polls as module
+from eldr_operator.locality.polls import Polls
+from eldr_operator.locality.router_view import RouterPod, RouterView
+
+POD, OTHER = RouterPod("r0", "10.0.0.1", None), RouterPod("r1", "10.0.0.2", None)
+KEY = ("n", "x")
+
+
+class Routers:
+    """Stands for the routers: answers what it is told, or hangs."""
+
+    def __init__(self):
+        self.samples = 0
+        self.asked = []
+        self.hanging = set()
+        self.problem = ""
+        self.answered = asyncio.Event()
+
+    async def look(self, _client, pods, token):
+        self.asked.append(([pod.name for pod in pods], token))
+        if self.hanging & {pod.name for pod in pods}:
+            await asyncio.Event().wait()
+        self.answered.set()
+        return [RouterView(pod, samples=self.samples, problem=self.problem) for pod in pods]
+
+    async def again(self):
+        self.answered.clear()
+        async with asyncio.timeout(30):
+            await self.answered.wait()
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def routers(monkeypatch):
+    made = Routers()
+    monkeypatch.setattr(module.routers, "look", made.look)
+    return made
+
+
+@pytest.fixture
+def woken():
+    return []
+
+
+@pytest.fixture
+async def polls(woken, now):
+    made = Polls(None, woken.append, lambda: now)
+    yield made
+    made.close()
+
+
+async def test_nothing_is_known_before_the_first_answer_which_wakes(polls, routers, woken, now):
+    assert polls.latest(KEY, [POD], "t") is None
+    await routers.again()
+    assert woken == [KEY]
+    seen = polls.latest(KEY, [POD], "t")
+    assert ([view.pod for view in seen.views], seen.at) == ([POD], now)
+    assert routers.asked == [(["r0"], "t")], "a pass asks nobody"
+
+
+async def test_without_routers_there_is_nothing_to_wait_for(polls, routers):
+    assert polls.latest(KEY, [], "t").views == []
+    assert not routers.asked
+
+
+async def test_the_same_answer_wakes_nobody(polls, routers, woken):
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    await routers.again()
+    assert woken == [KEY]
+    routers.samples = 7
+    await routers.again()
+    await routers.again()
+    assert woken == [KEY, KEY]
+
+
+async def test_a_hung_router_keeps_no_other_deployment_waiting(polls, routers, woken):
+    routers.hanging = {"r0"}
+    for number in range(module.AT_ONCE - 1):
+        assert polls.latest(("n", f"hung-{number}"), [POD], "t") is None
+    assert polls.latest(KEY, [OTHER], "t") is None
+    await routers.again()
+    assert woken == [KEY]
+    assert polls.latest(KEY, [OTHER], "t").views
+
+
+async def test_a_new_router_is_asked_at_once_and_is_a_problem_until_then(polls, routers):
+    polls.latest(KEY, [POD], "t")
+    await routers.again()
+    seen = polls.latest(KEY, [POD, OTHER], "t")
+    assert [view.problem for view in seen.views] == ["", "has not been asked yet"]
+    await routers.again()
+    assert [view.problem for view in polls.latest(KEY, [POD, OTHER], "t").views] == ["", ""]
+
+
+async def test_a_new_token_is_used_at_once(polls, routers):
+    polls.latest(KEY, [POD], "old")
+    await routers.again()
+    polls.latest(KEY, [POD], "new")
+    await routers.again()
+    assert routers.asked[-1] == (["r0"], "new")
+
+
+async def test_a_shorter_interval_counts_at_once(polls, routers):
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 3600.0)
+    await routers.again()
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    await routers.again()
+
+
+async def test_routers_that_do_not_answer_are_asked_less_and_less(polls, routers, monkeypatch):
+    pauses = []
+
+    async def wait_for(waiting, pause):
+        waiting.close()
+        pauses.append(pause)
+        await asyncio.sleep(0)
+        raise TimeoutError
+
+    monkeypatch.setattr(module.random, "uniform", lambda *_: 1.0)
+    monkeypatch.setattr(module.asyncio, "wait_for", wait_for)
+    routers.problem = "does not answer"
+    polls.latest(KEY, [POD], "t")
+    for _ in range(5):
+        await routers.again()
+    routers.problem = ""
+    await routers.again()
+    await routers.again()
+    assert pauses[:4] == [10.0, 20.0, 30.0, 30.0]
+    assert pauses[-1] == 5.0
+
+
+async def test_routers_of_a_deployment_that_is_gone_are_left_alone(polls, routers):
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    polls.forget(KEY)
+    asked = len(routers.asked)
+    await asyncio.sleep(0.05)
+    assert len(routers.asked) == asked
+    assert polls.latest(KEY, [POD], "t") is None
