@@ -34,7 +34,7 @@ TROUBLE_SECONDS = 5.0
 POLL_WAITING_SECONDS = 0.3
 """Between two questions to routers that load a set."""
 POLL_SECONDS = 5.0
-"""Between two questions to routers whose samples and traffic are used."""
+"""Between two questions to routers whose samples and traffic are used, unless resyncs come more often."""
 POLL_REST_SECONDS = 60.0
 """Between two questions to routers whose policy uses neither."""
 RETRY_SECONDS = 5.0
@@ -54,6 +54,8 @@ class Reconciler:
         Ask the routers.
     image : str
         Image of our own programs where a resource names none.
+    resync_seconds : float
+        Between two passes over every resource.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Reconciler:
         metrics: Metrics,
         image: str,
         clock: Clock,
+        resync_seconds: float,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -77,6 +80,7 @@ class Reconciler:
         self._recorder = Recorder(self._applier)
         self._children = Children(api, self._applier, image)
         self._polls = polls
+        self._poll_seconds = min(POLL_SECONDS, resync_seconds)
         self._locality = Locality(
             api=api, polls=polls, applier=self._applier, recorder=self._recorder, metrics=metrics, image=image
         )
@@ -137,7 +141,7 @@ class Reconciler:
         await self._recorder.deployment(cr, status(cr, problems, running, outcome, now), now)
         self._metrics.epoch.labels(cr.namespace, cr.name).set(outcome.memory.table.epoch)
         self._metrics.acks.labels(cr.namespace, cr.name).set(outcome.decision.acks)
-        self._polls.ask_every((cr.namespace, cr.name), _poll_seconds(cr, outcome))
+        self._polls.ask_every((cr.namespace, cr.name), self._poll_pause(cr, outcome))
         if outcome.is_unfinished:
             return 0.0
         return _next_look(
@@ -145,6 +149,12 @@ class Reconciler:
             now,
             is_retried=bool(running.unwritten or outcome.unwritten),
         )
+
+    def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
+        if outcome.decision.is_waiting:
+            return POLL_WAITING_SECONDS
+        uses_samples = cr.spec.router.policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
+        return self._poll_seconds if uses_samples else POLL_REST_SECONDS
 
     async def _tell_terminating(self, cr: EldrDeployment, body: Object) -> None:
         if held := body["metadata"].get("finalizers"):
@@ -171,13 +181,6 @@ class Reconciler:
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
                 await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
-
-
-def _poll_seconds(cr: EldrDeployment, outcome: Outcome) -> float:
-    if outcome.decision.is_waiting:
-        return POLL_WAITING_SECONDS
-    uses_samples = cr.spec.router.policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
-    return POLL_SECONDS if uses_samples else POLL_REST_SECONDS
 
 
 def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:

@@ -54,6 +54,7 @@ async def serve(settings: Settings) -> None:
             metrics=metrics,
             image=settings.image,
             clock=utc_now,
+            resync_seconds=settings.resync_seconds,
         )
         controller = Controller(
             cache=cache,

@@ -67,11 +67,16 @@ def test_pod_is_restricted(render):
 
 
 @pytest.mark.process
-def test_watched_namespaces_get_roles_instead_of_a_cluster_role(render):
+def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_they_exist(render):
     made = render("--set", "watchNamespaces={a,b}")
-    kinds = [kind for kind, _ in made]
-    assert "ClusterRole" not in kinds
-    assert "ClusterRoleBinding" not in kinds
+    (rule,) = made["ClusterRole", "eldr-system-eldr-operator"]["rules"]
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["namespaces"],
+        "resourceNames": ["a", "b"],
+        "verbs": ["get"],
+    }
+    assert ("ClusterRoleBinding", "eldr-system-eldr-operator") in made
     (container,) = made["Deployment", "eldr-operator"]["spec"]["template"]["spec"]["containers"]
     assert [arg for arg in container["args"] if "namespace" in arg] == ["--namespace=a", "--namespace=b"]
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tests.operator.world import KIND
+from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
@@ -94,3 +95,15 @@ def test_what_would_take_the_routers_arguments_leaves_prefill_as_it_is(world):
     assert world.kube.get("Deployment", "x-prefill")["metadata"]["generation"] == before
     world.patch(router={"args": None})
     world.condition("ConfigValid", status="True")
+
+
+def test_routers_and_fits_are_scheduled_as_written(world):
+    patch = {"spec": {"nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "a", "operator": "Exists"}]}}
+    world.deploy(router={"placement": "Deployment", "podTemplate": patch}, refit={"podTemplate": patch})
+    world.fit("one")
+    for kind, name in (("Deployment", "x-router"), ("Job", "one")):
+        found = wait_for(lambda kind=kind, name=name: world.kube.find(kind, name), f"{kind} {name}", 60)
+        assert found["spec"]["template"]["spec"].items() >= patch["spec"].items()
+    world.condition("ConfigValid", status="True")
+    with pytest.raises(Refused, match=r"router\.podTemplate needs"):
+        world.patch(router={"placement": "Sidecar"})

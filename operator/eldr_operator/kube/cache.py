@@ -37,6 +37,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, dict[str, Object]]] = {kind: {} for kind in WATCHED}
+        self._by_deployment: dict[tuple[str, str, str], dict[str, Object]] = {}
         self._gone: dict[tuple[str, str], dict[str, int]] = {}
 
     def __repr__(self) -> str:
@@ -49,6 +50,11 @@ class Cache:
     def of(self, kind: str, namespace: str) -> list[Object]:
         """Return the objects of a kind in a namespace, by name."""
         found = self._objects[kind].get(namespace, {})
+        return [found[name] for name in sorted(found)]
+
+    def of_deployment(self, kind: str, namespace: str, deployment: str) -> list[Object]:
+        """Return the objects of a kind that carry the label of a deployment, by name."""
+        found = self._by_deployment.get((kind, namespace, deployment), {})
         return [found[name] for name in sorted(found)]
 
     def every(self, kind: str) -> list[Object]:
@@ -64,7 +70,10 @@ class Cache:
         of_namespace = self._objects[kind].setdefault(metadata["namespace"], {})
         known = of_namespace.get(metadata["name"])
         if known is None or known["metadata"]["uid"] != metadata["uid"] or _version(known) < _version(live):
+            self._drop(kind, known)
             of_namespace[metadata["name"]] = live
+            if (key := _index(kind, live)) is not None:
+                self._by_deployment.setdefault(key, {})[metadata["name"]] = live
 
     def remove(self, kind: str, live: Object) -> None:
         """Forget an object that is gone, or that does not carry our labels any more."""
@@ -73,7 +82,7 @@ class Cache:
         of_namespace = self._objects[kind].get(metadata["namespace"], {})
         known = of_namespace.get(metadata["name"])
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
-            del of_namespace[metadata["name"]]
+            self._drop(kind, known)
 
     def begin_list(self, kind: str, namespace: str | None) -> None:
         """Forget what is gone: each is a version before that of a list which begins now."""
@@ -98,9 +107,19 @@ class Cache:
             if namespace not in {None, metadata["namespace"]} or metadata["uid"] in uids:
                 continue
             if version is None or _version(known) <= version:
-                del self._objects[kind][metadata["namespace"]][metadata["name"]]
+                self._drop(kind, known)
         for live in listed:
             self.put(kind, live)
+
+    def _drop(self, kind: str, known: Object | None) -> None:
+        if known is None:
+            return
+        metadata = known["metadata"]
+        del self._objects[kind][metadata["namespace"]][metadata["name"]]
+        if (key := _index(kind, known)) is not None:
+            del self._by_deployment[key][metadata["name"]]
+            if not self._by_deployment[key]:
+                del self._by_deployment[key]
 
     def _every(self, kind: str) -> Iterator[Object]:
         for of_namespace in self._objects[kind].values():
@@ -109,3 +128,9 @@ class Cache:
 
 def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
+
+
+def _index(kind: str, live: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    metadata = live["metadata"]
+    deployment = (metadata.get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
+    return None if deployment is None else (kind, metadata["namespace"], deployment)

@@ -87,10 +87,9 @@ class Cluster:
         children = {
             (kind, found["metadata"]["name"]): found
             for kind in _CHILDREN
-            for found in self._cache.of(kind, namespace)
-            if _deployment(found) == cr.name
+            for found in self._cache.of_deployment(kind, namespace, cr.name)
         }
-        pods = [pod for pod in self._cache.of("Pod", namespace) if _deployment(pod) == cr.name]
+        pods = self._cache.of_deployment("Pod", namespace, cr.name)
         key = (namespace, cr.name)
         if any(map(_waits_for_reference, pods)):
             self.forget(key)
@@ -111,10 +110,6 @@ class Cluster:
         else:
             self.forget(key)
         return found
-
-
-def _deployment(live: Mapping[str, Any]) -> str | None:
-    return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
 
 
 def _waits_for_reference(pod: Mapping[str, Any]) -> bool:

@@ -95,7 +95,9 @@ def test_scaled_before_the_first_set_was_active(world):
 
 def test_routers_are_told_of_no_set_that_they_may_not_read(world):
     world.up()
-    world.kube.merge("Role", "x-router", {"metadata": {"ownerReferences": []}})
+    other = world.kube.create("ConfigMap", {"name": "other"})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other["metadata"]["uid"]}
+    world.kube.merge("Role", "x-router", {"metadata": {"ownerReferences": [owner]}})
     world.condition("ConfigValid", status="False", reason="ChildRefused")
     world.fit("one")
     world.report("one")

@@ -74,3 +74,24 @@ def test_what_is_gone_is_remembered_until_a_list_begins(cache):
     cache.begin_list("Pod", None)
     cache.replace("Pod", None, [pod(4)], 6)
     assert cache.of("Pod", "n") == [pod(4)]
+
+
+def test_objects_are_found_by_the_label_of_their_deployment(cache):
+    def labelled(version, deployment, **fields):
+        made = pod(version, **fields)
+        made["metadata"]["labels"] = {"eldr.dev/deployment": deployment} if deployment else None
+        return made
+
+    cache.put("Pod", labelled(1, "x"))
+    cache.put("Pod", labelled(2, "x", name="o", uid="v"))
+    cache.put("Pod", labelled(2, "y", name="q", uid="w"))
+    cache.put("Pod", labelled(2, "x", name="o", uid="z", namespace="m"))
+    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "x")] == ["o", "p"]
+    cache.put("Pod", labelled(3, "y"))
+    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "y")] == ["p", "q"]
+    cache.put("Pod", labelled(4, None))
+    assert [each["metadata"]["name"] for each in cache.of_deployment("Pod", "n", "y")] == ["q"]
+    cache.remove("Pod", labelled(5, "y", name="q", uid="w"))
+    cache.replace("Pod", "n", [], 9)
+    assert cache.of_deployment("Pod", "n", "x") == cache.of_deployment("Pod", "n", "y") == []
+    assert [each["metadata"]["uid"] for each in cache.of_deployment("Pod", "m", "x")] == ["z"]
