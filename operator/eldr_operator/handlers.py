@@ -9,7 +9,6 @@ from typing import Any
 
 import kopf
 
-from eldr_operator.controller import Controller
 from eldr_operator.kube.api import RESOURCES
 from eldr_operator.kube.cache import WATCHED
 from eldr_operator.kube.streams import Watches
@@ -23,8 +22,16 @@ def _by_address(inside: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
     return dataclasses.replace(inside, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def registry(controller: Controller, watches: Watches) -> kopf.OperatorRegistry:
-    """Return the handlers, bound to a controller; ``watches`` gives the pauses between attempts."""
+def registry(changed: Callable[..., None], watches: Watches) -> kopf.OperatorRegistry:
+    """Return the handlers.
+
+    Parameters
+    ----------
+    changed : callable
+        Is told of each change, as :meth:`eldr_operator.controller.Controller.changed` takes it.
+    watches : Watches
+        Gives the pauses between attempts.
+    """
     made = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=made, id="startup")
@@ -40,16 +47,16 @@ def registry(controller: Controller, watches: Watches) -> kopf.OperatorRegistry:
         resource = RESOURCES[kind]
         group, _, version = resource.api_version.rpartition("/")
         kopf.on.event(group, version, resource.plural, registry=made, id=f"watch-{kind.lower()}")(
-            _watcher(controller, kind)
+            _watcher(changed, kind)
         )
     return made
 
 
-def _watcher(controller: Controller, kind: str) -> Callable[..., Awaitable[None]]:
-    async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        controller.changed(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
+def _watcher(changed: Callable[..., None], kind: str) -> Callable[..., Awaitable[None]]:
+    async def told(event: kopf.RawEvent, **_: Any) -> None:
+        changed(kind, dict(event["object"]), is_gone=event["type"] == "DELETED")
 
-    return changed
+    return told
 
 
 def configure(settings: kopf.OperatorSettings, watches: Watches) -> None:

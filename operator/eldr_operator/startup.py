@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
-import kopf
 from prometheus_client import start_http_server
 
 from eldr import contract
 from eldr.clients import UNBOUNDED
-from eldr_operator import handlers, health
+from eldr_operator import health
 from eldr_operator.clock import utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.queue import WorkQueue
-from eldr_operator.kube.streams import Streams, Watches
+from eldr_operator.kube.streams import Streams
 from eldr_operator.locality.polls import Polls
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings
+from eldr_operator.watching import watched
 
 logger = logging.getLogger(__name__)
-
-_WATCH_AGAIN_SECONDS = 5.0
 
 
 async def serve(settings: Settings) -> None:
@@ -68,12 +68,24 @@ async def serve(settings: Settings) -> None:
             async with (
                 health.served(controller, settings.host, settings.liveness_port),
                 _running(controller) as working,
+                watched(settings, controller, streams.watches, functools.partial(check_resources, api)),
             ):
-                watching = asyncio.create_task(_watch(api, settings, controller, streams.watches))
-                await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-                watching.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watching
+                await asyncio.wait({working, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _signalled() -> asyncio.Future[None]:
+    """Return what is done once the process is to end."""
+    loop = asyncio.get_running_loop()
+    asked = loop.create_future()
+
+    def ask(number: signal.Signals) -> None:
+        logger.info("%s: ends", number.name)
+        if not asked.done():
+            asked.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask, number)
+    return asked
 
 
 async def check_resources(api: Api) -> None:
@@ -96,24 +108,6 @@ async def check_resources(api: Api) -> None:
         raise OperatorError(
             f"the API server does not serve {names}; install the CustomResourceDefinitions: kubectl apply -f crds/"
         )
-
-
-async def _watch(api: Api, settings: Settings, controller: Controller, watches: Watches) -> None:
-    """Watch until SIGTERM; where kopf gives up, as when a CustomResourceDefinition is gone, it begins again."""
-    while True:
-        try:
-            await check_resources(api)  # kopf watches only what is served when it begins
-            await kopf.operator(
-                registry=handlers.registry(controller, watches),
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it is, lists go on meanwhile
-            logger.warning("watches ended: %s; again in %.0f s", error, _WATCH_AGAIN_SECONDS)
-            await asyncio.sleep(_WATCH_AGAIN_SECONDS)
-        else:
-            return
 
 
 @contextlib.asynccontextmanager

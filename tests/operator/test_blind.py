@@ -104,7 +104,7 @@ def test_resources_that_are_gone_and_come_back_need_no_restart(operator, kube):
     world.until_active("one")
     world.close()
     wait_for(lambda: operator.passes() > before, "passes")
-    assert "watches ended: the API server does not serve eldrfits.eldr.dev" in operator.log.read_text()
+    assert "watches ended" in operator.log.read_text(), "kopf began again"
 
 
 def _is_served(kube: Kube) -> bool:

@@ -1,0 +1,71 @@
+"""Runs kopf in a thread and an event loop of its own: where it ends, it cancels every task of its loop that is younger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import kopf
+
+from eldr_operator import handlers
+from eldr_operator.controller import Controller
+from eldr_operator.kube.streams import Watches
+from eldr_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 5.0
+
+
+@contextlib.asynccontextmanager
+async def watched(
+    settings: Settings,
+    controller: Controller,
+    watches: Watches,
+    check: Callable[[], Awaitable[None]],
+) -> AsyncIterator[None]:
+    """Tell the controller what changes, until the end of the block.
+
+    Parameters
+    ----------
+    check : callable
+        Raises while resources are not served: kopf watches only what is there when it begins.
+    """
+    loop, stop = asyncio.get_running_loop(), threading.Event()
+
+    def changed(*args: object, **named: object) -> None:
+        loop.call_soon_threadsafe(functools.partial(controller.changed, *args, **named))  # type: ignore[arg-type]
+
+    async def checked() -> None:
+        await check()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                asyncio.run_coroutine_threadsafe(checked(), loop).result()
+                asyncio.run(_operator(settings, handlers.registry(changed, watches), stop))
+            except Exception as error:  # noqa: BLE001 - whatever it is, lists go on meanwhile
+                logger.warning("watches ended: %s; again in %.0f s", error, _AGAIN_SECONDS)
+                stop.wait(_AGAIN_SECONDS)
+
+    thread = threading.Thread(target=run, name="watches", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.to_thread(thread.join)
+
+
+async def _operator(settings: Settings, registry: kopf.OperatorRegistry, stop: threading.Event) -> None:
+    await kopf.operator(
+        registry=registry,
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        stop_flag=stop,
+    )
