@@ -36,6 +36,7 @@ async def watched(
         Raises while resources are not served: kopf watches only what is there when it begins.
     """
     loop, stop = asyncio.get_running_loop(), threading.Event()
+    cancel: list[Callable[[], object]] = []
 
     def changed(*args: object, **named: object) -> None:
         loop.call_soon_threadsafe(functools.partial(controller.changed, *args, **named))  # type: ignore[arg-type]
@@ -43,11 +44,20 @@ async def watched(
     async def checked() -> None:
         await check()
 
+    async def watch() -> None:
+        task, own = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None  # noqa: S101 - it runs in one
+        cancel[:] = [functools.partial(own.call_soon_threadsafe, task.cancel)]
+        if not stop.is_set():
+            await _operator(settings, handlers.registry(changed, watches))
+
     def run() -> None:
         while not stop.is_set():
             try:
                 asyncio.run_coroutine_threadsafe(checked(), loop).result()
-                asyncio.run(_operator(settings, handlers.registry(changed, watches), stop))
+                asyncio.run(watch())
+            except asyncio.CancelledError:
+                return
             except Exception as error:  # noqa: BLE001 - whatever it is, lists go on meanwhile
                 logger.warning("watches ended: %s; again in %.0f s", error, _AGAIN_SECONDS)
                 stop.wait(_AGAIN_SECONDS)
@@ -58,14 +68,17 @@ async def watched(
         yield
     finally:
         stop.set()
+        for each in cancel:
+            with contextlib.suppress(RuntimeError):  # its loop has ended
+                each()
         await asyncio.to_thread(thread.join)
 
 
-async def _operator(settings: Settings, registry: kopf.OperatorRegistry, stop: threading.Event) -> None:
+async def _operator(settings: Settings, registry: kopf.OperatorRegistry) -> None:
+    # Without a stop flag: kopf would wait for it in a thread, and not end after a failure before it is set.
     await kopf.operator(
         registry=registry,
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
-        stop_flag=stop,
     )
