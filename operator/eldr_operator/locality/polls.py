@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from eldr_operator.clock import Clock
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod, RouterView
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Deployments whose routers are asked at the same time."""
@@ -104,17 +107,23 @@ class Polls:
             target.task = None
 
     async def _run(self, key: Key, target: _Target) -> None:
-        failures = 0
+        back_off = 0.0
         while True:
             target.changed.clear()
-            pods, token = target.pods, target.token
             async with self._slots:
-                views = await routers.look(self._http, pods, token)
-            failures = failures + 1 if all(view.problem for view in views) else 0
+                views = await self._asked(key, target.pods, target.token)
             before, target.seen = target.seen, Seen(views, self._clock())
             if before is None or list(before.views) != views:
                 self._wake(key)
-            pause = max(target.every, min(target.every * 2**failures, _LONGEST_PAUSE_SECONDS))
-            pause *= random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - so that not all are asked at once
+            is_silent = all(view.problem for view in views)
+            back_off = min(2 * max(back_off, target.every), _LONGEST_PAUSE_SECONDS) if is_silent else 0.0
+            pause = max(target.every, back_off) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - so that not all are asked at once
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(target.changed.wait(), pause)
+
+    async def _asked(self, key: Key, pods: Sequence[RouterPod], token: str) -> list[RouterView]:
+        try:
+            return await routers.look(self._http, pods, token)
+        except Exception as error:  # the polls of a deployment must outlive any one answer
+            logger.exception("%s/%s: its routers cannot be asked", *key)
+            return [RouterView(pod, problem=f"cannot be asked ({type(error).__name__})") for pod in pods]

@@ -148,3 +148,37 @@ async def test_routers_of_a_deployment_that_is_gone_are_left_alone(polls, router
     await asyncio.sleep(0.05)
     assert len(routers.asked) == asked
     assert polls.latest(KEY, [POD], "t") is None
+
+
+async def test_routers_that_do_not_answer_for_a_night_are_still_asked(polls, routers, monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_PAUSE_SECONDS", 0.0)
+    routers.problem = "does not answer"
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 1e-6)
+    async with asyncio.timeout(60):
+        while len(routers.asked) < 1100:  # 2 to the power of so many is no float
+            await asyncio.sleep(0)
+
+
+async def test_an_answer_that_breaks_the_reader_is_a_problem_and_the_next_one_counts(
+    polls, routers, woken, caplog, monkeypatch
+):
+    look, broken = routers.look, [RuntimeError("a bug")]
+
+    async def breaking(*asked):
+        if broken:
+            raise broken.pop()
+        return await look(*asked)
+
+    monkeypatch.setattr(module.routers, "look", breaking)
+    polls.latest(KEY, [POD], "t")
+    async with asyncio.timeout(30):
+        while not woken:
+            await asyncio.sleep(0)
+    assert "a bug" in caplog.text
+    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [
+        "cannot be asked (RuntimeError)"
+    ]
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [""]
