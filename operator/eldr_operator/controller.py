@@ -11,7 +11,7 @@ from collections.abc import Callable
 from eldr import contract
 from eldr_operator.errors import ApiUnavailableError, ConflictError, OperatorError
 from eldr_operator.kube.api import Object
-from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cache import Cache, deployment_of
 from eldr_operator.kube.queue import Key, WorkQueue
 from eldr_operator.kube.streams import Streams
 from eldr_operator.metrics import Metrics
@@ -168,7 +168,7 @@ def _deployment(kind: str, live: Object) -> str | None:
         return str(live["metadata"]["name"])
     if kind == contract.KIND_FIT:
         return str(live["spec"]["deploymentRef"]["name"])
-    return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
+    return deployment_of(live)
 
 
 def _is(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:

@@ -144,11 +144,7 @@ class Reconciler:
         self._polls.ask_every((cr.namespace, cr.name), self._poll_pause(cr, outcome))
         if outcome.is_unfinished:
             return 0.0
-        return _next_look(
-            outcome,
-            now,
-            is_retried=bool(running.unwritten or outcome.unwritten),
-        )
+        return _next_look(outcome, now, is_retried=bool(running.unwritten or outcome.unwritten))
 
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.decision.is_waiting:

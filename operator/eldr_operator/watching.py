@@ -7,7 +7,8 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import kopf
 
@@ -26,7 +27,7 @@ async def watched(
     settings: Settings,
     controller: Controller,
     watches: Watches,
-    check: Callable[[], Awaitable[None]],
+    check: Callable[[], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
     """Tell the controller what changes, until the end of the block.
 
@@ -41,20 +42,23 @@ async def watched(
     def changed(*args: object, **named: object) -> None:
         loop.call_soon_threadsafe(functools.partial(controller.changed, *args, **named))  # type: ignore[arg-type]
 
-    async def checked() -> None:
-        await check()
-
     async def watch() -> None:
         task, own = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None  # noqa: S101 - it runs in one
         cancel[:] = [functools.partial(own.call_soon_threadsafe, task.cancel)]
         if not stop.is_set():
-            await _operator(settings, handlers.registry(changed, watches))
+            # Without a stop flag: kopf would wait for it in a thread, and not end after a failure before it is set.
+            await kopf.operator(
+                registry=handlers.registry(changed, watches),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+            )
 
     def run() -> None:
         while not stop.is_set():
             try:
-                asyncio.run_coroutine_threadsafe(checked(), loop).result()
+                asyncio.run_coroutine_threadsafe(check(), loop).result()
                 asyncio.run(watch())
             except asyncio.CancelledError:
                 return
@@ -72,13 +76,3 @@ async def watched(
             with contextlib.suppress(RuntimeError):  # its loop has ended
                 each()
         await asyncio.to_thread(thread.join)
-
-
-async def _operator(settings: Settings, registry: kopf.OperatorRegistry) -> None:
-    # Without a stop flag: kopf would wait for it in a thread, and not end after a failure before it is set.
-    await kopf.operator(
-        registry=registry,
-        standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-    )

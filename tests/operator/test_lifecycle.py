@@ -259,8 +259,8 @@ def test_a_foreign_object_with_our_labels_is_left_alone(world):
     assert "Service x exists and belongs to nobody" in condition["message"]
 
 
-@pytest.mark.parametrize("finalizer", ["example.com/held"])
-def test_a_deployment_that_a_finalizer_holds_says_so(world, finalizer):
+def test_a_deployment_that_a_finalizer_holds_says_so(world):
+    finalizer = "example.com/held"
     world.up()
     world.kube.merge(KIND, "x", {"metadata": {"finalizers": [finalizer]}})
     world.kube.delete(KIND, "x")

@@ -131,6 +131,10 @@ def _version(live: Mapping[str, Any]) -> int:
 
 
 def _index(kind: str, live: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    metadata = live["metadata"]
-    deployment = (metadata.get("labels") or {}).get(contract.LABEL_DEPLOYMENT)
-    return None if deployment is None else (kind, metadata["namespace"], deployment)
+    deployment = deployment_of(live)
+    return None if deployment is None else (kind, live["metadata"]["namespace"], deployment)
+
+
+def deployment_of(live: Mapping[str, Any]) -> str | None:
+    """Return the deployment that an object names in its label."""
+    return (live["metadata"].get("labels") or {}).get(contract.LABEL_DEPLOYMENT)

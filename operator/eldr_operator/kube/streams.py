@@ -129,7 +129,7 @@ class Watches:
     """kopf's pauses between the attempts of a request: they never end, and so no watch does; notes which watches fail.
 
     kopf takes the next pause when an attempt begins, so that the second one says that the first has failed, and drops
-    the iterator when the request has an answer.
+    the iterator when the request has an answer. It does so in a thread of its own.
     """
 
     def __init__(self, streams: Collection[Stream]) -> None:
