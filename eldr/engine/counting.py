@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec
 
 from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError
+
+P = ParamSpec("P")
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
 
 class Counting:
-    """The state of one half. As a context it takes every exception but those that must end the engine.
+    """The state of what counts in one process. As a context it takes every exception but those that must end the engine.
+
+    Every hook that vLLM calls runs in such a context. Inside a hook, more of them separate what must go on from what failed.
 
     Parameters
     ----------
@@ -41,6 +47,15 @@ class Counting:
         if not self.stopped:
             self.stopped = why
             logger.error("ELDR: serving without %s from now on: %s", self._what, why)
+
+    def guarded(self, function: Callable[P, None]) -> Callable[P, None]:
+        """Return a function whose failures end counting, not its caller."""
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            with self:
+                function(*args, **kwargs)
+
+        return run
 
     def __enter__(self) -> None:
         pass

@@ -117,17 +117,13 @@ class StepReport(KVConnectorWorkerMetadata):
             self._copied = None
 
     def __getstate__(self) -> dict[str, Any]:
-        counts: dict[Any, np.ndarray] = {}
-        union = None
+        sent: dict[str, Any] = {"counts": {}, "union": None, "_balance": None, "_requests": None}
         with self._counting:  # it is vLLM that asks, for all that the step brought
-            counts, union = self.arrived()
-        sent = {
-            "counts": counts,
-            "step": self.step,
-            "union": union,
-            "hidden": self.hidden or self._counting.stopped,
-        }
-        return sent | {"_balance": self.balance(), "_requests": self.requests(), "_copied": None}
+            sent["_balance"] = self.balance()
+            sent["counts"], sent["union"] = self.arrived()
+            sent["_requests"] = self.requests()
+        hidden = self.hidden or self._counting.stopped
+        return sent | {"step": self.step, "hidden": hidden, "_copied": None}
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         """Return this one: only the first rank of a tensor-parallel group reports."""

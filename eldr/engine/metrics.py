@@ -31,7 +31,8 @@ def _left_out(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, serving goes on
-        logger.warning_once("ELDR: %s is left out of the metrics: %r", what, error)
+        # as text: vLLM tells two warnings apart by their arguments, and no two exceptions are equal
+        logger.warning_once("ELDR: %s is left out of the metrics: %s", what, repr(error))
 
 
 class EngineStats(KVConnectorStats):
@@ -94,7 +95,9 @@ class EngineStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Tell whether there is anything to report."""
-        return not any(self.data[key] for key in ("seconds", "records", "late", "cut", "balance"))
+        with _left_out("a report"):
+            return not any(self.data[key] for key in ("seconds", "records", "late", "cut", "balance"))
+        return True
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
@@ -110,6 +113,11 @@ class EngineStats(KVConnectorStats):
 
     def reduce(self) -> dict[str, int | float]:
         """Return what vLLM's periodic log line shows."""
+        with _left_out("the line of the log"):
+            return self._summary()
+        return {}
+
+    def _summary(self) -> dict[str, int | float]:
         summary: dict[str, int | float] = {
             f"ELDR {key} records": n for key, n in self.data["records"].items()
         }
@@ -149,6 +157,10 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         label_values: dict[int, list[object]],
     ) -> None:
         super().__init__(config, metric_types, label_names, label_values)
+        with _left_out("everything"):
+            self._create(config, label_names, label_values)
+
+    def _create(self, config: Any, label_names: list[str], label_values: dict[int, list[object]]) -> None:
         experts = max(1, config.model_config.get_num_experts())
         share = sorted({experts * n / 16 for n in range(1, 17)})
         # the label `layer` would multiply the histogram: per layer there is a plain sum, to be divided by _count

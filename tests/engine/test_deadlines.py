@@ -24,6 +24,7 @@ from eldr.contract import (
 )
 from eldr.engine import metrics
 from eldr.engine.capture.cache import CacheGroup
+from eldr.engine.counting import Counting
 from eldr.engine.decode import deadline
 from eldr.engine.decode import scheduler as decode_scheduler
 from eldr.engine.decode import worker as decode_worker
@@ -341,6 +342,7 @@ def worker(monkeypatch):
     monkeypatch.setattr(decode_worker, "StepSlots", Slots)
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler, connector._reports = KVConnectorRole.WORKER, None, []
+    connector._counting = Counting("activations")
     model = SimpleNamespace(get_num_experts=lambda: 6)
     parallel = SimpleNamespace(data_parallel_size=1)
     config = SimpleNamespace(

@@ -231,6 +231,11 @@ class Balance:
             if self._rules.form.waits:
                 self._settle(number, why)
 
+    def stop(self, why: str) -> None:
+        """Have all ranks keep vLLM's own choice from the next step on."""
+        self._choosing.stop(why)
+        self._tails.fail()
+
     def begin(self) -> None:
         """Forget the figures of the step before: layers that a step leaves out have none."""
         self.figures.zero_()

@@ -28,6 +28,17 @@ Count = Callable[[str], None]
 """Called with the outcome of every late pull."""
 
 
+def offered(request: Any) -> bool:
+    """Tell whether a transport would pull a request's KV."""
+    return bool((request.kv_transfer_params or {}).get(_OFFER))
+
+
+def withdraw(request: Any) -> None:
+    """Have nothing pulled for a request. The prefill engine is not told: its blocks are free when their lease ends."""
+    if offered(request):
+        request.kv_transfer_params[_OFFER] = False
+
+
 class PullDeadlines:
     """Scheduler half.
 

@@ -18,9 +18,9 @@ from eldr.engine.counting import Counting
 from eldr.engine.decode.deadline import PullDeadlines
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.ring import RingWriter, rings_of
-from eldr.engine.decode.tracking import Ended, Plan, Tracker, n_rows
+from eldr.engine.decode.tracking import Ended, Tracker, n_rows
 from eldr.engine.decode.windows import Windows
-from eldr.engine.errors import RanksDisagreeError
+from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError
 from eldr.engine.messages import StepReport
 from eldr.engine.steps import blocks_in, scheduled
 from eldr.wire import ExpertCounts, encode_counts
@@ -55,13 +55,22 @@ class DecodeScheduler:
     windows : Windows
     records : int
         Finished requests that wait for a reader.
+    counting : Counting, optional
+        Of this process; one of its own by default.
 
     Attributes
     ----------
     pulls : PullDeadlines
     """
 
-    def __init__(self, config: Any, group: CacheGroup, windows: Windows, records: int) -> None:
+    def __init__(
+        self,
+        config: Any,
+        group: CacheGroup,
+        windows: Windows,
+        records: int,
+        counting: Counting | None = None,
+    ) -> None:
         model = config.model_config
         self._top_k = model.get_num_experts_per_tok()
         self._group = group
@@ -75,18 +84,39 @@ class DecodeScheduler:
         self._begun: deque[tuple[int, float, int, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
-        self._counting = Counting("activations")
-        self.pulls = PullDeadlines(self._stats.add_late_pull, self._stats.add_cut_prompt, windows.cut)
-        cells = model.get_total_num_hidden_layers() * self._experts
+        self._counting = counting or Counting("activations")
+        # a pull that was refused must stay so, whatever its count does
+        guarded = self._counting.guarded
+        self.pulls = PullDeadlines(
+            guarded(self._stats.add_late_pull), guarded(self._stats.add_cut_prompt), windows.cut
+        )
+        self._ring: RingWriter | None = None
+        with self._counting:
+            self._ring = self._open_ring(config, records)
+
+    def _open_ring(self, config: Any, records: int) -> RingWriter:
+        cells = config.model_config.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         parallel = config.parallel_config
         rings = rings_of(config.instance_id, parallel.data_parallel_size)
         # an engine of one rank may have been told another number
         own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
-        self._ring = RingWriter(own, records, base64_of_uint16 + 1024)
+        try:
+            return RingWriter(own, records, base64_of_uint16 + 1024)
+        except OSError as error:
+            raise HiddenRoutingError(
+                f"no shared memory for finished requests: {own}: {error.strerror or error}; mount a larger /dev/shm, or lower "
+                f"activation_records={records} of EldrConnector"
+            ) from error
 
     def add(self, request: Any) -> None:
-        """Follow a request."""
+        """Follow a request.
+
+        Raises
+        ------
+        Exception
+            Only if its deadline could not be taken: it must not be pulled then.
+        """
         self.pulls.add(request)
         with self._counting:
             if request.resumable:  # prompt and answer take turns
@@ -107,24 +137,28 @@ class DecodeScheduler:
 
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""
-        plan = Plan()
+        orders = DecodeOrders()
         with self._counting:
-            plan = self._tracker.step(
-                scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
-            )
-        pulls = self.pulls.pulls(output.num_scheduled_tokens)
-        reset, self._reset = self._reset, False
-        if not output.total_num_scheduled_tokens:
-            return DecodeOrders(plan, pulls=pulls, reset=reset)
-        self._steps += 1
-        requests = len(output.num_scheduled_tokens)
-        drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
-        self._begun.append((self._steps, time.perf_counter(), requests, drafts))
-        return DecodeOrders(plan, self._steps, pulls, requests, reset)
+            orders.pulls = self.pulls.pulls(output.num_scheduled_tokens)
+        with self._counting:
+            self._order(output, orders)
+        return orders
+
+    def _order(self, output: Any, orders: DecodeOrders) -> None:
+        if output.total_num_scheduled_tokens:
+            self._steps += 1
+            orders.step, orders.requests = self._steps, len(output.num_scheduled_tokens)
+            drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts))
+        orders.reset, self._reset = self._reset, False
+        orders.plan = self._tracker.step(
+            scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
+        )
 
     def end(self, request: Any) -> None:
         """Keep a request until the worker reports its counts, with the next step."""
-        self.pulls.end(request)
+        with self._counting:
+            self.pulls.end(request)
         with self._counting:
             self._end(request)
             return
@@ -151,7 +185,9 @@ class DecodeScheduler:
         """
         if not isinstance(report, StepReport):
             return
-        chosen = report.balance()
+        chosen = None
+        with self._counting:
+            chosen = report.balance()
         if chosen is not None and chosen.trouble:  # before this step's tokens leave the engine
             raise RanksDisagreeError(disagreement("ranks disagreed in a step"))
         with self._counting:
@@ -205,6 +241,7 @@ class DecodeScheduler:
             "request_id": request,
             **encode_counts(ExpertCounts(counts.astype(kind), self._top_k, ended.tokens, exact)),
         }
+        assert self._ring is not None  # noqa: S101 - an engine without one does not count
         written = self._ring.write(json.dumps(record, separators=(",", ":")).encode())
         self._stats.add_record("unavailable" if not written else "exact" if exact else "inexact")
 
@@ -216,4 +253,5 @@ class DecodeScheduler:
 
     def close(self) -> None:
         """Remove the ring."""
-        self._ring.close()
+        if self._ring is not None:
+            self._ring.close()

@@ -47,6 +47,8 @@ class DecodeWorker:
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
     balance : Balance, optional
         Who chooses replicas, where vLLM does not.
+    counting : Counting, optional
+        Of this process; one of its own by default.
 
     Attributes
     ----------
@@ -61,15 +63,17 @@ class DecodeWorker:
         *,
         reports: bool,
         balance: Balance | None = None,
+        counting: Counting | None = None,
     ) -> None:
         self._balance = balance
         self._stats = metrics.EngineStats()
         self._reports = reports
-        self.pulls = PullWatch(self._stats.add_late_pull)
+        self._counting = counting or Counting("activations")
+        # a pull that is late is not used, whatever its count does
+        self.pulls = PullWatch(self._counting.guarded(self._stats.add_late_pull))
         self._slots = StepSlots(group.layer_name)
         self._step: int | None = None
         self._released: dict[str, Any] = {}
-        self._counting = Counting("activations")
         self._capture: Any = None  # a RoutingCapture, if one could be made
         self._rows: RequestRows | None = None
         over = union_group(config)
@@ -88,9 +92,11 @@ class DecodeWorker:
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
         self._step = orders.step
-        self.pulls.begin(orders.pulls)
-        if self._balance is not None:
-            self._balance.begin()
+        with self._counting:
+            self.pulls.begin(orders.pulls)
+        with self._counting:
+            if self._balance is not None:
+                self._balance.begin()
         with self._counting:
             self._slots.bind()
             if self._rows is not None and not self._counting.stopped:
@@ -147,7 +153,11 @@ class DecodeWorker:
     def _balance_report(self) -> BalanceReport | None:
         if (balance := self._balance) is None:
             return None
-        return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
+        with self._counting:
+            return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
+        # nobody would be told that ranks disagree
+        balance.stop("what the ranks chose cannot be reported")
+        return None
 
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""

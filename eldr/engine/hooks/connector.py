@@ -22,16 +22,27 @@ from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from eldr.engine import metrics, refusal
 from eldr.engine.balance import setting, start
 from eldr.engine.capture.cache import full_attention_group
+from eldr.engine.counting import Counting
+from eldr.engine.decode.deadline import offered, withdraw
+from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
 from eldr.engine.decode.windows import Windows
 from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.hooks import compatibility
+from eldr.engine.messages import StepReport
+from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
+
+_ASK_AGAIN = None
+"""With the next step: a transport that stands before us in the list may have just said that it pulls."""
 
 
 class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     """vLLM's hooks, handed to the half that this process runs.
+
+    An exception in a hook ends counting, and vLLM gets the answer of a connector that has nothing to do. Only a configuration
+    that is refused, and ranks that compute different things, end the engine.
 
     Parameters
     ----------
@@ -66,22 +77,21 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 balance=self._setting,
             )
             compatibility.refuse(problems)
+        self._counting = Counting("signatures" if self._prefill else "activations")
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
+        records = kept_records(self._kv_transfer_config.kv_connector_extra_config)
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = (
-                PrefillScheduler(
-                    vllm_config, self._group, resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1]
-                )
-                if self._prefill
-                else DecodeScheduler(
-                    vllm_config,
-                    self._group,
-                    Windows(kv_cache_config),
-                    kept_records(self._kv_transfer_config.kv_connector_extra_config),
-                )
-            )
+            with self._counting:
+                self._scheduler = self._half(records)
+
+    def _half(self, records: int) -> PrefillScheduler | DecodeScheduler:
+        config, caches = self._vllm_config, self._kv_cache_config
+        if self._prefill:
+            hash_size = resolve_kv_cache_block_sizes(caches, config)[1]
+            return PrefillScheduler(config, self._group, hash_size, self._counting)
+        return DecodeScheduler(config, self._group, Windows(caches), records, self._counting)
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
@@ -100,24 +110,29 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         del kv_caches
         with refusal.told():
             balance = start.start(self._vllm_config, self._setting)
-        reports = bool(get_tp_group().is_first_rank)
-        config, blocks = self._vllm_config, self._kv_cache_config.num_blocks
-        if self._prefill:
-            self._worker = PrefillWorker(config, self._group, blocks, reports=reports)
-        else:
-            self._worker = DecodeWorker(config, self._group, blocks, reports=reports, balance=balance)
+        config, group, blocks = self._vllm_config, self._group, self._kv_cache_config.num_blocks
+        with self._counting:
+            reports = bool(get_tp_group().is_first_rank)
+            if self._prefill:
+                self._worker = PrefillWorker(config, group, blocks, reports=reports, counting=self._counting)
+            else:
+                self._worker = DecodeWorker(
+                    config, group, blocks, reports=reports, balance=balance, counting=self._counting
+                )
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
         super().bind_connector_metadata(connector_metadata)
-        if self._worker is not None:
-            self._worker.begin(connector_metadata)
+        with self._counting:
+            if self._worker is not None:
+                self._worker.begin(connector_metadata)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Take the attention metadata of a full-graph step."""
         del forward_context
-        if self._worker is not None:
-            self._worker.load(kwargs.get("attn_metadata"))
+        with self._counting:
+            if self._worker is not None:
+                self._worker.load(kwargs.get("attn_metadata"))
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing is loaded."""
@@ -133,20 +148,23 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
 
         Model runner V1 does not call it. A step that has no forward context tells later where its tokens lie.
         """
-        if self._worker is not None and self._worker.located:
-            self._reports.append(self._worker.finish())
+        with self._counting:
+            if self._worker is not None and self._worker.located:
+                self._reports.append(self._worker.finish())
 
     def build_connector_worker_meta(self) -> Any:
         """End a step, after its forward pass."""
-        if self._worker is None:
-            return None
-        return self._reports.pop() if self._reports else self._worker.finish()
+        with self._counting:
+            if self._worker is not None:
+                return self._reports.pop() if self._reports else self._worker.finish()
+        return StepReport({}, counting=self._counting) if self._counting.stopped else None
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
         results = super().get_transfer_results(finished_req_ids)
-        if isinstance(self._worker, DecodeWorker):
-            results.failed_recving |= self._worker.pulls.late()
+        with self._counting:
+            if isinstance(self._worker, DecodeWorker):
+                results.failed_recving |= self._worker.pulls.late()
         return results
 
     # --- scheduler process
@@ -154,38 +172,53 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Offer no KV, and keep others from pulling too late."""
         del num_computed_tokens
-        if isinstance(self._scheduler, DecodeScheduler) and self._scheduler.pulls.refuse(request):
-            # "ask again with the next step": a transport that stands before us in the list has just said that it pulls
-            return None, False
-        return 0, False
+        there = offered(request)
+        with self._counting:
+            if isinstance(self._scheduler, PrefillScheduler):
+                return 0, False
+            if self._scheduler is not None:
+                return (_ASK_AGAIN if self._scheduler.pulls.refuse(request) else 0), False
+        withdraw(request)  # its deadline is not known, so what is pulled may be another request's by now
+        return (_ASK_AGAIN if there else 0), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Take that a request has its blocks."""
         del blocks, num_external_tokens
-        if isinstance(self._scheduler, DecodeScheduler):
-            self._scheduler.pulls.allocated(request)
+        with self._counting:
+            if isinstance(self._scheduler, DecodeScheduler):
+                self._scheduler.pulls.allocated(request)
 
     def on_new_request(self, request: Any) -> None:
         """Follow a request."""
-        if self._scheduler is not None:
-            self._scheduler.add(request)
+        with self._counting:
+            if self._scheduler is not None:
+                self._scheduler.add(request)
+                return
+        withdraw(request)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Return a step's orders for the worker."""
-        return None if self._scheduler is None else self._scheduler.orders(scheduler_output)
+        with self._counting:
+            if self._scheduler is not None:
+                return self._scheduler.orders(scheduler_output)
+        return PrefillOrders() if self._prefill else DecodeOrders()
 
     def update_connector_output(self, connector_output: Any) -> None:
         """Take a step's report from the worker."""
-        if isinstance(self._scheduler, DecodeScheduler):
-            self._scheduler.pulls.arrived(connector_output.finished_recving)
-        if self._scheduler is not None:
-            with refusal.told():
+        with self._counting:
+            if isinstance(self._scheduler, DecodeScheduler):
+                self._scheduler.pulls.arrived(connector_output.finished_recving)
+        with self._counting, refusal.told():
+            if self._scheduler is not None:
                 self._scheduler.update(connector_output.kv_connector_worker_meta)
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Return what a finished request adds to ``kv_transfer_params``; blocks are never held."""
         del block_ids
-        return False, None if self._scheduler is None else self._scheduler.end(request)
+        with self._counting:
+            if self._scheduler is not None:
+                return False, self._scheduler.end(request)
+        return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """Do the same for models with several KV cache groups."""
@@ -193,20 +226,24 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
 
     def reset_cache(self) -> bool | None:
         """Forget what running requests have counted: an engine that goes to sleep discards the tables with its KV cache."""
-        if isinstance(self._scheduler, DecodeScheduler):
-            self._scheduler.reset()
+        with self._counting:
+            if isinstance(self._scheduler, DecodeScheduler):
+                self._scheduler.reset()
         return True
 
     def get_kv_connector_stats(self) -> metrics.EngineStats | None:
         """Return statistics since the last call, of the half that runs in this process."""
-        if isinstance(self._worker, DecodeWorker):
-            return self._worker.stats()
-        return None if self._scheduler is None else self._scheduler.stats()
+        with self._counting:
+            if isinstance(self._worker, DecodeWorker):
+                return self._worker.stats()
+            return None if self._scheduler is None else self._scheduler.stats()
+        return None
 
     def shutdown(self) -> None:
         """Remove what this process holds."""
-        if self._scheduler is not None:
-            self._scheduler.close()
+        with self._counting:
+            if self._scheduler is not None:
+                self._scheduler.close()
 
     # --- API server process
 

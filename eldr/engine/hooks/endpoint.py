@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
+from vllm.logger import init_logger
 
 from eldr import contract
 from eldr.engine.decode.records import page
@@ -13,6 +14,8 @@ from eldr.engine.decode.ring import RingReader, rings_of
 from eldr.engine.decode.rings import MergedRings
 
 _STATE = "eldr_activations"
+
+logger = init_logger("vllm.eldr")
 
 
 class ActivationsEndpoint:
@@ -39,8 +42,10 @@ class ActivationsEndpoint:
                     for path in rings_of(config.instance_id, config.parallel_config.data_parallel_size)
                 ]
                 found = rings[0] if len(rings) == 1 else MergedRings(rings)
-            except FileNotFoundError:
+            except FileNotFoundError:  # its log says so, if it was to keep them
                 found = None
+            except Exception:
+                logger.exception("ELDR: what this engine counts cannot be read: its server starts without it")
         setattr(state, _STATE, found)
 
 
@@ -56,7 +61,7 @@ def activations(
     """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
     ring: RingReader | MergedRings | None = getattr(request.app.state, _STATE, None)
     if ring is None:
-        message = "this engine keeps no activations: it is not a decode engine with ELDR's connector"
+        message = "this engine keeps no activations: it is no decode engine with ELDR's connector, or its log says why it has none"
         error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
         return JSONResponse({"error": error}, 404)
     return JSONResponse(page(ring, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))

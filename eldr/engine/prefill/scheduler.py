@@ -31,9 +31,13 @@ class PrefillScheduler:
     config : vllm.config.VllmConfig
     hash_size : int
         Tokens from one of a request's block hashes to the next.
+    counting : Counting, optional
+        Of this process; one of its own by default.
     """
 
-    def __init__(self, config: Any, group: CacheGroup, hash_size: int) -> None:
+    def __init__(
+        self, config: Any, group: CacheGroup, hash_size: int, counting: Counting | None = None
+    ) -> None:
         self._top_k = config.model_config.get_num_experts_per_tok()
         self._group = group
         # positions that the scheduler may take for computed, though their drafts are rejected
@@ -46,7 +50,7 @@ class PrefillScheduler:
         self._streaming: set[str] = set()
         self._ready: dict[str, dict[str, Any]] = {}
         self._handed_out: dict[str, dict[str, Any]] = {}
-        self._counting = Counting("signatures")
+        self._counting = counting or Counting("signatures")
         self._stats = metrics.EngineStats()
 
     def add(self, request: Any) -> None:
@@ -107,7 +111,8 @@ class PrefillScheduler:
             return self._end(request)
         if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return None
-        self._stats.add_record("unavailable")
+        with self._counting:
+            self._stats.add_record("unavailable")
         return {"eldr": _unavailable(self._counting.stopped)}
 
     def _end(self, request: Any) -> dict[str, Any] | None:
@@ -144,12 +149,12 @@ class PrefillScheduler:
                 if not self._counting.stopped:
                     for (request, number), counts in report.arrived()[0].items():
                         self._pop(request, number, counts)
-        for request, value in self._handed_out.items():
+        handed_out, self._handed_out = self._handed_out, {}
+        for request, value in handed_out.items():
             self._forget(request)
             if "counts" not in value:
                 value["unavailable"] = self._counting.stopped or value["unavailable"]
                 self._stats.add_record("unavailable")
-        self._handed_out.clear()
 
     def _pop(self, request: str, number: int, counts: np.ndarray) -> None:
         tokens, wanted = self._waiting.get(request, (0, -1))

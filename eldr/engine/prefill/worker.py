@@ -30,13 +30,23 @@ class PrefillWorker:
         KV blocks of the engine.
     reports : bool
         Whether this rank counts; the routing is the same on all ranks of a tensor-parallel group.
+    counting : Counting, optional
+        Of this process; one of its own by default.
     """
 
-    def __init__(self, config: Any, group: CacheGroup, n_blocks: int, *, reports: bool) -> None:
+    def __init__(
+        self,
+        config: Any,
+        group: CacheGroup,
+        n_blocks: int,
+        *,
+        reports: bool,
+        counting: Counting | None = None,
+    ) -> None:
         self._slots = StepSlots(group.layer_name)
         self._block_size = group.block_size
         self._orders = PrefillOrders()
-        self._counting = Counting("signatures")
+        self._counting = counting or Counting("signatures")
         self._table: torch.Tensor | None = None
         with self._counting:
             self._capture = RoutingCapture(config, self._counting)
