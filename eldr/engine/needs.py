@@ -151,6 +151,12 @@ def tested() -> bool:
     return version().startswith(tuple(f"{release}." for release in TESTED))
 
 
+def drafts_first() -> bool:
+    """Tell whether model runner V2 drafts before it hands a step over to connectors, which tell where its tokens lie then."""
+    hand_over = _find("vllm.v1.worker.gpu.kv_connector:ActiveKVConnector.post_forward")
+    return "defer_finalize" not in _named(hand_over)
+
+
 @functools.cache
 def missing() -> tuple[str, ...]:
     """Return what the installed vLLM lacks, or has in another form, by name. Looked at once in a process."""

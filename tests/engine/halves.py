@@ -82,15 +82,21 @@ def output(new=(), cached=(), blocks=None, preempted=None, drafts=None):
     )
 
 
-def route(new=(), cached=(), blocks=None, *, expert=0):
-    """Have every token of a step use the experts (expert, expert + 1), in the slots of its request's blocks; the last one is padding."""
+def slots_of(new=(), cached=(), blocks=None):
+    """Return where a step's tokens lie in their requests' blocks; the last one is padding. None without tokens."""
     slots = [
         blocks[name][position // GROUP.block_size] * GROUP.block_size + position % GROUP.block_size
         for name, done, n in (*new, *cached)
         for position in range(done, done + n)
     ]
-    Slots.slots = torch.tensor([*slots, -1]) if slots else None
-    Capture.ids = torch.tensor([expert, expert + 1], dtype=torch.int32).expand(len(slots) + 1, LAYERS, TOP_K)
+    return torch.tensor([*slots, -1]) if slots else None
+
+
+def route(new=(), cached=(), blocks=None, *, expert=0):
+    """Have every token of a step use the experts (expert, expert + 1), in the slots of its request's blocks."""
+    Slots.slots = slots = slots_of(new, cached, blocks)
+    tokens = 1 if slots is None else len(slots)
+    Capture.ids = torch.tensor([expert, expert + 1], dtype=torch.int32).expand(tokens, LAYERS, TOP_K)
 
 
 def counts_of(tokens):

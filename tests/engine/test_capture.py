@@ -6,7 +6,6 @@ import pytest
 import torch
 from vllm.config import VllmConfig
 from vllm.forward_context import set_forward_context
-from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.router.aiter_shared_routed_fused_moe_router import (
     AiterSharedRoutedFusedMoERouter,
 )
@@ -19,6 +18,8 @@ from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 from eldr.engine.capture import recompute, routing
 from eldr.engine.capture.routing import StepSlots
 from eldr.engine.counting import Counting
+from tests.engine.halves import EXPERTS, TOP_K
+from tests.engine.stepping import Layer, model
 
 LAYER = "model.layers.1.self_attn.attn"
 
@@ -102,40 +103,12 @@ def test_micro_batches_give_no_slots(runner):
     assert runner.kv_connector.seen is None
 
 
-TOP_K, EXPERTS = 2, 6
-
-
-class Layer(MoERunner):
-    """A mixture-of-experts layer, as far as its routing can be seen."""
-
-    layer_id = _quant_method = None
-
-    def __init__(self, layer_id, router=None, *, monolithic=False):
-        torch.nn.Module.__init__(self)
-        self.layer_id = layer_id
-        self.router = router or FusedTopKRouter(TOP_K, EXPERTS)
-        self.routed_experts = SimpleNamespace(forward_monolithic=lambda x, router_logits, input_ids: x + 1)
-        self._quant_method = SimpleNamespace(is_monolithic=monolithic)
-
-
 def engine(*modules, experts=EXPERTS):
     """Return the configuration of an engine whose model has some modules in three layers."""
-    model = SimpleNamespace(
-        get_total_num_hidden_layers=lambda: 3,
-        get_num_experts=lambda: experts,
-        get_num_experts_per_tok=lambda: TOP_K,
-        hf_text_config=SimpleNamespace(model_type="test"),
-    )
-    context = {f"layer {n}": module for n, module in enumerate(modules)}
+    parts = model(*modules)
+    parts["model_config"].get_num_experts = lambda: experts
     return SimpleNamespace(
-        model_config=model,
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=8),
-        parallel_config=SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1),
-        speculative_config=None,
-        compilation_config=SimpleNamespace(
-            static_forward_context={"attention": torch.nn.Identity(), **context},
-            static_all_moe_layers=list(context),
-        ),
+        parallel_config=SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1), **parts
     )
 
 

@@ -1,5 +1,6 @@
 """What a step starts on a GPU: kernels of ours and collectives, counted in the form that GPUs run."""
 
+import operator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,23 +11,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from eldr.engine.balance import choose_triton
 from eldr.engine.balance.choice import Balance, Group, Rules, in_triton
 from eldr.engine.capture import kernels_triton, union
+from eldr.engine.capture.staging import Staging
 from eldr.engine.capture.union import GroupUnion
 from eldr.engine.counting import Counting
 from eldr.engine.decode import worker as decode_worker
-from eldr.engine.decode.scheduler import DecodeScheduler
-from eldr.engine.decode.worker import DecodeWorker
 from eldr.engine.prefill import worker as prefill_worker
-from eldr.engine.prefill.scheduler import PrefillScheduler
-from eldr.engine.prefill.worker import PrefillWorker
-from tests.engine.halves import GROUP, NO_WINDOWS, REMOTE, config, output, request, route, sent
+from tests.engine.halves import REMOTE, request
+from tests.engine.stepping import Stepped
 
 KERNELS = 3
 """Of an exchange; what docs/evidence/ranks.md charges for it."""
 EXPERTS, REDUNDANT, RANKS, TOP_K = 16, 8, 2, 4
 ON_GPU = in_triton()
 SUM = "sum over the ranks"
-FILL = 1
-"""What the capture buffer, which is not here, adds to every step."""
 SENT, REPORTED = "copy to the device", "copy to the host"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "engine-plugin.md"
 
@@ -117,39 +114,37 @@ def test_the_union_of_a_step_is_one_collective_and_two_kernels_whatever_the_laye
     assert one.told[:-1].tolist() == [len(buffer[:, at].unique()) for at in range(12)]
 
 
-class Steps:
-    """Both halves of an engine whose kernels are those of GPUs, and what each step starts."""
-
-    def __init__(self, started, half, worker):
-        self._started, self._half, self._worker = started, half, worker
-
-    def run(self, new=(), cached=(), blocks=None):
-        orders = sent(self._half.orders(output(new, cached, blocks)))
-        route(new, cached, blocks)
-        self._started.seen.clear()
-        with self._started:
-            self._worker.begin(orders)
-            report = self._worker.finish()
-        tensors = [] if report is None else [*report.counts.values(), report.union]
-        return [*self._started.seen, *(REPORTED for tensor in tensors if tensor is not None)]
-
-
 @pytest.fixture
-def steps(engine, started, monkeypatch):
-    """Return a function that makes them of an engine's halves."""
-    for module in (decode_worker, prefill_worker):
+def steps(started, monkeypatch):
+    """Return a function that starts an engine whose kernels are those of GPUs: its half of the scheduler, and what a step starts."""
+    for module in (decode_worker, prefill_worker, union):
         monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
+    send = Staging.send
 
-    def make(half, worker):
-        send = worker._staging.send
+    def counted(staging, values):
+        started.seen.append(SENT)
+        with _disable_current_modes():
+            return send(staging, values)
 
-        def counted(values):
-            started.seen.append(SENT)
-            with _disable_current_modes():
-                return send(values)
+    def copied(report):
+        """Count what a report of an accelerator copies; the copies themselves are tested in test_staging."""
+        tensors = [*report.counts.values(), report.union, report._requests]
+        started.seen.extend(REPORTED for tensor in tensors if tensor is not None)
 
-        monkeypatch.setattr(worker._staging, "send", counted)
-        return Steps(started, half, worker)
+    monkeypatch.setattr(Staging, "send", counted)
+
+    def make(role, **form):
+        engine = Stepped(monkeypatch, role, **form)
+
+        def run(**step):
+            started.seen.clear()
+            report = engine.run(started, **step)
+            if report is not None:
+                copied(report)
+            assert not engine.worker._counting.stopped
+            return list(started.seen)
+
+        return engine.half, run
 
     return make
 
@@ -162,12 +157,11 @@ def costs(step):
 
 def counted(seen):
     copies = seen.count(SENT), seen.count(REPORTED)
-    return (len(seen) - sum(copies) + FILL, *copies)
+    return (len(seen) - sum(copies) - seen.count(SUM), *copies)
 
 
 def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
-    half = DecodeScheduler(config(), GROUP, NO_WINDOWS, 16)
-    run = steps(half, DecodeWorker(config(), GROUP, 40, reports=True)).run
+    half, run = steps("decode")
     blocks, asked = {"a": [1, 2], "b": [4, 5]}, request("a", 4, kv={"do_remote_prefill": True})
     half.add(asked)
     half.add(request("b", 4))
@@ -183,16 +177,35 @@ def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
 
 
 def test_what_a_step_of_a_prefill_engine_starts_is_what_the_page_says(steps):
-    half, worker = (
-        PrefillScheduler(config(), GROUP, GROUP.block_size),
-        PrefillWorker(config(), GROUP, 40, reports=True),
-    )
-    run = steps(half, worker).run
+    half, run = steps("prefill")
     half.add(request("a", 10, kv=REMOTE))
     part = run(new=[("a", 0, 6)], blocks={"a": [7, 3, 5]})
     last = run(cached=[("a", 6, 4)], blocks={"a": [7, 3, 5]})
     assert counted(part) == costs("prefill, a chunk that ends no prompt"), part
     assert counted(last) == costs("prefill, a chunk that ends a prompt"), last
+
+
+def usual_step(half, run):
+    """Return what a step starts in which nobody comes or goes, and no block is begun."""
+    blocks = {"a": [1, 2]}
+    half.add(request("a", 4, kv={"do_remote_prefill": True}))
+    for at, step in ((3, "new"), (4, "cached")):
+        run(**{step: [("a", at, 1)]}, blocks=blocks)
+    return run(cached=[("a", 5, 1)], blocks=blocks)
+
+
+def test_what_dense_layers_and_ranks_add_is_what_the_page_says(steps, started):
+    plain = counted(usual_step(*steps("decode")))
+    dense = counted(usual_step(*steps("decode", dense=1)))
+    ranks = usual_step(*steps("decode", add=started.add))
+    assert plain == costs("decode, most steps")
+    assert tuple(map(operator.sub, dense, plain)) == costs(
+        "any, in a model whose first layers have no experts: in addition"
+    )
+    assert tuple(map(operator.sub, counted(ranks), plain)) == costs(
+        "decode, ranks with requests of their own: in addition"
+    ), ranks
+    assert ranks.count(SUM) == 1
 
 
 def test_an_operation_too_much_is_seen(started):

@@ -48,8 +48,10 @@ DECODE = (
     "eldr.engine.decode.ring:RingWriter.write",
     "eldr.engine.metrics:EngineStats.add_step",
 )
-SOON = 60.0
-"""Seconds that requests may take beyond what they usually do, so that no rank waited for another one's failure."""
+SHORT = ("StepSlots.take", "RoutedExpertsCapturer.capture", "StepReport.arrived", "encode_counts")
+"""Of these, what ``make e2e-vllm`` has fail; ``tests/engine/test_hooks.py`` has every function fail, without a model."""
+SOON = 10.0
+"""Seconds that requests may take beyond twice what they did just before, so that no rank waited for another one's failure."""
 
 
 class Layout(NamedTuple):
@@ -89,7 +91,7 @@ class Faulty:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(layout, id=name, marks=() if name == "one" else pytest.mark.long)
+        pytest.param(layout, id=name, marks=pytest.mark.long if name == "tensor" else ())
         for name, layout in LAYOUTS.items()
     ],
 )
@@ -156,7 +158,10 @@ def test_both_engines_say_why_they_count_no_more(faulty):
 def cases() -> Iterator[Any]:
     for role, targets in (("prefill", PREFILL), ("decode", DECODE)):
         for target in targets:
-            yield pytest.param(role, target, id=f"{role}-{target.partition(':')[2]}")
+            name = target.partition(":")[2]
+            yield pytest.param(
+                role, target, id=f"{role}-{name}", marks=() if name in SHORT else pytest.mark.long
+            )
 
 
 @pytest.mark.parametrize(("role", "target"), list(cases()))
@@ -169,14 +174,15 @@ def test_an_engine_serves_on_whatever_fails_on_whichever_rank(faulty, role, targ
     expected = faulty.ask()
     for rank in ranks:
         begun = time.monotonic()
-        faulty.ask()
+        for _ in range(2):
+            faulty.ask()
         usual = time.monotonic() - begun
         since = len(engine.log.read_text())
         break_(engine, rank, target)
         begun = time.monotonic()
         for _ in range(2):
             assert faulty.ask() == expected
-        assert time.monotonic() - begun < usual + SOON, "a rank waited for one that failed"
+        assert time.monotonic() - begun < 2 * usual + SOON, "a rank waited for one that failed"
         fault.unlink()
         assert faulty.ask() == expected
         told = engine.log.read_text()[since:]

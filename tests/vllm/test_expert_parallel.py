@@ -7,6 +7,7 @@ physical experts 32 are replicas, and EPLB moves them every 16 steps. What the C
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from tests.vllm.prompts import COMPLETIONS, Case
 
 LAYERS, REQUESTS, TOKENS = 4, 16, 48
 LEASE = 300
+SOON = 10.0
+"""Seconds from when ranks see that they differ until all requests are answered and all processes gone."""
 PROMPTS = [[(7 * i + 13 * j + i * j) % 4000 + 5 for j in range(20 + i)] for i in range(REQUESTS)]
 EPLB = {
     "num_redundant_experts": 32,
@@ -91,16 +94,18 @@ def refused(error: BaseException | None) -> bool:
 
 
 def ends_where_maps_differ(served: Served, background: Executor, tokens: int = 8) -> None:
-    """Let the last rank's map differ from the others' from its next step on: no answer is served, and the engine ends."""
+    """Let the last rank's map differ from the others' from its next step on: no answer is served, and the engine ends soon."""
     engine = served.engine
     (engine.gate / "maps").touch()
     # one for each rank, where they have requests of their own
-    for asked in [background.submit(served.pair.ask_decode_only, prompt, tokens) for prompt in PROMPTS[:2]]:
-        error = asked.exception(120)
-        assert refused(error), repr(error or asked.result())
-    wait_for(lambda: not engine.running(), "the engine to end", 60, engine.tail)
+    asked = [background.submit(served.pair.ask_decode_only, prompt, tokens) for prompt in PROMPTS[:2]]
     why = "versions, settings or maps of experts differ. Answers would be wrong"
-    assert why in engine.log.read_text()
+    wait_for(lambda: why in engine.log.read_text(), "the ranks to see it", 120, engine.tail)
+    last = time.monotonic() + SOON
+    for one in asked:
+        error = one.exception(last - time.monotonic())
+        assert refused(error), repr(error or one.result())
+    wait_for(lambda: not engine.running(), "the engine to end", last - time.monotonic(), engine.tail)
 
 
 def serve(pair: Pair) -> list[Exchange]:

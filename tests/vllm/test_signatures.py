@@ -63,6 +63,7 @@ MORE_KINDS = {
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
     "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
     "v2-draft-model": Kind("qwen3moe", GPU_MODE, DRAFT_MODEL),
+    "v2-eagle3": Kind("qwen3moe", GPU_MODE, EAGLE),
 }
 """In ``make e2e-vllm-all`` only: V2 is slow here, and a draft model makes most of EAGLE's claims in ``make e2e-vllm``."""
 

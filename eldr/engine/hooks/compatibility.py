@@ -20,6 +20,7 @@ def problems(
     *,
     prefill: bool,
     balance: BalanceSetting = VLLM_CHOOSES,
+    drafts_first: bool = True,
 ) -> list[str]:
     """Return what is wrong with an engine's configuration, empty if nothing is.
 
@@ -32,6 +33,8 @@ def problems(
         Whether the engine produces KV.
     balance : BalanceSetting
         Whether the engine is to balance activated experts.
+    drafts_first : bool
+        Whether model runner V2 drafts before it tells where the tokens of a full-graph step lie, as it does up to vLLM 0.32.
     """
     found = []
     if not config.model_config.get_num_experts():
@@ -55,7 +58,7 @@ def problems(
         )
     if config.device_config.device_type == "cpu" and config.compilation_config.mode:
         found.append("torch.compile on a CPU: compiled layers leave the capture out; set --enforce-eager")
-    found += _drafts(config)
+    found += _drafts(config, drafts_first=drafts_first)
     if prefill and block_size > MAX_BLOCK_SIZE:
         found.append(
             f"block_size={block_size}: the table counts {MAX_BLOCK_SIZE} tokens of a block at most; lower --block-size (a "
@@ -66,7 +69,7 @@ def problems(
     return found
 
 
-def _drafts(config: Any) -> list[str]:
+def _drafts(config: Any, *, drafts_first: bool) -> list[str]:
     """Return what of speculative decoding would be counted wrongly, or was never tried."""
     if (drafts := config.speculative_config) is None:
         return []
@@ -75,17 +78,12 @@ def _drafts(config: Any) -> list[str]:
         found.append(
             f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
-    if not config.use_v2_model_runner:
-        return found
-    if drafts.method == "eagle3":
+    graphs = config.compilation_config.cudagraph_mode
+    if drafts_first and config.use_v2_model_runner and graphs.has_full_cudagraphs():
         found.append(
-            "speculative_config.method=eagle3 with model runner V2: the two end on a CPU, by vLLM's own error, so that counting was not tried "
-            "with them; set VLLM_USE_V2_MODEL_RUNNER=0"
-        )
-    elif config.compilation_config.cudagraph_mode.has_full_cudagraphs():
-        found.append(
-            "speculative_config with model runner V2 and full graphs: such a step tells where its tokens lie after it has drafted, which "
-            "writes over that; set --compilation-config.cudagraph_mode=PIECEWISE, or VLLM_USE_V2_MODEL_RUNNER=0"
+            "speculative_config with model runner V2 and full graphs: up to vLLM 0.32 such a step tells where its tokens lie after it has "
+            "drafted, which writes over that; use vLLM 0.33, or set --compilation-config.cudagraph_mode=PIECEWISE, or "
+            "VLLM_USE_V2_MODEL_RUNNER=0"
         )
     return found
 

@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from eldr.engine import metrics, refusal
+from eldr.engine import metrics, needs, refusal
 from eldr.engine.balance import setting, start
 from eldr.engine.capture.cache import full_attention_group
 from eldr.engine.counting import Counting
@@ -75,6 +75,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 self._group.block_size,
                 prefill=self._prefill,
                 balance=self._setting,
+                drafts_first=needs.drafts_first(),
             )
             compatibility.refuse(problems)
         self._counting = Counting("signatures" if self._prefill else "activations")

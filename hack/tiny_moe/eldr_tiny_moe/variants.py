@@ -284,7 +284,8 @@ def write_head(folder: Path, seed: int = 0) -> None:
         "torch_dtype": "bfloat16",
         "tie_word_embeddings": False,
         "draft_vocab_size": SHARED["vocab_size"],
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
+        # where vLLM's model runner V2 looks; V1 also takes them from "eagle_config"
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
     }
     hidden, inner, keys = 128, 256, 64
     shapes = {

@@ -17,6 +17,9 @@ _FIELDS: Mapping[str, Rule] = {
     "num_speculative_tokens": Rule(("--spec-tokens",), ""),
 }
 
+_NO_KV = {"num_speculative_tokens"}
+"""Fields that change no layer's KV, and that NIXL's handshake leaves out (``_get_speculative_compatibility_factors``)."""
+
 
 class _Asked(NamedTuple):
     """What a role's arguments ask for, and where they do so last."""
@@ -38,7 +41,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         for asked in (prefill, decode)
         if (remedy := _refusal(asked))
     }
-    if not found and prefill.config != decode.config and (_has_kv(prefill) or _has_kv(decode)):
+    if not found and _layers(prefill) != _layers(decode) and (_has_kv(prefill) or _has_kv(decode)):
         other = decode if decode.field.startswith("spec.decode.") or not prefill.field else prefill
         remedy = (
             "write it into spec.engine.args, alike for both roles: layers that draft have KV too, and NIXL hands KV over only "
@@ -75,6 +78,10 @@ def _refusal(asked: _Asked) -> str:
     if method is None or method in contract.SPECULATION:
         return ""
     return f"use one of {', '.join(contract.SPECULATION)}: counting was not tried with others"
+
+
+def _layers(asked: _Asked) -> dict[str, Any]:
+    return {name: value for name, value in asked.config.items() if name not in _NO_KV}
 
 
 def _has_kv(asked: _Asked) -> bool:

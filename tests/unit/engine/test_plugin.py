@@ -126,20 +126,12 @@ def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
         (found,) = compatibility.problems(config, 16, prefill=prefill)
         assert found.startswith("speculative_config with model runner V2 and full graphs")
         assert "cudagraph_mode=PIECEWISE" in found
+        assert compatibility.problems(config, 16, prefill=prefill, drafts_first=False) == []
     assert compatibility.problems(engine(v2=True, full_graphs=True), 16, prefill=True) == []
 
 
-def test_a_head_that_drafts_is_refused_with_model_runner_v2():
-    config = engine(speculative_config=SimpleNamespace(method="eagle3"), v2=True)
-    (found,) = compatibility.problems(config, 16, prefill=False)
-    assert found.startswith("speculative_config.method=eagle3 with model runner V2")
-    assert "VLLM_USE_V2_MODEL_RUNNER=0" in found
-
-
-@pytest.mark.parametrize(
-    ("method", "v2"),
-    [*((method, False) for method in SPECULATION), ("ngram", True), ("draft_model", True)],
-)
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("method", SPECULATION)
 def test_drafts_are_accepted_on_both_sides(method, v2):
     config = engine(speculative_config=SimpleNamespace(method=method), v2=v2)
     for prefill in (True, False):

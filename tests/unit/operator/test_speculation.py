@@ -25,6 +25,7 @@ EAGLE = ["-sc", json.dumps({"method": "eagle3", "model": "org/head", "num_specul
             "decode": {"args": ["-sc.method=eagle3", "-sc.model=org/head", "--spec-tokens=3"]},
         },
         {"engine": {"args": ["--spec-model=org/head", "--spec-tokens", "2"]}},
+        {"engine": {"args": EAGLE}, "decode": {"args": ["--spec-tokens=4"]}},
         {"engine": {"type": "Simulator"}, "decode": {"args": EAGLE}},
     ],
 )
@@ -38,7 +39,7 @@ def test_let_pass(make_vllm, spec):
         ({"decode": {"args": EAGLE}}, "spec.decode.args[0]", {"decode"}),
         ({"prefill": {"args": ["--seed=1", *EAGLE]}}, "spec.prefill.args[1]", {"prefill"}),
         (
-            {"engine": {"args": EAGLE}, "decode": {"args": ["--spec-tokens=4"]}},
+            {"engine": {"args": EAGLE}, "decode": {"args": ["--spec-model=org/other"]}},
             "spec.decode.args[0]",
             {"decode"},
         ),
