@@ -61,6 +61,26 @@ def test_a_prompt_behind_drafts_that_were_made_here_is_inexact(engine):
     assert decode_counts(answer["eldr"]).exact is False
 
 
+@pytest.mark.parametrize(("drafts", "trusted"), [(0, [3, 5, 7]), (2, [3])])
+def test_blocks_where_drafts_may_lie_are_no_blocks_of_the_prompt(engine, drafts, trusted):
+    """Steps that are scheduled ahead may take the drafts of the two before for accepted, so that theirs lie further to the front."""
+    of_engine = config()
+    of_engine.num_speculative_tokens = drafts
+    half = PrefillScheduler(of_engine, GROUP, GROUP.block_size)
+    blocks, hashes = {"whole": [3, 5, 7], "next": [3, 5, 7, 9]}, ["a", "ab", "abc"]
+    half.add(request("whole", 8, hashes=hashes))
+    half.orders(output(new=[("whole", 0, 8)], blocks=blocks))
+    for at in range(8, 12):
+        half.orders(output(cached=[("whole", at, 1)], blocks=blocks))
+    if drafts:
+        half.orders(
+            output(cached=[("whole", 12, 3)], blocks=blocks | {"whole": [3, 5, 7, 8]}, drafts={"whole": 2})
+        )
+    half.add(request("next", 13, kv=REMOTE, hashes=hashes))
+    finishing = half.orders(output(new=[("next", 12, 1)], blocks=blocks)).finishing
+    assert finishing["next", 0] == [*trusted, 9]
+
+
 def test_drafts_are_fed_beside_the_token_of_a_request(decoding):
     half, worker, _ = decoding
     for name in ("a", "b"):

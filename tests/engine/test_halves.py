@@ -6,6 +6,7 @@ import torch
 from vllm.v1.request import RequestStatus
 
 from eldr.contract import LATE_PREFILLED, PULL_BEFORE_KEY
+from eldr.engine.capture.kernels import FAILED
 from eldr.engine.counting import Counting
 from eldr.engine.decode import scheduler as decode_scheduler
 from eldr.engine.decode.records import page
@@ -198,6 +199,20 @@ def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
     stats = half.stats().data
     assert stats["batch"] == stats["fed"] == [5, 7]
     assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 2
+    half.close()
+
+
+def test_when_another_rank_fails_to_count_this_one_stops_too(engine, monkeypatch, tmp_path):
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda instance, _: [path_of(instance, tmp_path)])
+    half = DecodeScheduler(config("d"), GROUP, NO_WINDOWS, records=4)
+    asked = request("a", 6, kv={"do_remote_prefill": True})
+    half.add(asked)
+    half.orders(output(cached=[("a", 6, 1)], blocks={"a": [4, 2, 8]}))
+    asked.num_output_tokens = 3
+    half.end(asked)
+    union = torch.tensor([TOP_K] * LAYERS, dtype=torch.int32)
+    half.update(sent(StepReport({"a": counts_of(2)}, 1, union, requests=torch.tensor(FAILED))))
+    assert half.stats().data["records"] == {"unavailable": 1}
     half.close()
 
 

@@ -160,8 +160,9 @@ class DecodeScheduler:
         with self._counting:
             self.pulls.end(request)
         with self._counting:
-            self._end(request)
-            return
+            if not self._counting.stopped:
+                self._end(request)
+                return
         self._stats.add_record("unavailable")
 
     def _end(self, request: Any) -> None:
