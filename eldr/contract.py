@@ -93,6 +93,8 @@ METRIC_INFO: Final = "eldr_engine_info"
 INFO_TESTED or INFO_UNTESTED."""
 INFO_TESTED: Final = "true"
 INFO_UNTESTED: Final = "false"
+METRIC_COUNTING: Final = "eldr_engine_counting"
+"""Gauge on engines: 1, and 0 from when counting has failed; the engine serves on, and its log says why."""
 METRIC_ACTIVE_EXPERTS: Final = "eldr_engine_active_experts"
 """Histogram per decode step on engines: distinct experts used, mean over the layers."""
 METRIC_BATCH_SIZE: Final = "eldr_engine_batch_size"
@@ -327,7 +329,7 @@ STATE_VERSION: Final = 1
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
                "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested
-               "untested"}],                                    with it
+               "untested", "counting"}],                        with it; whether it counts, as far as it tells
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 
 SIMILARITY_BINS: Final = 100

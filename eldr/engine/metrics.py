@@ -55,6 +55,7 @@ class EngineStats(KVConnectorStats):
             "records": {},
             "late": {},
             "cut": 0,
+            "stopped": 0,
             "balance": [],
             "decision": [],
         }
@@ -85,6 +86,10 @@ class EngineStats(KVConnectorStats):
         """Count a prompt that was prefilled here because too little of it would have been pulled."""
         self.data["cut"] += 1
 
+    def tell(self, stopped: str) -> None:
+        """Say in every report whether counting has stopped: one may be lost on its way."""
+        self.data["stopped"] = int(bool(stopped))
+
     def take(self) -> EngineStats | None:
         """Return what was collected and begin anew; None if there is nothing."""
         if self.is_empty():
@@ -96,7 +101,9 @@ class EngineStats(KVConnectorStats):
     def is_empty(self) -> bool:
         """Tell whether there is anything to report."""
         with _left_out("a report"):
-            return not any(self.data[key] for key in ("seconds", "records", "late", "cut", "balance"))
+            return not any(
+                self.data[key] for key in ("seconds", "records", "late", "cut", "balance", "stopped")
+            )
         return True
 
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
@@ -106,6 +113,7 @@ class EngineStats(KVConnectorStats):
                 self.data[key] += other.data[key]
             self.data["decision"] = other.data["decision"] or self.data["decision"]
             self.data["cut"] += other.data["cut"]
+            self.data["stopped"] |= other.data["stopped"]
             for key in ("records", "late"):
                 for value, count in other.data[key].items():
                     self.data[key][value] = self.data[key].get(value, 0) + count
@@ -124,6 +132,8 @@ class EngineStats(KVConnectorStats):
         summary |= {f"ELDR late pulls {key}": n for key, n in self.data["late"].items()}
         if self.data["cut"]:
             summary["ELDR prompts prefilled for sliding windows"] = self.data["cut"]
+        if self.data["stopped"]:
+            summary["ELDR has stopped counting"] = 1
         if self.data["seconds"]:
             summary |= {
                 "ELDR steps": len(self.data["seconds"]),
@@ -211,6 +221,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             documentation="Duration of one layer's choice of replicas, median of some when the engine started.",
             labelnames=label_names,
         )
+        self._counting = self._gauge_cls(
+            name=contract.METRIC_COUNTING,
+            documentation="1 while this engine counts, 0 from when that has failed: its log says why.",
+            labelnames=label_names,
+        )
         info = self._gauge_cls(
             name=contract.METRIC_INFO,
             documentation="The engine's version, and whether ELDR's plug-in was tested with it.",
@@ -219,6 +234,7 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         known = contract.INFO_TESTED if needs.tested() else contract.INFO_UNTESTED
         for values in label_values.values():
             self._cut.labels(*values)
+            self._counting.labels(*values).set(1)
             info.labels(*values, needs.version(), known).set(1)
             for result in RESULTS:
                 self._records.labels(*values, result)
@@ -243,6 +259,8 @@ class EnginePromMetrics(KVConnectorPromMetrics):
 
     def _observe(self, transfer_stats_data: dict[str, Any], engine_idx: int) -> None:
         data, values = transfer_stats_data, self.per_engine_labelvalues[engine_idx]
+        if data["stopped"]:  # also where the rest of the report fails
+            self._counting.labels(*values).set(0)
         for union, batch, seconds in zip(data["active"], data["batch"], data["seconds"], strict=True):
             self._active[engine_idx].observe(sum(union) / len(union))
             self._batch[engine_idx].observe(batch)

@@ -8,7 +8,13 @@ import httpx
 import numpy as np
 import pytest
 
-from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_INFO, METRIC_STEP_SECONDS
+from eldr.contract import (
+    METRIC_ACTIVE_EXPERTS,
+    METRIC_BATCH_SIZE,
+    METRIC_COUNTING,
+    METRIC_INFO,
+    METRIC_STEP_SECONDS,
+)
 from eldr.core.step_time import StepTime
 from eldr.wire import ExpertCounts, encode_counts
 from eldr_router.plan.exposition import Sums
@@ -240,11 +246,15 @@ def told(law):
     return metrics
 
 
-async def test_an_engine_of_a_version_that_was_not_tested_is_told_in_the_state_until_another_takes_its_place(
+async def test_what_an_engine_says_of_its_plug_in_is_told_in_the_state_until_another_takes_its_place(
     start,
 ):
     def says(tested):
-        text = f'{METRIC_INFO}{{engine="0",vllm="0.34.1",tested="{tested}"}} 1.0\n'.encode()
+        counting = 0.0 if tested == "false" else 1.0
+        text = (
+            f'{METRIC_INFO}{{engine="0",vllm="0.34.1",tested="{tested}"}} 1.0\n'
+            f'{METRIC_COUNTING}{{engine="0"}} {counting}\n'
+        ).encode()
         return lambda exchange: exchange.send(
             b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
         )
@@ -254,7 +264,8 @@ async def test_an_engine_of_a_version_that_was_not_tested_is_told_in_the_state_u
             router["d0"].metrics = says(tested)
             router.app._steps._due.clear()
             await router.app._steps.step()
-            assert [engine["untested"] for engine in (await router.state())["decode"]] == [told]
+            (engine,) = (await router.state())["decode"]
+            assert (engine["untested"], engine["counting"]) == (told, told is None)
 
 
 async def test_laws_are_learned_from_the_engines_own_metrics(start):

@@ -9,13 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import NamedTuple
 
+import httpx
 import numpy as np
 import pytest
 
 from eldr_tiny_moe.client import MODEL
 from tests.support.processes import wait_for
+from tests.vllm import fleet
 from tests.vllm.comparison import check
-from tests.vllm.engines import Setup
+from tests.vllm.engines import NAME, Engine, Setup
 from tests.vllm.models import written
 from tests.vllm.pools import serving
 
@@ -116,6 +118,21 @@ def test_tokens_that_a_grammar_chose(pools):
     check(pools, [exchange], greedy=False, left=FAMILIES[pools.family].left)
     texts = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
     assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
+
+
+@pytest.mark.long
+def test_stock_vllm_ends_with_the_first_request_for_minimax_m2_on_a_cpu(environment, tmp_path):
+    """Why the table of families cannot say how it is counted; when this fails, it can."""
+    model = written(environment, "minimaxm2", tmp_path / "model")
+    engine = Engine(
+        "plain", Setup(role="plain", plugin=None, model=model, max_len=512), environment, tmp_path
+    )
+    with fleet.serving(engine):
+        answer = httpx.post(
+            f"{engine.url}/v1/completions", json={"model": NAME, "prompt": [300, 301]}, timeout=60
+        )
+        assert answer.status_code == 500
+    assert 'assert self.scoring_func == "softmax"' in engine.log.read_text()
 
 
 TRIES = 6

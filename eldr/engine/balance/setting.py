@@ -102,9 +102,7 @@ def problems(config: Any, *, prefill: bool) -> list[str]:
     if config.lora_config is not None:
         found.append("LoRA: it wraps the layers that choose replicas; leave it off")
     if config.model_config.enable_sleep_mode:
-        found.append(
-            "enable_sleep_mode: what ranks know of their experts' places does not survive sleep; leave it off"
-        )
+        found.append("enable_sleep_mode: the two were never tried together; leave one of them off")
     if config.speculative_config is not None:
         found.append("speculative_config: the two were never tried together; leave one of them off")
     return [f"{ENV_BALANCE}={BALANCE_ACTIVATIONS}: {text}" for text in found]

@@ -249,6 +249,7 @@ class DecodeScheduler:
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""
         with self._counting:
+            self._stats.tell(self._counting.stopped)
             return self._stats.take()
         return None
 

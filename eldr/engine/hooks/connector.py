@@ -226,7 +226,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         return self.request_finished(request, block_ids)
 
     def reset_cache(self) -> bool | None:
-        """Forget what running requests have counted: an engine that goes to sleep discards the tables with its KV cache."""
+        """Forget what running requests have counted: their KV is gone, as with sleep, so that their tokens are computed again."""
         with self._counting:
             if isinstance(self._scheduler, DecodeScheduler):
                 self._scheduler.reset()
@@ -237,8 +237,13 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if isinstance(self._worker, DecodeWorker):
                 return self._worker.stats()
-            return None if self._scheduler is None else self._scheduler.stats()
-        return None
+            if self._scheduler is not None:
+                return self._scheduler.stats()
+        if self.role != KVConnectorRole.SCHEDULER or not self._counting.stopped:
+            return None
+        stats = metrics.EngineStats()
+        stats.tell(self._counting.stopped)
+        return stats
 
     def shutdown(self) -> None:
         """Remove what this process holds."""

@@ -175,6 +175,7 @@ class PrefillScheduler:
     def stats(self) -> metrics.EngineStats | None:
         """Return what happened since the last call."""
         with self._counting:
+            self._stats.tell(self._counting.stopped)
             return self._stats.take()
         return None
 

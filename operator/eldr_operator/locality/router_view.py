@@ -17,6 +17,7 @@ _MOST_WINDOWS = 1 << 31
 _MOST_ERROR = 1e3
 _MOST_REFUSED = 16
 _MOST_VERSIONS = 4
+_MOST_SILENT = 8
 _LONGEST_ID = 64
 _FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
 """That a state of any version has."""
@@ -74,6 +75,12 @@ def _untested(value: object) -> tuple[str, ...]:
     entries = value if isinstance(value, list) else []
     told = {border.name(entry.get("untested")) for entry in entries if isinstance(entry, Mapping)}
     return tuple(sorted(told - {""})[:_MOST_VERSIONS])
+
+
+def _silent(value: object) -> tuple[str, ...]:
+    entries = (entry for entry in (value if isinstance(value, list) else []) if isinstance(entry, Mapping))
+    told = {border.name(entry.get("name")) for entry in entries if entry.get("counting") is False}
+    return tuple(sorted(told - {""})[:_MOST_SILENT])
 
 
 class _Reads:
@@ -150,6 +157,8 @@ class RouterView:
         What placement saves, as it has measured it lately.
     untested : tuple of str
         Versions of decode engines that say that their plug-in was not tested with them.
+    silent : tuple of str
+        Names of decode engines that say that they have failed to count.
     refuses_token : bool
         Whether it does not answer because it knows another token.
     odd : tuple of str
@@ -172,6 +181,7 @@ class RouterView:
     traffic: Traffic | None = None
     saving: Saving | None = None
     untested: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     refuses_token: bool = False
     odd: tuple[str, ...] = ()
 
@@ -209,6 +219,7 @@ class RouterView:
             traffic=reads.drift("traffic", lambda value: read_traffic(router, value)) if router else None,
             saving=reads.drift("saving", read_saving),
             untested=_untested(state.get("decode")),
+            silent=_silent(state.get("decode")),
             odd=tuple(sorted(reads.odd)),
         )
 

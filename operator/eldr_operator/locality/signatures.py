@@ -27,6 +27,8 @@ _UNSEEN = Condition(
     f"routers have not seen {LEAST_ANSWERS} prefill answers yet, or the operator has just begun to look",
 )
 _READ_MORE = "see docs/guides/vllm.md"
+_NOT_COUNTED = "NotCounted"
+_SILENT = ". Decode engines have failed to count, so that their steps teach nothing and their requests are never fitted: "
 _UNTESTED = ". Decode engines run a version of vLLM that the plugin was never tested with: "
 
 
@@ -103,11 +105,21 @@ def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
 
 
 def warned(judged: Condition, views: Sequence[RouterView]) -> Condition:
-    """Add to a judgement, which may be an older one, that decode engines are of a version that nobody has tested."""
-    message = judged.message.partition(_UNTESTED)[0]
+    """Add to a judgement, which may be an older one, what decode engines say of themselves.
+
+    Versions that nobody has tested warn only. Engines that have failed to count make a good judgement a bad one.
+    """
+    message = judged.message.partition(_UNTESTED)[0].partition(_SILENT)[0]
+    status, reason = judged.status, judged.reason
+    if reason == _NOT_COUNTED:
+        status, reason = "True", "Reported"
+    if silent := sorted({name for view in views for name in view.silent}):
+        message += f"{_SILENT}{', '.join(silent)}; look for ELDR in their logs (container engine), and restart their pods"
+        if status == "True":
+            status, reason = "False", _NOT_COUNTED
     if versions := sorted({version for view in views for version in view.untested}):
         message += f"{_UNTESTED}{', '.join(versions)}; compare signatures before you rely on them, or take an image of a tested one"
-    return judged._replace(message=message)
+    return judged._replace(status=status, reason=reason, message=message)
 
 
 def _says(status: str, reason: str, message: str) -> Condition:

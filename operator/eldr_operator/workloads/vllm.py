@@ -13,7 +13,7 @@ from eldr_operator.workloads.pods import EnginePod
 Object = dict[str, Any]
 
 IMAGE: Final = "vllm/vllm-openai-rocm:v0.32.0"
-"""The version that the plugin was proved with."""
+"""The release that the tests of real engines run on, there with its build for CPUs: no image for GPUs was ever run."""
 STARTUP_SECONDS: Final = 3600
 """Loading weights from a cold cache and compiling kernels may take so long."""
 

@@ -149,6 +149,7 @@ class Admin:
                     "total": total,
                     "bound": registry.bound(e, table.max_in_flight),
                     "untested": e.untested or None,
+                    "counting": e.counting,
                 }
                 for e, total in zip(decode, registry.totals(decode), strict=True)
             ],

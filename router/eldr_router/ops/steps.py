@@ -9,7 +9,7 @@ from eldr.core.step_law import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.plan.exposition import read_steps, read_sums, read_untested
+from eldr_router.plan.exposition import read_counting, read_steps, read_sums, read_untested
 from eldr_router.state.laws import default_law
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Registry
@@ -71,6 +71,7 @@ class Steps:
             return True
         if answer.status == 200:
             endpoint.untested = read_untested(answer.body)
+            endpoint.counting = read_counting(answer.body)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

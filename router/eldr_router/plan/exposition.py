@@ -16,6 +16,7 @@ from eldr.contract import (
     INFO_UNTESTED,
     METRIC_ACTIVE_EXPERTS,
     METRIC_BATCH_SIZE,
+    METRIC_COUNTING,
     METRIC_FED_TOKENS,
     METRIC_INFO,
     METRIC_STEP_SECONDS,
@@ -39,6 +40,7 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _INFO = re.compile(rb"^%b\{([^\n]*)\} 1(?:\.0)?$" % METRIC_INFO.encode(), re.MULTILINE)
+_STOPPED = re.compile(rb"^%b(?:\{[^\n]*\})? 0(?:\.0)?$" % METRIC_COUNTING.encode(), re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
 
 _BOUNDS = tuple(map(float, BATCH_BUCKETS))
@@ -97,6 +99,11 @@ def read_untested(text: bytes) -> str:
         if told.get(b"tested") == INFO_UNTESTED.encode():
             return told.get(b"vllm", b"").decode(errors="replace")
     return ""
+
+
+def read_counting(text: bytes) -> bool:
+    """Return whether an engine counts on all its ranks, as far as the exposition tells."""
+    return _STOPPED.search(text) is None
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:

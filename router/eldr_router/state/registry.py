@@ -26,13 +26,14 @@ _LACK_SECONDS = 2.0
 class Endpoint:
     """An engine that may be sent requests."""
 
-    __slots__ = ("address", "authority", "health", "in_flight", "name", "spec", "untested")
+    __slots__ = ("address", "authority", "counting", "health", "in_flight", "name", "spec", "untested")
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
         self.in_flight = 0
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
+        self.counting = True  # until it says that it has failed to
         # what never changes, as each request needs it
         self.name = spec.name
         self.address = spec.host, spec.port

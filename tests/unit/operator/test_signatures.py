@@ -130,6 +130,39 @@ def test_an_engine_of_a_version_that_was_not_tested_is_told_while_it_runs(judge)
     assert warned(told, [view()]) == plain
 
 
+def test_decode_engines_that_have_failed_to_count_are_told_until_they_count(judge):
+    good = judge([view(exact=0)], [view(exact=100)])
+    bad = judge([view(no_signature=0)], [view(no_signature=100)])
+    silent = [
+        replace(view(), silent=("d-1",)),
+        replace(view("r1"), silent=("d-0", "d-1"), untested=("0.34.1",)),
+    ]
+    told = warned(good, silent)
+    assert (told.status, told.reason) == ("False", "NotCounted")
+    assert (
+        "have failed to count, so that their steps teach nothing and their requests are never fitted: d-0, d-1; "
+        in told.message
+    )
+    assert "never tested with: 0.34.1; " in told.message
+    assert warned(told, silent) == told
+    assert warned(told, [view()]) == good
+    worse = warned(bad, silent)
+    assert (worse.status, worse.reason) == ("False", "Missing")
+    assert "d-0, d-1" in worse.message
+    assert warned(worse, [view()]) == bad
+
+
+def test_a_router_tells_which_decode_engines_count_no_more():
+    decode = [
+        {"name": "d-1", "counting": False},
+        {"name": "d-0", "counting": True},
+        {"name": "d-2"},
+        {"counting": False},
+        "x",
+    ]
+    assert RouterView.of(POD, STATE | {"decode": decode}).silent == ("d-1",)
+
+
 @pytest.mark.parametrize(
     "told", [None, [], [{"untested": None}, {"untested": 7}, {"untested": "a b"}, "x"], {}]
 )

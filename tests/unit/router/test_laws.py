@@ -6,11 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from eldr.contract import METRIC_ACTIVE_EXPERTS, METRIC_BATCH_SIZE, METRIC_INFO, METRIC_STEP_SECONDS
+from eldr.contract import (
+    METRIC_ACTIVE_EXPERTS,
+    METRIC_BATCH_SIZE,
+    METRIC_COUNTING,
+    METRIC_INFO,
+    METRIC_STEP_SECONDS,
+)
 from eldr.core.step_law import learn
 from eldr.core.step_time import StepTime
 from eldr.sim.telemetry import EngineMetrics
-from eldr_router.plan.exposition import Sums, read_sums, read_untested, window
+from eldr_router.plan.exposition import Sums, read_counting, read_sums, read_untested, window
 from eldr_router.state.laws import Laws, default_law
 
 TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
@@ -40,6 +46,16 @@ def test_an_engine_tells_whether_its_version_was_tested(tested, told):
     info = Gauge(METRIC_INFO, "x", ["model_name", "vllm", "tested"], registry=registry)
     info.labels('a",tested="odd"} 1\n{', "0.34.1", tested).set(1)
     assert read_untested(generate_latest(registry)) == told
+
+
+@pytest.mark.parametrize(("ranks", "told"), [((1, 1), True), ((1, 0), False)])
+def test_an_engine_tells_whether_all_its_ranks_count(ranks, told):
+    registry = CollectorRegistry()
+    counting = Gauge(METRIC_COUNTING, "x", ["model_name", "engine"], registry=registry)
+    for rank, value in enumerate(ranks):
+        counting.labels('a"} 0\n{', str(rank)).set(value)
+    assert read_counting(generate_latest(registry)) is told
+    assert read_counting(EngineMetrics("m", 128).render())
 
 
 def test_an_engine_that_tells_nothing_of_its_version_is_not_warned_of():
