@@ -1,4 +1,4 @@
-.PHONY: help venv check quick test test-all e2e-vllm e2e-vllm-all demo bench bench-engine gpu-kernels gpu-check soak kube-up lab-test
+.PHONY: help venv check quick test test-all e2e-vllm e2e-vllm-all e2e-vllm-inside demo bench bench-engine gpu-kernels gpu-check soak kube-up lab-test
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -21,6 +21,11 @@ e2e-vllm-all: venv ## real engines in one mode: MODE=V1-synchronous, V1-asynchro
 	  ELDR_VLLM=$$env ELDR_VLLM_MODE=$(MODE) .venv/bin/python -m pytest $(if $(FAMILY),tests/vllm/test_signatures.py -k "$(FAMILY)",tests/vllm $(if $(ONLY),-k "$(ONLY)")) --override-ini timeout=1200 \
 	    --junitxml=out/e2e-vllm.xml --override-ini junit_suite_name="$(or $(MODE),as vLLM decides), $(or $(VLLM),0.32), $(or $(FAMILY),$(ONLY),all)"; done=$$?; \
 	  .venv/bin/python -m eldr_bench.modes out/e2e-vllm.xml; exit $$done
+e2e-vllm-inside: venv ## tests inside the environment of an engine, VLLM= as above, a minute; writes a row of docs/benchmarks/engine.md
+	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
+	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine --junitxml=out/inside.xml \
+	    --override-ini junit_suite_name="inside, $(or $(VLLM),0.32), tests/engine"; done=$$?; \
+	  .venv/bin/python -m eldr_bench.modes out/inside.xml; exit $$done
 demo: venv ## the whole loop on this machine, about nine minutes once the control plane is built; ENGINE=vllm for real engines
 	@.venv/bin/python -m eldr_demo
 bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit, "large fit" or router
