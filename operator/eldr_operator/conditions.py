@@ -13,6 +13,7 @@ _MESSAGE_CHARACTERS = 4096
 CENTROIDS_ACTIVE = "CentroidsActive"
 DRIFT_DETECTED = "DriftDetected"
 SIGNATURES_REPORTED = "SignaturesReported"
+UPDATE_AVAILABLE = "UpdateAvailable"
 SUCCEEDED = "Succeeded"
 """Of an EldrFit."""
 BARRED = "Barred"

@@ -147,6 +147,7 @@ class DeploymentSpec(CamelModel):
     signatures: SignaturesSpec = SignaturesSpec()
     refit: RefitSpec = RefitSpec()
     centroids: CentroidsSpec = CentroidsSpec()
+    update: Literal["Manual", "Window", "Immediate"] = "Manual"
 
 
 class Metadata(CamelModel):

@@ -24,6 +24,7 @@ from eldr_operator.status import status, unknown
 from eldr_operator.validation import spec
 from eldr_operator.workloads import reconciler as workloads
 from eldr_operator.workloads.children import Children
+from eldr_operator.workloads.images import Images
 
 DECISIVE = WATCHED.keys() - {"PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"}
 """Kinds that decisions rest on: without one of them there is no pass. The others are only written."""
@@ -78,7 +79,7 @@ class Reconciler:
         self._cluster = Cluster(api, cache)
         self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
-        self._children = Children(api, self._applier, image)
+        self._children = Children(api, self._applier, Images(image))
         self._polls = polls
         self._poll_seconds = min(POLL_SECONDS, resync_seconds)
         self._locality = Locality(
@@ -133,6 +134,7 @@ class Reconciler:
             shards=look.decision.table.shards,
             ready_routers=len(look.routers),
             unreadable=self._streams.refused(cr.namespace),
+            now=now,
         )
         await self._recorder.undone(cr, self._applier.take_undone((cr.namespace, cr.name)), now)
         outcome = await self._locality.reconcile(

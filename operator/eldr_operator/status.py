@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from eldr import contract
 from eldr_operator import clock, meta
-from eldr_operator.conditions import Condition, merged
+from eldr_operator.conditions import UPDATE_AVAILABLE, Condition, merged
 from eldr_operator.errors import Problem
 from eldr_operator.locality import drift_status, law
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.unwritten import REFUSED
-from eldr_operator.workloads.roles import Role, Workloads
+from eldr_operator.workloads.roles import Workloads
 
 Object = dict[str, Any]
 
@@ -30,6 +31,7 @@ def status(
         "epoch": table.epoch,
         "acks": f"{decision.acks}/{len(outcome.routers)}",
     }
+    router |= _revision(running, contract.ROLE_ROUTER)
     if policies := {view.policy for view in outcome.routers if view.policy}:
         router["policyInEffect"] = ",".join(sorted(policies))
     generation = cr.metadata.generation
@@ -40,8 +42,8 @@ def status(
         ),
         "model": cr.served_model,
         "url": f"http://{cr.name}.{cr.namespace}.svc",
-        "prefill": _role(running.prefill),
-        "decode": _role(running.decode)
+        "prefill": _role(running, contract.ROLE_PREFILL),
+        "decode": _role(running, contract.ROLE_DECODE)
         | {
             "replicas": running.decode.existing,
             "selector": ",".join(f"{key}={value}" for key, value in meta.role_selector(cr, "decode").items()),
@@ -63,8 +65,23 @@ def unknown(cr: EldrDeployment, reason: str, why: str, now: datetime) -> Object:
     return {**cr.status, "conditions": [*merged(before, [told], cr.metadata.generation, now), *kept]}
 
 
-def _role(role: Role) -> Object:
-    return {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
+def _role(running: Workloads, name: str) -> Object:
+    role = running.prefill if name == contract.ROLE_PREFILL else running.decode
+    made = {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
+    return made | _revision(running, name)
+
+
+def _revision(running: Workloads, name: str) -> Object:
+    return {"revision": running.revisions[name]} if name in running.revisions else {}
+
+
+def _update(running: Workloads) -> Condition:
+    plan = running.plan
+    if plan.newer is None:
+        return Condition(UPDATE_AVAILABLE, "False", "UpToDate", "pods are made with this operator's images")
+    changes = [f"{now} to {then}" for now, then in zip(plan.images, plan.newer, strict=True) if now != then]
+    text = f"pods keep the images that they were made with: {', '.join(changes)}; spec.update Immediate rolls them now"
+    return Condition(UPDATE_AVAILABLE, "True", "NewerImages", text)
 
 
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
@@ -84,6 +101,7 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
         drift_status.centroids_condition(outcome),
         outcome.signatures,
         drift_status.condition(outcome),
+        _update(running),
     ]
 
 

@@ -56,14 +56,22 @@ class Operator:
         self.log = folder / "operator.log"
         self.log.touch()
 
-    def start(self, *, is_ready: bool = True) -> None:
+    def start(self, *, is_ready: bool = True, release: str = "", options: Sequence[str] = ()) -> None:
+        """Start it.
+
+        Parameters
+        ----------
+        release : str
+            Python that makes another release of it.
+        """
         with Kube(self.cluster, self._system) as kube:
             token = kube.account_token(ACCOUNT)
         kubeconfig: dict[str, Any] = json.loads(self.cluster.kubeconfig.read_text())
         kubeconfig["users"][0]["user"] = {"token": token}
         path = self._folder / "kubeconfig"
         path.write_text(json.dumps(kubeconfig))
-        command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", *self._serves]
+        program = f"{release}\nfrom eldr.cli import main; main()"
+        command = [sys.executable, "-c", program, "operator", *self._serves, *options]
         command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]
         command += [f"--metrics-port={self.metrics_port}", f"--liveness-port={self.liveness_port}"]
         self._process = spawn(command, log=self.log, env={**os.environ, "KUBECONFIG": str(path)})

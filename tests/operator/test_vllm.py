@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eldr_operator.workloads import vllm
+from eldr_operator.workloads import images
 from tests.operator.world import KIND, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -18,7 +18,7 @@ def test_vllm_is_the_default(world):
     made = world.kube.get(KIND, "x")["spec"]["engine"]
     assert (made["type"], made["leaseSeconds"]) == ("vLLM", 300)
     spec = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
-    assert spec["containers"][0]["image"] == vllm.IMAGE
+    assert spec["containers"][0]["image"] == images.VLLM
     assert spec["containers"][0]["args"][:2] == ["serve", "org/model"]
     assert [each["name"] for each in spec["initContainers"]] == ["eldr-plugin"]
 

@@ -47,7 +47,7 @@ Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmap
   resources: [eldrdeployments/status, eldrfits/status]
   verbs: [patch]
 - apiGroups: [apps]
-  resources: [deployments, statefulsets]
+  resources: [deployments, statefulsets, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
   resources: [jobs]

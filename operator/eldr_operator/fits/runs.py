@@ -15,7 +15,8 @@ from eldr_operator.fits.job import fit_job
 from eldr_operator.fits.planner import Plan
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.apply import Applier, owner_uids
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, Report, parse

@@ -36,6 +36,7 @@ RESOURCES = {
     contract.KIND_DEPLOYMENT: Resource(contract.API_VERSION, contract.DEPLOYMENTS),
     contract.KIND_FIT: Resource(contract.API_VERSION, contract.FITS),
     "ConfigMap": Resource("v1", "configmaps"),
+    "ControllerRevision": Resource("apps/v1", "controllerrevisions"),
     "Deployment": Resource("apps/v1", "deployments"),
     "Event": Resource("v1", "events"),
     "Job": Resource("batch/v1", "jobs"),

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eldr import contract
-from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError, OwnedElsewhereError
+from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError
 from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.owners import is_orphan, owned_elsewhere, owner_uids
 from eldr_operator.metrics import Metrics
 
 Object = dict[str, Any]
@@ -26,27 +27,6 @@ _CONFLICT = " and what others have added"
 """Behind the digest of what was applied."""
 _RESTORER = f"{contract.FIELD_MANAGER}-undo"
 """Who puts back what cannot be applied: another name than ours, so that we know what to take from it afterwards."""
-
-
-def owner_uids(live: Mapping[str, Any]) -> list[str]:
-    """Return the uids of an object's owners."""
-    return [owner["uid"] for owner in live["metadata"].get("ownerReferences") or ()]
-
-
-def is_orphan(live: Mapping[str, Any], deployment: str) -> bool:
-    """Tell whether the operator has made an object for a deployment of that name and nobody owns it any more.
-
-    So it is after ``kubectl delete --cascade=orphan``, and in a backup that was restored.
-    """
-    metadata = live["metadata"]
-    labels = metadata.get("labels") or {}
-    managers = {entry["manager"] for entry in metadata.get("managedFields") or ()}
-    ours = (labels.get(contract.LABEL_MANAGED_BY), labels.get(contract.LABEL_DEPLOYMENT))
-    return (
-        not owner_uids(live)
-        and ours == (contract.FIELD_MANAGER, deployment)
-        and contract.FIELD_MANAGER in managers
-    )
 
 
 class Applier:
@@ -276,14 +256,3 @@ def _digest(manifest: Object) -> str:
 def _version(live: Mapping[str, Any]) -> str:
     metadata = live["metadata"]
     return f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}"
-
-
-def owned_elsewhere(kind: str, deployment: str, live: Mapping[str, Any]) -> OwnedElsewhereError:
-    """Return the error that an object of a deployment's child belongs to something else."""
-    owners = live["metadata"].get("ownerReferences") or ()
-    name = live["metadata"]["name"]
-    if not owners:
-        return OwnedElsewhereError(kind, name, "nobody")
-    shown = f"{owners[0]['kind']} {owners[0]['name']} (uid {owners[0]['uid']})"
-    is_leftover = (owners[0]["kind"], owners[0]["name"]) == (contract.KIND_DEPLOYMENT, deployment)
-    return OwnedElsewhereError(kind, name, shown, is_leftover=is_leftover)

@@ -14,6 +14,7 @@ WATCHED: Mapping[str, str] = {
     contract.KIND_DEPLOYMENT: "",
     contract.KIND_FIT: "",
     "ConfigMap": _OURS,
+    "ControllerRevision": _OURS,
     "Deployment": _OURS,
     "Job": _OURS,
     "Pod": contract.LABEL_DEPLOYMENT,

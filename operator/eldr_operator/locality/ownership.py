@@ -9,7 +9,8 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.errors import ApiError
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.apply import Applier, owner_uids
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.owners import owner_uids
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment

@@ -16,10 +16,10 @@ from eldr_operator.fits import bars, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
-from eldr_operator.kube.cluster import Snapshot
 from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
+from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.locality import activation, drift_day, memory, signatures
 from eldr_operator.locality.lookout import Lookout
 from eldr_operator.locality.memory import Memory

@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.apply import Applier, is_orphan, owned_elsewhere, owner_uids
-from eldr_operator.kube.cluster import Snapshot
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.owners import is_orphan, owned_elsewhere, owner_uids
+from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
-from eldr_operator.workloads import desired
+from eldr_operator.workloads import desired, revisions
+from eldr_operator.workloads.images import Images
 
 Object = dict[str, Any]
+
+
+class Applied(NamedTuple):
+    """What became of the children.
+
+    Attributes
+    ----------
+    unwritten : list of Unwritten
+        Those that could not be brought to their desired state.
+    revisions : mapping
+        Role to the name of the revision that its pods are to have.
+    plan : Plan
+        Of revisions.
+    """
+
+    unwritten: list[Unwritten]
+    revisions: Mapping[str, str]
+    plan: revisions.Plan
 
 
 class Children:
@@ -23,23 +44,25 @@ class Children:
 
     Parameters
     ----------
-    image : str
-        Image of our own programs where the resource names none.
+    images : Images
+        Of this operator, where the resource names none.
     """
 
-    def __init__(self, api: Api, applier: Applier, image: str) -> None:
+    def __init__(self, api: Api, applier: Applier, images: Images) -> None:
         self._api = api
         self._applier = applier
-        self._image = image
+        self._images = images
 
     async def apply(
         self,
         cr: EldrDeployment,
-        shards: Collection[str],
         live: Snapshot,
+        *,
+        shards: Collection[str],
         broken: Collection[str],
         unreadable: Mapping[str, str],
-    ) -> list[Unwritten]:
+        now: datetime,
+    ) -> Applied:
         """Bring all children to their desired state.
 
         A child that the API server refuses, or fails at, does not keep the others from being written.
@@ -54,7 +77,9 @@ class Children:
             Kinds that cannot be listed, and why: their children stay as they are.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
-        wanted = desired.children(_without_pod_templates(cr, broken), shards, self._image)
+        plan = revisions.plan(cr, live, self._images, now)
+        wanted = desired.children(_without_pod_templates(cr, broken), shards, plan.images)
+        used: dict[str, str] = {}
         left: dict[tuple[str, str], Unwritten] = {}
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -64,17 +89,32 @@ class Children:
                 text = f"each {kind} stays as it is: {unreadable[kind]}"
                 left[kind, ""] = Unwritten(kind, "", REFUSED, text)
                 continue
-            owned = live.owned(kind, name, cr.metadata.uid)
-            write = self._applier.apply((cr.namespace, cr.name), manifest, owned)
-            if fault := await tried(kind, name, write):
-                left[kind, name] = fault
+            steps = [manifest]
+            if role := revisions.role_of(manifest):
+                revision = revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
+                used[role] = revision.name
+                # kept first: the next release would make a template anew that runs and is not kept
+                steps = [revisions.manifest(cr, revision), revisions.frozen(manifest, revision)]
+            for step in steps:
+                if fault := await self._write(cr, step, live):
+                    left[fault.kind, fault.name] = fault
+                    break
         for kind, surplus in live.surplus(wanted, cr.metadata.uid):
             name = surplus["metadata"]["name"]
             if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
                 left[kind, name] = fault
+        for old in revisions.surplus(cr, live, used):
+            kind, name = revisions.KIND, old["metadata"]["name"]
+            if fault := await tried(kind, name, self._applier.delete(kind, old)):
+                left[kind, name] = fault
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault
-        return [*left.values()]
+        return Applied([*left.values()], used, plan)
+
+    async def _write(self, cr: EldrDeployment, manifest: Object, live: Snapshot) -> Unwritten | None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        owned = live.owned(kind, name, cr.metadata.uid)
+        return await tried(kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned))
 
     async def _ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
         """Create the Secret of the admin ports where there is none; return what is wrong with a foreign one."""

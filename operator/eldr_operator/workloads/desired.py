@@ -8,23 +8,24 @@ from typing import Any
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import engines, network, rbac, router
+from eldr_operator.workloads.images import Images
 
 Object = dict[str, Any]
 
 
-def children(cr: EldrDeployment, shards: Iterable[str], image: str) -> list[Object]:
+def children(cr: EldrDeployment, shards: Iterable[str], images: Images) -> list[Object]:
     """Return all children of a deployment but its routing ConfigMap, in the order in which they are applied.
 
     Parameters
     ----------
     shards : iterable of str
         ConfigMaps of the centroid sets that routers may be asked to load.
-    image : str
-        Image of our own programs where the resource names none.
+    images : Images
+        Where the resource names none.
     """
-    workloads = [engines.prefill(cr, image), engines.decode(cr, image)]
+    workloads = [engines.prefill(cr, images), engines.decode(cr, images)]
     if cr.spec.router.placement == "Deployment":
-        workloads.append(router.deployment(cr, image))
+        workloads.append(router.deployment(cr, images.own))
     return [
         *rbac.accounts(cr),
         *rbac.roles(cr, shards),

@@ -8,6 +8,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads import pods, router, simulator, vllm
+from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
 Object = dict[str, Any]
@@ -17,17 +18,17 @@ _PROGRESS_MARGIN_SECONDS = 600
 """On top of an engine's start-up: scheduling and pulling its image; Kubernetes' own deadline of a rollout."""
 
 
-def prefill(cr: EldrDeployment, image: str) -> Object:
+def prefill(cr: EldrDeployment, images: Images) -> Object:
     """Return the Deployment of prefill engines, with a router in each pod for placement Sidecar."""
     head = meta.manifest(
         "apps/v1", "Deployment", cr, meta.child_name(cr, contract.ROLE_PREFILL), contract.ROLE_PREFILL
     )
-    engine = _engine(cr, contract.ROLE_PREFILL, cr.spec.prefill, image)
+    engine = _engine(cr, contract.ROLE_PREFILL, cr.spec.prefill, images)
     spec = _pod_spec(cr, cr.spec.prefill, engine)
     extra: dict[str, str] = {}
     if cr.spec.router.placement == "Sidecar":
         extra[contract.LABEL_ROUTER] = "true"
-        sidecar = router.container(cr, image) | {"restartPolicy": "Always"}
+        sidecar = router.container(cr, images.own) | {"restartPolicy": "Always"}
         # The kubelet stops a native sidecar after the engine: its streams get their time on top of the engine's.
         grace = cr.spec.router.drain_seconds + spec["terminationGracePeriodSeconds"]
         spec |= {
@@ -49,11 +50,11 @@ def prefill(cr: EldrDeployment, image: str) -> Object:
     return head | {"spec": deployment}
 
 
-def decode(cr: EldrDeployment, image: str) -> Object:
+def decode(cr: EldrDeployment, images: Images) -> Object:
     """Return the StatefulSet of decode engines, whose ordinals are the slots of centroids."""
     name = meta.child_name(cr, contract.ROLE_DECODE)
     head = meta.manifest("apps/v1", "StatefulSet", cr, name, contract.ROLE_DECODE)
-    spec = _pod_spec(cr, cr.spec.decode, _engine(cr, contract.ROLE_DECODE, cr.spec.decode, image))
+    spec = _pod_spec(cr, cr.spec.decode, _engine(cr, contract.ROLE_DECODE, cr.spec.decode, images))
     selector = meta.role_selector(cr, contract.ROLE_DECODE)
     return head | {
         "spec": {
@@ -68,8 +69,8 @@ def decode(cr: EldrDeployment, image: str) -> Object:
     }
 
 
-def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
-    return _MAKERS[cr.spec.engine.type](cr, role, spec, image)
+def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) -> EnginePod:
+    return _MAKERS[cr.spec.engine.type](cr, role, spec, images)
 
 
 def _pod_spec(cr: EldrDeployment, spec: RoleSpec, engine: EnginePod) -> Object:

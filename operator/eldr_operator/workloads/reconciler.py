@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
-from eldr_operator.kube.cluster import Snapshot
+from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import roles
 from eldr_operator.workloads.children import Children
@@ -28,6 +29,7 @@ async def reconcile(
     shards: Collection[str],
     ready_routers: int,
     unreadable: Mapping[str, str],
+    now: datetime,
 ) -> Workloads:
     """Write the children, and tell how those that were there are doing.
 
@@ -40,7 +42,8 @@ async def reconcile(
     unreadable : mapping
         Kinds that cannot be listed, and why: their children are left as they are.
     """
-    unwritten = await children.apply(cr, shards, live, broken, unreadable)
+    applied = await children.apply(cr, live, shards=shards, broken=broken, unreadable=unreadable, now=now)
+    unwritten = applied.unwritten
 
     def role(type_: str, name: str, kind: str, desired: int, refusal: str = "") -> roles.Role:
         workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
@@ -58,5 +61,7 @@ async def reconcile(
         decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas, refusal),
         router=router,
         unwritten=unwritten,
+        revisions=applied.revisions,
+        plan=applied.plan,
         is_readable=not any(child.kind in _ACCESS for child in unwritten),
     )

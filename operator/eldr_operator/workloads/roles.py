@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.unwritten import Unwritten
+from eldr_operator.workloads.revisions import Plan
 
 Object = Mapping[str, Any]
 
@@ -69,8 +70,12 @@ class Workloads:
 
     Parameters
     ----------
+    plan : Plan
+        Of the revisions of pods.
     unwritten : sequence of Unwritten
         Children that could not be brought to their desired state.
+    revisions : mapping
+        Role to the name of the revision that its pods are to have.
     is_readable : bool
         Whether routers have the rights to read the centroid sets in use.
     """
@@ -78,7 +83,9 @@ class Workloads:
     prefill: Role
     decode: Role
     router: Role
+    plan: Plan
     unwritten: Sequence[Unwritten] = ()
+    revisions: Mapping[str, str] = field(default_factory=dict)
     is_readable: bool = True
 
 

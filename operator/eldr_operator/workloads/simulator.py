@@ -5,10 +5,11 @@ from __future__ import annotations
 from eldr import contract
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads import pods
+from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
 
-def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
+def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) -> EnginePod:
     """Return what is the simulator's own in a pod of a role."""
     engine = cr.spec.engine
     arguments = [
@@ -23,7 +24,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
         *spec.args,
     ]
     container = pods.engine_container(
-        cr, spec, image=engine.image or image, command=["eldr"], args=arguments, env=[]
+        cr, spec, image=engine.image or images.own, command=["eldr"], args=arguments, env=[]
     )
     health, port = contract.PATH_HEALTH, contract.PORT_ENGINE
     container |= {

@@ -8,12 +8,11 @@ from typing import Any, Final
 from eldr import contract
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads import parallelism, pods
+from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
 Object = dict[str, Any]
 
-IMAGE: Final = "vllm/vllm-openai-rocm:v0.32.0"
-"""The release that the tests of real engines run on, there with its build for CPUs: no image for GPUs was ever run."""
 STARTUP_SECONDS: Final = 3600
 """Loading weights from a cold cache and compiling kernels may take so long."""
 
@@ -36,13 +35,13 @@ _QUIET_PATHS: Final = (
 )
 
 
-def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> EnginePod:
+def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) -> EnginePod:
     """Return what is vLLM's own in a pod of a role."""
     engine = cr.spec.engine
     container = pods.engine_container(
         cr,
         spec,
-        image=engine.image or IMAGE,
+        image=engine.image or images.vllm,
         command=["vllm"],
         args=_arguments(cr, role, spec),
         env=_environment(cr, spec),
@@ -71,9 +70,14 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, image: str) -> Eng
             {"name": "cache", "emptyDir": {}},
             {"name": "plugin", "emptyDir": {}},
         ),
-        init_containers=(_plugin(image),),
+        init_containers=(_plugin(images.own),),
         startup_seconds=STARTUP_SECONDS,
     )
+
+
+def sequences(cr: EldrDeployment) -> int:
+    """Return how many a decode engine runs at once: as many as routers send, as those that wait may lose their KV."""
+    return max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
 
 
 def _plugin(image: str) -> Object:
@@ -91,9 +95,7 @@ def _plugin(image: str) -> Object:
 
 
 def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
-    # as many as routers send, whatever vLLM's default on this hardware: those that wait may lose their KV
-    sequences = max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
-    batch = [f"--max-num-seqs={sequences}"] if role == contract.ROLE_DECODE else []
+    batch = [f"--max-num-seqs={sequences(cr)}"] if role == contract.ROLE_DECODE else []
     return [
         "serve",
         cr.spec.model.uri,

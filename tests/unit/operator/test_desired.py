@@ -13,6 +13,7 @@ from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.workloads import desired
+from eldr_operator.workloads.images import Images
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +39,7 @@ def example(name: str) -> EldrDeployment:
 
 def children(cr, table):
     """Everything that is applied for a deployment: the routing table comes last."""
-    return [*desired.children(cr, table.shards, IMAGE), memory.config_map(cr, memory.Memory(table))]
+    return [*desired.children(cr, table.shards, Images(IMAGE)), memory.config_map(cr, memory.Memory(table))]
 
 
 def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen

@@ -16,6 +16,8 @@ from eldr_operator.locality.router_view import RouterPod, RouterView, ready_rout
 from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
 from eldr_operator.unwritten import Unwritten
+from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.revisions import Plan
 from eldr_operator.workloads.roles import Role, Workloads, role
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
@@ -57,7 +59,12 @@ def seen(make_cr, now):
         wake_at=None,
         is_unfinished=False,
     )
-    running = Workloads(prefill=READY, decode=DECODE, router=replace(READY, type="RouterReady"))
+    running = Workloads(
+        prefill=READY,
+        decode=DECODE,
+        router=replace(READY, type="RouterReady"),
+        plan=Plan({}, Images("own"), None, updates=False),
+    )
     return Seen(running, outcome)
 
 
@@ -140,6 +147,7 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "CentroidsActive",
             "SignaturesReported",
             "DriftDetected",
+            "UpdateAvailable",
         )
     ]
 

@@ -8,7 +8,8 @@ import yaml
 
 from eldr import contract
 from eldr_operator.validation.spec import blocked_roles, problems
-from eldr_operator.workloads import desired, vllm
+from eldr_operator.workloads import desired, images
+from eldr_operator.workloads.images import Images
 
 IMAGE = "ghcr.io/eldr/eldr:test"
 GOLDEN = Path(__file__).parent / "golden"
@@ -16,7 +17,7 @@ CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 
 
 def pod(cr, role):
-    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, (), IMAGE)}
+    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, (), Images(IMAGE))}
     kind = "Deployment" if role == "prefill" else "StatefulSet"
     return made[kind, f"x-{role}"]["spec"]["template"]["spec"]
 
@@ -144,17 +145,17 @@ def test_an_hour_to_start(make_vllm):
     cr = make_vllm()
     probe = engine(cr, "decode")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
-    made = desired.children(cr, (), IMAGE)
+    made = desired.children(cr, (), Images(IMAGE))
     (prefill,) = [m for m in made if m["kind"] == "Deployment"]
     assert prefill["spec"]["progressDeadlineSeconds"] > 3600
 
 
 def test_images(make_vllm):
-    assert engine(make_vllm(), "decode")["image"] == vllm.IMAGE
+    assert engine(make_vllm(), "decode")["image"] == images.VLLM
     assert engine(make_vllm({"image": "mine:1"}), "decode")["image"] == "mine:1"
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]["properties"]
-    assert f"Default: {vllm.IMAGE} for vLLM" in fields["image"]["description"]
+    assert f"Default: {images.VLLM} for vLLM" in fields["image"]["description"]
 
 
 @pytest.mark.parametrize(

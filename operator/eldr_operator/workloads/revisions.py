@@ -1,0 +1,267 @@
+"""Revisions: the pod template of each role, as it was made when something that decides about its pods changed last.
+
+Another release of the operator makes other templates from the same spec. Pods must not restart for that, so each template is
+kept in a ControllerRevision with a digest of what it was made from, and stays until that changes, or ``spec.update`` says so.
+Pure.
+
+References
+----------
+.. [1] Kubernetes API, ControllerRevision: "an immutable snapshot of state data".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.drift import maintenance
+from eldr_operator.kube.owners import is_orphan, owner_uids
+from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.vllm import PLUGIN_CONTAINER, sequences
+
+Object = dict[str, Any]
+
+KIND = "ControllerRevision"
+LABEL_ROLE = f"{contract.GROUP}/revision-of"
+"""Not the label of pods: a StatefulSet takes revisions without an owner that carry those for its own."""
+ANNOTATION_INPUTS = f"{contract.GROUP}/inputs"
+ANNOTATION_REVISION = f"{contract.GROUP}/revision"
+KEPT = 10
+"""Of each role."""
+_WORKLOADS = {
+    contract.ROLE_PREFILL: "Deployment",
+    contract.ROLE_DECODE: "StatefulSet",
+    contract.ROLE_ROUTER: "Deployment",
+}
+
+
+class Revision(NamedTuple):
+    """One state of the pods of a role.
+
+    Attributes
+    ----------
+    inputs : str
+        Digest of what of the spec decides about them.
+    template : dict
+        Of the pods.
+    images : Images
+        Those that it was made with.
+    number : int
+        Later ones have higher numbers.
+    """
+
+    name: str
+    role: str
+    number: int
+    inputs: str
+    template: Object
+    images: Images
+
+
+class Plan(NamedTuple):
+    """What is known of a deployment's revisions, and which images its pods are made with.
+
+    Attributes
+    ----------
+    found : mapping
+        Role to its revisions, the oldest first.
+    images : Images
+        Of the operator where it may update, else those that run.
+    newer : Images or None
+        The operator's, where others run.
+    updates : bool
+        Whether templates are made anew, though nothing of the spec has changed.
+    """
+
+    found: Mapping[str, Sequence[Revision]]
+    images: Images
+    newer: Images | None
+    updates: bool
+
+
+def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan:
+    """Decide which images pods are made with.
+
+    Parameters
+    ----------
+    own : Images
+        Of this operator.
+    """
+    found = {role: [*map(_read, _objects(cr, live, role))] for role in _WORKLOADS}
+    running = _running(cr, live, found, own)
+    updates = running is None or _may_update(cr, now)
+    images = own if running is None or updates else running
+    return Plan(found, images, own if images != own else None, updates)
+
+
+def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:
+    """Return the revision that the pods of a role are to have, one that is known or a new one.
+
+    Parameters
+    ----------
+    made : dict
+        The template as this operator makes it.
+    """
+    found, digest = known.found[role], inputs(cr, role)
+    same = [revision for revision in found if revision.inputs == digest]
+    if same and not (known.updates and same[-1].template != made):
+        return same[-1]
+    workload = _workload(cr, live, role)
+    if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
+        made = _plain(workload["spec"]["template"])
+    number = found[-1].number + 1 if found else 1
+    name = _name(cr, role, digest, made, known.images)
+    return Revision(name, role, number, digest, made, known.images)
+
+
+def manifest(cr: EldrDeployment, revision: Revision) -> Object:
+    """Return the object that keeps a revision."""
+    head = meta.manifest("apps/v1", KIND, cr, revision.name, revision.role)
+    head["metadata"]["labels"][LABEL_ROLE] = revision.role
+    head["metadata"]["annotations"] = {ANNOTATION_INPUTS: revision.inputs}
+    data = {"template": revision.template, "images": revision.images._asdict()}
+    return head | {"data": data, "revision": revision.number}
+
+
+def frozen(workload: Object, revision: Revision) -> Object:
+    """Return a workload with the template of a revision, whose name it carries."""
+    metadata = workload["metadata"]
+    annotations = metadata.get("annotations", {}) | {
+        ANNOTATION_REVISION: revision.name,
+        ANNOTATION_INPUTS: revision.inputs,
+    }
+    spec = workload["spec"] | {"template": revision.template}
+    return workload | {"metadata": metadata | {"annotations": annotations}, "spec": spec}
+
+
+def role_of(workload: Object) -> str:
+    """Return the role whose pods a manifest describes; empty for other kinds."""
+    role = workload["metadata"]["labels"][contract.LABEL_COMPONENT]
+    return role if _WORKLOADS.get(role) == workload["kind"] else ""
+
+
+def surplus(cr: EldrDeployment, live: Snapshot, used: Mapping[str, str]) -> list[Object]:
+    """Return the objects of revisions that are too old to be kept.
+
+    Parameters
+    ----------
+    used : mapping
+        Role to the name of the revision that its pods have.
+    """
+    old = []
+    for role in _WORKLOADS:
+        rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] != used.get(role)]
+        old += rest[: max(0, len(rest) - KEPT + 1)]
+    return old
+
+
+def inputs(cr: EldrDeployment, role: str) -> str:
+    """Return a digest of what of the spec decides about the pods of a role; fields at their defaults do not count.
+
+    So a field that a later release adds changes no digest until somebody sets it.
+    """
+    spec = cr.spec
+    found: Object = {"model": spec.model, "served": cr.served_model}
+    if role != contract.ROLE_ROUTER:
+        of_role = spec.prefill if role == contract.ROLE_PREFILL else spec.decode
+        found |= {"engine": spec.engine, "accelerator": spec.accelerator, "role": of_role}
+    if role == contract.ROLE_DECODE:
+        found["sequences"] = sequences(cr)
+    if role == contract.ROLE_ROUTER or (role == contract.ROLE_PREFILL and spec.router.placement == "Sidecar"):
+        kept = {"placement", "image", "image_pull_policy", "args", "env", "resources", "drain_seconds"}
+        if role == contract.ROLE_ROUTER:
+            kept |= {"pod_template"}
+        log = {"retention_mebibytes", "retention_hours"}
+        found["router"] = spec.router.model_dump(mode="json", include=kept, exclude_defaults=True)
+        found["log"] = spec.signatures.model_dump(mode="json", include=log, exclude_defaults=True)
+    dumped = {
+        name: value
+        if isinstance(value, str | int | dict)
+        else value.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
+        for name, value in found.items()
+    }
+    return _digest(dumped)
+
+
+def _may_update(cr: EldrDeployment, now: datetime) -> bool:
+    if cr.spec.update != "Window":
+        return cr.spec.update == "Immediate"
+    window = cr.spec.refit.drift.maintenance_window
+    return window is not None and maintenance.is_usable(window) and maintenance.opens_at(window, now) is None
+
+
+def _running(
+    cr: EldrDeployment, live: Snapshot, found: Mapping[str, Sequence[Revision]], own: Images
+) -> Images | None:
+    """Return the images that pods were made with; None where nothing runs yet."""
+    for role in (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER):
+        if found[role]:
+            return found[role][-1].images
+    seen: dict[str, str] = {}
+    for role in _WORKLOADS:
+        workload = _workload(cr, live, role)
+        pod = workload["spec"]["template"]["spec"] if workload is not None else {}
+        for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
+            seen[container["name"]] = container["image"]
+    if not seen:
+        return None
+    simulator = seen.get(contract.CONTAINER_ENGINE) if cr.spec.engine.type == "Simulator" else None
+    router = None if cr.spec.router.image else seen.get(contract.CONTAINER_ROUTER)
+    mine = seen.get(PLUGIN_CONTAINER) or router or (None if cr.spec.engine.image else simulator)
+    vllm = seen.get(contract.CONTAINER_ENGINE) if cr.spec.engine.type == "vLLM" else None
+    return Images(mine or own.own, own.vllm if cr.spec.engine.image else vllm or own.vllm)
+
+
+def _was_made_from(cr: EldrDeployment, workload: Mapping[str, Any], digest: str) -> bool:
+    """Tell whether a workload that no revision tells of has the template of the spec as it is now."""
+    told = (workload["metadata"].get("annotations") or {}).get(ANNOTATION_INPUTS)
+    if told is not None:
+        return bool(told == digest)
+    # made by a release without revisions; a restored object has no status, and its pods are what it asks for
+    return bool(cr.status.get("observedGeneration", cr.metadata.generation) == cr.metadata.generation)
+
+
+def _plain(template: Mapping[str, Any]) -> Object:
+    metadata = {name: value for name, value in template["metadata"].items() if value is not None}
+    return {**template, "metadata": metadata}
+
+
+def _workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | None:
+    found = live.children.get((_WORKLOADS[role], meta.child_name(cr, role)))
+    return found if found is not None and _is_ours(cr, found) else None
+
+
+def _is_ours(cr: EldrDeployment, live: Object) -> bool:
+    return cr.metadata.uid in owner_uids(live) or is_orphan(live, cr.name)
+
+
+def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
+    found = [
+        one
+        for one in live.of_kind(KIND).values()
+        if one["metadata"]["labels"].get(LABEL_ROLE) == role and _is_ours(cr, one)
+    ]
+    return sorted(found, key=lambda one: (one["revision"], one["metadata"]["name"]))
+
+
+def _read(live: Object) -> Revision:
+    metadata, data = live["metadata"], live["data"]
+    made_from = (metadata.get("annotations") or {}).get(ANNOTATION_INPUTS, "")
+    images = Images(data["images"]["own"], data["images"]["vllm"])
+    role = metadata["labels"][LABEL_ROLE]
+    return Revision(metadata["name"], role, live["revision"], made_from, data["template"], images)
+
+
+def _name(cr: EldrDeployment, role: str, digest: str, template: Object, images: Images) -> str:
+    return meta.child_name(cr, f"{role}-{_digest([digest, template, images])[:10]}")
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,102 @@
+"""What decides about pods, field by field."""
+
+import pytest
+
+from eldr_operator.workloads import revisions
+
+ROLES = ("prefill", "decode", "router")
+
+
+def digests(cr):
+    return {role: revisions.inputs(cr, role) for role in ROLES}
+
+
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        ({}, set()),
+        ({"model": {"uri": "org/other"}}, {"prefill", "decode", "router"}),
+        ({"engine": {"args": ["--seed=1"]}}, {"prefill", "decode"}),
+        ({"engine": {"image": "mine:1"}}, {"prefill", "decode"}),
+        ({"accelerator": {"resourceName": "nvidia.com/gpu"}}, {"prefill", "decode"}),
+        ({"prefill": {"replicas": 7}}, set()),
+        ({"decode": {"replicas": 7}}, set()),
+        ({"prefill": {"env": [{"name": "A", "value": "1"}]}}, {"prefill"}),
+        ({"decode": {"parallelism": {"data": 2}}}, {"decode"}),
+        ({"decode": {"podTemplate": {"spec": {"priorityClassName": "high"}}}}, {"decode"}),
+        ({"router": {"args": ["--x"]}}, {"prefill", "router"}),
+        ({"router": {"placement": "Deployment"}}, {"prefill", "router"}),
+        ({"router": {"policy": "JSQ", "tau": 0.3}}, set()),
+        ({"router": {"maxInFlightPerDecode": 100}}, set()),
+        ({"router": {"maxInFlightPerDecode": 300}}, {"decode"}),
+        ({"router": {"podTemplate": {"spec": {"priorityClassName": "high"}}}}, {"router"}),
+        ({"signatures": {"retentionHours": 12}}, {"prefill", "router"}),
+        ({"signatures": {"samplePercent": 50}}, set()),
+        ({"refit": {"minSamples": 7}}, set()),
+        ({"centroids": {"pin": "f"}}, set()),
+        ({"update": "Immediate"}, set()),
+        (
+            {"prefill": {"gpus": 1}, "engine": {"leaseSeconds": 300}, "signatures": {"retentionHours": 24}},
+            set(),
+        ),
+    ],
+)
+def test_what_decides_about_pods_of_a_role(make_vllm, change, moved):
+    before, after = digests(make_vllm()), digests(make_vllm(**change))
+    assert {role for role in ROLES if before[role] != after[role]} == moved
+
+
+def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
+    """The opposite of the above would freeze a pod that the spec asks to change."""
+    from eldr_operator.workloads import desired
+    from eldr_operator.workloads.images import Images
+
+    def made(cr):
+        found = desired.children(cr, (), Images("own"))
+        return {role: m["spec"]["template"] for m in found if (role := revisions.role_of(m))}
+
+    changes = [
+        {"model": {"uri": "org/other"}},
+        {"model": {"uri": "org/model", "name": "served"}},
+        {
+            "engine": {
+                "args": ["--seed=1"],
+                "env": [{"name": "A", "value": "1"}],
+                "leaseSeconds": 60,
+                "imagePullPolicy": "Always",
+            }
+        },
+        {
+            "prefill": {
+                "gpus": 2,
+                "args": ["--seed=1"],
+                "resources": {"limits": {"cpu": "1"}},
+                "drainSeconds": 5,
+            }
+        },
+        {
+            "decode": {
+                "gpus": 2,
+                "drainSeconds": 5,
+                "parallelism": {"expert": "Enabled", "redundantExperts": 8},
+            }
+        },
+        {"accelerator": {"resourceName": "nvidia.com/gpu"}},
+        {
+            "router": {
+                "image": "r:1",
+                "imagePullPolicy": "Always",
+                "resources": {"limits": {"cpu": "1"}},
+                "drainSeconds": 5,
+            }
+        },
+        {"router": {"maxInFlightPerDecode": 300, "policy": "JSQ", "env": [{"name": "A", "value": "1"}]}},
+        {"signatures": {"retentionHours": 12, "retentionMebibytes": 5, "samplePercent": 3}},
+    ]
+    for placement in ("Sidecar", "Deployment"):
+        plain = make_vllm(router={"placement": placement})
+        for change in changes:
+            cr = make_vllm(**change | {"router": {"placement": placement} | change.get("router", {})})
+            for role, template in made(cr).items():
+                if template != made(plain)[role]:
+                    assert revisions.inputs(cr, role) != revisions.inputs(plain, role), (role, change)
