@@ -52,6 +52,8 @@ class StepReport(KVConnectorWorkerMetadata):
     ----------
     hidden : str
         Why the worker counts no more; empty while it does.
+    lost : bool
+        Whether what the choice of replicas brought could not be read.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class StepReport(KVConnectorWorkerMetadata):
         self.step = step
         self.union = union
         self.hidden = self._counting.stopped
+        self.lost = False
         self._balance = balance
         self._requests = requests
         self._copied: Any = None
@@ -101,10 +104,13 @@ class StepReport(KVConnectorWorkerMetadata):
 
     def balance(self) -> BalanceReport | None:
         """Return what the choice of replicas brought, as arrays, after their copies."""
-        self._wait()
         if (found := self._balance) is None:
             return None
-        return replace(found, figures=np.asarray(found.figures), trouble=bool(found.trouble))
+        self.lost = True  # until it is read
+        self._wait()
+        read = replace(found, figures=np.asarray(found.figures), trouble=bool(found.trouble))
+        self.lost = False
+        return read
 
     def requests(self) -> int | None:
         """Return the requests of the step on all ranks, after their copy: 0 or None as in the parameter."""
@@ -123,7 +129,7 @@ class StepReport(KVConnectorWorkerMetadata):
             sent["counts"], sent["union"] = self.arrived()
             sent["_requests"] = self.requests()
         hidden = self.hidden or self._counting.stopped
-        return sent | {"step": self.step, "hidden": hidden, "_copied": None}
+        return sent | {"step": self.step, "hidden": hidden, "lost": self.lost, "_copied": None}
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         """Return this one: only the first rank of a tensor-parallel group reports."""

@@ -149,6 +149,13 @@ class EngineStats(KVConnectorStats):
         return summary
 
 
+def stopped() -> EngineStats:
+    """Return a report that tells only that counting has stopped."""
+    stats = EngineStats()
+    stats.tell("stopped")
+    return stats
+
+
 class EnginePromMetrics(KVConnectorPromMetrics):
     """Prometheus metrics of the plug-in.
 

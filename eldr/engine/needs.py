@@ -50,6 +50,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "static_all_moe_layers",
     ),
     "vllm.config:DeviceConfig": ("device_type",),
+    "vllm.v1.worker.gpu.kv_connector:ActiveKVConnector": ("post_forward",),
     "vllm.config:SchedulerConfig": ("max_num_seqs", "max_num_batched_tokens"),
     "vllm.config:VllmConfig": (
         "instance_id",

@@ -86,6 +86,7 @@ class Stepped:
         else:
             self.half = DecodeScheduler(of_engine, GROUP, NO_WINDOWS, 16)
             self.worker = DecodeWorker(of_engine, GROUP, 40, reports=True)
+            decode_worker.agree(of_engine, self.worker._counting, self.worker)
         self._watch: Any = nullcontext()
         if add is not None:
             self._form = self.worker._capture.union.form

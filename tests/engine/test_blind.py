@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eldr.engine.counting import Counting
 from eldr.engine.decode import worker as decode_worker
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.scheduler import DecodeScheduler
@@ -49,13 +50,24 @@ def test_an_engine_without_memory_for_the_table_serves_and_says_why(engine, monk
 
 
 @pytest.mark.parametrize("said", [["", "no memory for the table"], ["", ""]])
-def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said):
+@pytest.mark.parametrize("own_fails", [False, True])
+def test_ranks_count_together_or_not_at_all(engine, monkeypatch, said, own_fails):
     """A rank that waits for what another does not know of would wait for ever."""
-    shared = []
+    shared, asked = [], []
     monkeypatch.setattr(Capture, "share", lambda _: shared.append(True))
     monkeypatch.setattr(decode_worker, "union_group", lambda _: "group")
-    monkeypatch.setattr(decode_worker, "gather", lambda own, group: [own, *said[1:]])
-    worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True)
+    monkeypatch.setattr(decode_worker, "gather", lambda own, group: asked.append(group) or [own, *said[1:]])
+    worker, counting = None, Counting("activations")
+    if own_fails:
+        counting.stop("it could not be made")
+    else:
+        worker = DecodeWorker(config(), GROUP, n_blocks=10, reports=True, counting=counting)
+    decode_worker.agree(config(), counting, worker)
+    asked.remove("group")
+    assert not asked, "once: the other rank waits for it"
+    if worker is None:
+        assert counting.stopped
+        return
     worker.begin(sent(DecodeOrders(step=1, requests=1)))
     Slots.slots, Capture.ids = torch.tensor([4]), torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
     assert worker.finish().hidden == said[1]

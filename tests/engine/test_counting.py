@@ -123,19 +123,19 @@ DECODE = [
     ("worker", "_staging", "send"),
     *(("half", "_tracker", name) for name in ("add", "step", "end")),
     *(("half", "_ring", name) for name in ("write",)),
-    *((where, "_stats", "take") for where in ("half", "worker")),
+    ("half", "_stats", "take"),
 ]
 
 
 def decoded(half, worker, name):
     """Serve a request whose prompt of four tokens was pulled, for three tokens."""
     asked = request(name, 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
-    worker.stats()
     half.add(asked)
     half.pulls.allocated(asked)
     half.update(step(half, worker, new=[(name, 3, 1)], blocks={name: [1, 2]}))
     for at in (4, 5):
         half.update(step(half, worker, cached=[(name, at, 1)], blocks={name: [1, 2]}))
+    asked.num_output_tokens = 3
     half.end(asked)
     half.update(step(half, worker))
     half.update(step(half, worker, new=[("last", 0, 1)], blocks={"last": [5]}))
@@ -192,13 +192,30 @@ def test_metrics_that_fail_are_left_out(caplog):
 def test_pulls_keep_their_deadlines_when_nothing_is_counted(wrong, decode):
     half, worker = decode
     spoil(half, worker, "half", "_tracker", "step")
-    spoil(half, worker, "worker", "_slots", "bind")
     asked = request("a", 4, kv={"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12})
     half.add(asked)
     half.pulls.allocated(asked)
     assert half.orders(output()).pulls == {"a": 1e12}
-    worker.begin(sent(half.orders(output())))
-    assert worker.pulls._pulls == {"a": 1e12}
+
+
+def test_of_requests_that_come_after_counting_has_stopped_nothing_is_kept(wrong, decode):
+    half, worker = decode
+    half._counting.stop("no memory")
+    for number in range(20):
+        decoded(half, worker, f"r{number}")
+        assert len(half._tracker) <= 1, "the one that goes on"
+    kept = half._ended, half._empty, half._begun, half.pulls._deadlines, half.pulls._pulling
+    assert not any(kept)
+
+
+def test_requests_without_counts_are_told_once(wrong, decode):
+    half, _ = decode
+    half._counting.stop("no memory")
+    streamed, never = request("a", 4, resumable=True, generated=2), request("b", 4)
+    for one in (streamed, never):
+        half.add(one)
+        half.end(one)
+    assert half.stats().data["records"] == {"unavailable": 1}
 
 
 def test_ranks_that_disagree_end_the_engine_all_the_same():

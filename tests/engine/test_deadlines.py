@@ -342,7 +342,12 @@ def worker(monkeypatch):
     monkeypatch.setattr(decode_worker, "StepSlots", Slots)
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler, connector._reports = KVConnectorRole.WORKER, None, []
-    connector._counting = Counting("activations")
+    connector._counting, connector._prefill, connector._late = (
+        Counting("activations"),
+        False,
+        metrics.EngineStats(),
+    )
+    connector._watch = PullWatch(connector._late.add_late_pull)
     model = SimpleNamespace(get_num_experts=lambda: 6)
     parallel = SimpleNamespace(data_parallel_size=1)
     config = SimpleNamespace(
@@ -352,6 +357,7 @@ def worker(monkeypatch):
     def make(*, reports):
         group = CacheGroup(0, "layer", BLOCK)
         connector._worker = DecodeWorker(config, group, n_blocks=10, reports=reports)
+        connector._reports_late = reports
         return connector
 
     return make

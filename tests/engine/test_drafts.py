@@ -5,6 +5,7 @@ import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from eldr.engine.counting import Counting
+from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.hooks.connector import EldrConnector
 from eldr.engine.prefill.scheduler import PrefillScheduler
 from eldr.engine.prefill.worker import PrefillWorker
@@ -133,7 +134,8 @@ def test_a_step_is_counted_before_model_runner_v2_writes_over_it_with_its_drafts
     half, worker, records = decoding
     connector = EldrConnector.__new__(EldrConnector)
     connector._role, connector._scheduler, connector._worker = KVConnectorRole.WORKER, None, worker
-    connector._reports, connector._counting = [], Counting("activations")
+    connector._reports, connector._counting, connector._prefill = [], Counting("activations"), False
+    connector._watch = PullWatch(lambda _: None)
     asked = request("a", 6, kv={"do_remote_prefill": True})
     half.add(asked)
     blocks = {"a": [4, 2, 8]}

@@ -23,11 +23,14 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import KVConnectorOutput
 
 import eldr.engine
-from eldr.contract import PULL_BEFORE_KEY
+from eldr.contract import METRIC_COUNTING, PULL_BEFORE_KEY
+from eldr.engine import messages
+from eldr.engine.decode import deadline
 from eldr.engine.figures import N_FIGURES
 from eldr.engine.hooks import connector as hooks
 from eldr.engine.hooks import plugin
 from eldr.engine.hooks.endpoint import ActivationsEndpoint, activations
+from eldr.engine.messages import BalanceReport, StepReport
 from eldr.engine.metrics import EngineStats
 from eldr.wire import decode_counts
 from tests.engine.fakes import BLOCKS, LAYERS, engine_config
@@ -41,17 +44,31 @@ LEFT_OUT = {
     *(f"metrics:EnginePromMetrics.{name}" for name in ("__init__", "observe")),
     *(f"metrics:EngineStats.{name}" for name in ("__init__", "aggregate", "is_empty", "reduce", "reset")),
     *(f"decode.deadline:{name}" for name in ("offered", "withdraw")),
-    "metrics:_left_out",
+    *(f"metrics:{name}" for name in ("_left_out", "stopped")),
+    "prefill.scheduler:unavailable",
+    "decode.deadline:PullWatch.__init__",
+    # by which ranks wait for each other
+    *(f"decode.worker:{name}" for name in ("agree", "union_group")),
 }
 NEVER = {
+    "decode.tracking:Tracker.clear",  # once counting has stopped: test_counting
     *(f"decode.ring:RingReader.{name}" for name in ("close", "slots")),
     *(f"decode.rings:MergedRings.{name}" for name in ("get", "oldest", "written")),
     "prefill.provenance:CountedBlocks._hash",  # of blocks that another request computed
     # of engines of several ranks, and of accelerators
+    "decode.worker:DecodeWorker.share",
     "decode.rings:MergedRings.__init__",
     "messages:StepReport._copy_to_host",
     "capture.kernels:flag_experts",
     "capture.kernels:sum_up_step",
+}
+
+
+OPEN = {
+    # the watch itself, and what it is told of pulls that have begun when it fails: nothing is pulled afterwards
+    *(f"decode.deadline:PullWatch.{name}" for name in ("begin", "late")),
+    *(f"decode.deadline:PullDeadlines.{name}" for name in ("allocated", "pulls", "arrived")),
+    *(f"decode.scheduler:DecodeScheduler.{name}" for name in ("allocated", "orders")),
 }
 
 
@@ -118,6 +135,7 @@ class Engine:
             kind: lambda registry=registry, kind=kind, **of: kind(registry=registry, **of)
             for kind in (Gauge, Counter, Histogram)
         }
+        self.registry = registry
         self.prometheus = hooks.EldrConnector.build_prom_metrics(config, types, ["engine"], {0: ["0"]})
         self.late: set[str] = set()
 
@@ -208,14 +226,21 @@ def build(engine, monkeypatch, configs):
     ]
     monkeypatch.setattr(hooks, "full_attention_group", lambda _: GROUP)
 
+    clock = SimpleNamespace(value=100.0)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: clock.value))
+
     def start(role, balance=None):
+        clock.value = 100.0
         monkeypatch.setattr(hooks.start, "start", lambda *_: balance)
-        return Engine(configs[role], KVCacheConfig(BLOCKS, [], groups))
+        engine = Engine(configs[role], KVCacheConfig(BLOCKS, [], groups))
+        engine.clock = clock
+        return engine
 
     return start
 
 
 PREFILL, DECODE = {"do_remote_decode": True}, {"do_remote_prefill": True, PULL_BEFORE_KEY: 1e12}
+SLOW = {"do_remote_prefill": True, PULL_BEFORE_KEY: 200.0}
 LATE = {"do_remote_prefill": True, PULL_BEFORE_KEY: 1.0}
 
 
@@ -247,7 +272,7 @@ def check_prefill(answer):
     return False
 
 
-def serve_both(build, before=lambda: None):
+def serve_both(build, before=lambda: None, *, is_open=False):
     """Serve requests on both roles, also one whose pull is late before and one during its step."""
     prefill, decode = build("kv_producer"), build("kv_consumer", Chosen())
     prefill.serve("a", PREFILL), decode.serve("a", DECODE)
@@ -259,6 +284,11 @@ def serve_both(build, before=lambda: None):
     prefill.add(streamed)
     prefill.scheduler.request_finished(streamed, [])
     assert not decode.add(request("late", 4, kv=dict(LATE))), "pulled after its deadline"
+    if decode.add(request("slow", 4, kv=dict(SLOW))):
+        decode.scheduler.update_connector_output(decode.step())
+        decode.clock.value = 300.0
+        decode.scheduler.update_connector_output(decode.step())
+        assert is_open or "slow" in decode.late, "its KV arrives after its deadline, and is used"
     records = decode.records()
     for engine in (prefill, decode):
         assert engine.scheduler.reset_cache() is True
@@ -285,22 +315,75 @@ def test_all_is_counted_while_nothing_fails(build):
 def test_hooks_answer_whatever_fails(build, monkeypatch, name):
     hits = []
     with monkeypatch.context() as broken:
-        exact(serve_both(build, lambda: break_(broken, name, hits)))
+        exact(serve_both(build, lambda: break_(broken, name, hits), is_open=name in OPEN))
     with monkeypatch.context() as broken:
         break_(broken, name, hits)
-        exact(serve_both(build))
+        exact(serve_both(build, is_open=name in OPEN))
     assert bool(hits) != (name in NEVER), "it never ran" if not hits else "it does run: take it from the list"
 
 
-def test_ranks_choose_no_more_when_nobody_would_be_told_that_they_disagree(build):
+@pytest.mark.parametrize("where", ["figures", "report", "worker"])
+def test_ranks_choose_no_more_when_nobody_would_be_told_that_they_disagree(build, monkeypatch, where):
     chosen = Chosen()
     decode = build("kv_consumer", chosen)
     decode.serve("a", DECODE)
     assert not chosen.stopped
-    chosen.figures = None
-    decode.serve("b", DECODE)
+    with monkeypatch.context() as broken:
+        if where == "worker":
+            broken.setattr(hooks.DecodeWorker, "__init__", fail)
+            decode = build("kv_consumer", chosen)
+        elif where == "report":
+            broken.setattr(StepReport, "balance", lose)
+        else:
+            chosen.figures = None
+        decode.serve("b", DECODE)
     assert set(chosen.stopped) == {"what the ranks chose cannot be reported"}
-    decode.scheduler.shutdown()
+
+
+def lose(report):
+    report.lost = True
+    fail()
+
+
+def test_a_report_that_cannot_be_read_says_so():
+    figures = SimpleNamespace(device=torch.device("cpu"))
+    report = StepReport({}, 1, balance=BalanceReport(figures, ..., 0.1))
+    with pytest.MonkeyPatch.context() as broken, pytest.raises(KeyError):
+        broken.setattr(messages.np, "asarray", fail)
+        report.balance()
+    assert report.lost
+    report.balance()
+    assert not report.lost
+
+
+def told(engine):
+    """Return what Prometheus sees of whether an engine counts."""
+    stats = engine.scheduler.get_kv_connector_stats()
+    if stats is not None:
+        engine.prometheus.observe(stats.data)
+    return engine.registry.get_sample_value(METRIC_COUNTING, {"engine": "0"})
+
+
+@pytest.mark.parametrize("role", ["kv_producer", "kv_consumer"])
+@pytest.mark.parametrize("broken", ["scheduler", "worker", "statistics", "step"])
+def test_an_engine_that_counts_no_more_says_so_to_prometheus_and_in_its_answers(
+    build, monkeypatch, role, broken
+):
+    kv = PREFILL if role == "kv_producer" else DECODE
+    assert told(build(role)) == 1
+    with monkeypatch.context() as fault:
+        kind = "Prefill" if role == "kv_producer" else "Decode"
+        if broken in ("scheduler", "worker"):
+            fault.setattr(getattr(hooks, f"{kind}{broken.capitalize()}"), "__init__", fail)
+        elif broken == "statistics":
+            fault.setattr(EngineStats, "take", fail)
+        engine = build(role)
+        if broken == "step":
+            fault.setattr(type(engine.worker._worker), "finish", fail)
+        answer = engine.serve("a", kv)
+        assert told(engine) == 0
+    if role == "kv_producer" and broken != "statistics":
+        assert answer["eldr"]["unavailable"].startswith("counting failed")
 
 
 def test_a_decode_engine_serves_on_a_full_dev_shm_and_says_what_it_lacks(build, monkeypatch):

@@ -233,8 +233,9 @@ class Balance:
 
     def stop(self, why: str) -> None:
         """Have all ranks keep vLLM's own choice from the next step on."""
-        self._choosing.stop(why)
-        self._tails.fail()
+        if not self._choosing.stopped:
+            self._choosing.stop(why)
+            self._tails.fail()
 
     def begin(self) -> None:
         """Forget the figures of the step before: layers that a step leaves out have none."""

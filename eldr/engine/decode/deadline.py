@@ -34,7 +34,7 @@ def offered(request: Any) -> bool:
 
 
 def withdraw(request: Any) -> None:
-    """Have nothing pulled for a request. The prefill engine is not told: its blocks are free when their lease ends."""
+    """Have nothing pulled for a request. The prefill engine frees the blocks at the request's end, or when their lease ends."""
     if offered(request):
         request.kv_transfer_params[_OFFER] = False
 

@@ -61,6 +61,8 @@ class DecodeScheduler:
     Attributes
     ----------
     pulls : PullDeadlines
+    watches : bool
+        Whether all pulls in flight are watched; once they are not, nothing must be pulled any more.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class DecodeScheduler:
         self._tracker = Tracker(n_rows(config), group.block_size)
         self._experts = model.get_num_experts()
         self._ended: dict[str, Ended] = {}
+        self.watches = True
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         self._reset = False
@@ -121,10 +124,17 @@ class DecodeScheduler:
         with self._counting:
             if request.resumable:  # prompt and answer take turns
                 self._stats.add_record("unavailable")
-            else:
+            elif not self._counting.stopped:
                 self._tracker.add(
                     request.request_id, request.num_prompt_tokens, lambda: request.num_output_tokens
                 )
+
+    def allocated(self, request: Any) -> None:
+        """Take that a request has its blocks."""
+        with self._counting:
+            self.pulls.allocated(request)
+            return
+        self.watches = False
 
     def reset(self) -> None:
         """Forget what running requests have counted, and have the worker forget it with the next step."""
@@ -138,8 +148,11 @@ class DecodeScheduler:
     def orders(self, output: Any) -> DecodeOrders:
         """Return what the worker must change before a step."""
         orders = DecodeOrders()
+        watched = False
         with self._counting:
             orders.pulls = self.pulls.pulls(output.num_scheduled_tokens)
+            watched = True
+        self.watches = self.watches and watched
         with self._counting:
             self._order(output, orders)
         return orders
@@ -151,6 +164,9 @@ class DecodeScheduler:
             drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
             self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts))
         orders.reset, self._reset = self._reset, False
+        if self._counting.stopped:
+            self._tracker.clear()
+            return
         orders.plan = self._tracker.step(
             scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
         )
@@ -163,7 +179,8 @@ class DecodeScheduler:
             if not self._counting.stopped:
                 self._end(request)
                 return
-        self._stats.add_record("unavailable")
+        if request.num_output_tokens and not request.resumable:
+            self._stats.add_record("unavailable")
 
     def _end(self, request: Any) -> None:
         ended = self._tracker.end(request.request_id)
@@ -211,12 +228,14 @@ class DecodeScheduler:
         if union is not None:
             # one token was generated, and never fed: a reader that knows need not wait
             nothing = np.zeros((len(union), self._experts), np.uint16)
-            for name, short in self._empty:
+            while self._empty:
+                name, short = self._empty[-1]
                 self._publish(name, nothing, short)
-            self._empty.clear()
+                self._empty.pop()  # once it is published: what fails before is told as unavailable
         for request, value in counts.items():
-            if (ended := self._ended.pop(request, None)) is not None:
+            if (ended := self._ended.get(request)) is not None:
                 self._publish(request, value, ended)
+                del self._ended[request]
         if union is not None and report.step is not None:
             self._measure(report.step, union, report.requests())
 
@@ -251,7 +270,7 @@ class DecodeScheduler:
         with self._counting:
             self._stats.tell(self._counting.stopped)
             return self._stats.take()
-        return None
+        return metrics.stopped()
 
     def close(self) -> None:
         """Remove the ring."""

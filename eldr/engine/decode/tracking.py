@@ -170,6 +170,11 @@ class Tracker:
             track.blocks, track.placed = [], False
         self._release, self._unmap = [], []
 
+    def clear(self) -> None:
+        """Stop following all requests."""
+        self._tracks.clear()
+        self._release, self._unmap = [], []
+
     def end(self, request: str) -> Ended | None:
         """Stop following a request; None if it never ran.
 

@@ -13,7 +13,6 @@ import torch
 from vllm.distributed.parallel_state import get_ep_group
 from vllm.logger import init_logger
 
-from eldr.engine import metrics
 from eldr.engine.balance.agreement import gather
 from eldr.engine.balance.choice import Balance
 from eldr.engine.capture.backend import kernels_for
@@ -22,12 +21,27 @@ from eldr.engine.capture.kernels import RequestRows, request_rows, take_requests
 from eldr.engine.capture.routing import NO_SLOTS, RoutingCapture, StepSlots, table_memory
 from eldr.engine.capture.staging import Staging
 from eldr.engine.counting import Counting
-from eldr.engine.decode.deadline import PullWatch
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.tracking import Plan, n_rows
 from eldr.engine.messages import BalanceReport, StepReport
 
 logger = init_logger("vllm.eldr")
+
+UNREPORTED = "what the ranks chose cannot be reported"
+"""Nobody would be told that they disagree, so that they must not choose any more."""
+
+
+def agree(config: Any, counting: Counting, worker: DecodeWorker | None) -> None:
+    """Have ranks with requests of their own count together, or not at all.
+
+    Every rank has to come here, whatever failed on it: the others wait for what it says.
+    """
+    if (over := union_group(config)) is None:
+        return
+    for stopped in filter(None, gather(counting.stopped, over)):
+        counting.stop(stopped)
+    if worker is not None and not counting.stopped:
+        worker.share()
 
 
 def union_group(config: Any) -> Any:
@@ -49,10 +63,6 @@ class DecodeWorker:
         Who chooses replicas, where vLLM does not.
     counting : Counting, optional
         Of this process; one of its own by default.
-
-    Attributes
-    ----------
-    pulls : PullWatch
     """
 
     def __init__(
@@ -66,34 +76,28 @@ class DecodeWorker:
         counting: Counting | None = None,
     ) -> None:
         self._balance = balance
-        self._stats = metrics.EngineStats()
         self._reports = reports
         self._counting = counting or Counting("activations")
-        # a pull that is late is not used, whatever its count does
-        self.pulls = PullWatch(self._counting.guarded(self._stats.add_late_pull))
         self._slots = StepSlots(group.layer_name)
         self._step: int | None = None
         self._released: dict[str, Any] = {}
         self._capture: Any = None  # a RoutingCapture, if one could be made
         self._rows: RequestRows | None = None
-        over = union_group(config)
+        self._report: StepReport | None = None
         with self._counting:
-            self._capture = RoutingCapture(config, self._counting, over)
+            self._capture = RoutingCapture(config, self._counting, union_group(config))
             if reports:
                 self._rows = _empty_rows(config, n_blocks, self._capture, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
                 self._staging = Staging(self._capture.device)
-        if over is not None:
-            for stopped in filter(None, gather(self._counting.stopped, over)):
-                self._counting.stop(stopped)
-            if not self._counting.stopped:
-                self._capture.share()
+
+    def share(self) -> None:
+        """Take part in the union of all ranks from now on."""
+        self._capture.share()
 
     def begin(self, orders: DecodeOrders) -> None:
         """Begin a step, before its forward pass."""
         self._step = orders.step
-        with self._counting:
-            self.pulls.begin(orders.pulls)
         with self._counting:
             if self._balance is not None:
                 self._balance.begin()
@@ -120,6 +124,10 @@ class DecodeWorker:
 
     def finish(self) -> StepReport | None:
         """Count the step, after its forward pass."""
+        self._report = report = self._finish()
+        return report
+
+    def _finish(self) -> StepReport | None:
         step, report = self._step, None
         chosen = self._balance_report() if self._reports and step is not None else None
         with self._counting:
@@ -153,18 +161,12 @@ class DecodeWorker:
     def _balance_report(self) -> BalanceReport | None:
         if (balance := self._balance) is None:
             return None
+        if self._report is not None and self._report.lost:
+            balance.stop(UNREPORTED)
         with self._counting:
             return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
         # nobody would be told that ranks disagree
-        balance.stop("what the ranks chose cannot be reported")
-        return None
-
-    def stats(self) -> metrics.EngineStats | None:
-        """Return what happened since the last call; the ranks see the same pulls, so that one of them counts."""
-        if not self._reports:
-            return None
-        with self._counting:
-            return self._stats.take()
+        balance.stop(UNREPORTED)
         return None
 
 

@@ -19,19 +19,21 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
+from eldr.contract import ELDR_KEY
 from eldr.engine import metrics, needs, refusal
 from eldr.engine.balance import setting, start
+from eldr.engine.balance.choice import Balance
 from eldr.engine.capture.cache import full_attention_group
 from eldr.engine.counting import Counting
-from eldr.engine.decode.deadline import offered, withdraw
+from eldr.engine.decode.deadline import PullWatch, offered, withdraw
 from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
 from eldr.engine.decode.windows import Windows
-from eldr.engine.decode.worker import DecodeWorker
+from eldr.engine.decode.worker import UNREPORTED, DecodeWorker, agree
 from eldr.engine.hooks import compatibility
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
-from eldr.engine.prefill.scheduler import PrefillScheduler
+from eldr.engine.prefill.scheduler import PrefillScheduler, unavailable
 from eldr.engine.prefill.worker import PrefillWorker
 
 _ASK_AGAIN = None
@@ -75,10 +77,15 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
                 self._group.block_size,
                 prefill=self._prefill,
                 balance=self._setting,
-                drafts_first=needs.drafts_first(),
+                drafts_first=vllm_config.speculative_config is not None and needs.drafts_first(),
             )
             compatibility.refuse(problems)
         self._counting = Counting("signatures" if self._prefill else "activations")
+        self._late = metrics.EngineStats()
+        # a pull that is late is not used, whatever its count does, and whether or not anything is counted
+        self._watch = PullWatch(self._counting.guarded(self._late.add_late_pull))
+        self._reports_late = False
+        self._balance: Balance | None = None
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
@@ -110,20 +117,28 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         """Make the tables; called once, after the weights are loaded and before graphs are captured."""
         del kv_caches
         with refusal.told():
-            balance = start.start(self._vllm_config, self._setting)
+            self._balance = start.start(self._vllm_config, self._setting)
         config, group, blocks = self._vllm_config, self._group, self._kv_cache_config.num_blocks
         with self._counting:
             reports = bool(get_tp_group().is_first_rank)
+            self._reports_late = reports and not self._prefill  # the ranks see the same pulls
             if self._prefill:
                 self._worker = PrefillWorker(config, group, blocks, reports=reports, counting=self._counting)
             else:
                 self._worker = DecodeWorker(
-                    config, group, blocks, reports=reports, balance=balance, counting=self._counting
+                    config, group, blocks, reports=reports, balance=self._balance, counting=self._counting
                 )
+        if not self._prefill:
+            agree(config, self._counting, self._worker if isinstance(self._worker, DecodeWorker) else None)
+        if self._balance is not None and self._worker is None:
+            self._balance.stop(UNREPORTED)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Begin a step; always before the forward pass, unlike ``start_load_kv``."""
         super().bind_connector_metadata(connector_metadata)
+        with self._counting:
+            if not self._prefill:
+                self._watch.begin(connector_metadata.pulls)
         with self._counting:
             if self._worker is not None:
                 self._worker.begin(connector_metadata)
@@ -158,14 +173,16 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._worker is not None:
                 return self._reports.pop() if self._reports else self._worker.finish()
+        with self._counting:
+            if self._balance is not None:
+                self._balance.stop(UNREPORTED)
         return StepReport({}, counting=self._counting) if self._counting.stopped else None
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """Add the pulls that are too late to the failed ones; the transport reports when each of them has ended."""
         results = super().get_transfer_results(finished_req_ids)
         with self._counting:
-            if isinstance(self._worker, DecodeWorker):
-                results.failed_recving |= self._worker.pulls.late()
+            results.failed_recving |= self._watch.late()
         return results
 
     # --- scheduler process
@@ -177,7 +194,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if isinstance(self._scheduler, PrefillScheduler):
                 return 0, False
-            if self._scheduler is not None:
+            if self._scheduler is not None and self._scheduler.watches:
                 return (_ASK_AGAIN if self._scheduler.pulls.refuse(request) else 0), False
         withdraw(request)  # its deadline is not known, so what is pulled may be another request's by now
         return (_ASK_AGAIN if there else 0), False
@@ -187,7 +204,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         del blocks, num_external_tokens
         with self._counting:
             if isinstance(self._scheduler, DecodeScheduler):
-                self._scheduler.pulls.allocated(request)
+                self._scheduler.allocated(request)
 
     def on_new_request(self, request: Any) -> None:
         """Follow a request."""
@@ -219,6 +236,8 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._scheduler is not None:
                 return False, self._scheduler.end(request)
+        if self._prefill and (request.kv_transfer_params or {}).get("do_remote_decode"):
+            return False, {ELDR_KEY: unavailable(self._counting.stopped)}
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
@@ -235,15 +254,11 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> metrics.EngineStats | None:
         """Return statistics since the last call, of the half that runs in this process."""
         with self._counting:
-            if isinstance(self._worker, DecodeWorker):
-                return self._worker.stats()
+            if self.role != KVConnectorRole.SCHEDULER:
+                return self._late.take() if self._reports_late else None
             if self._scheduler is not None:
                 return self._scheduler.stats()
-        if self.role != KVConnectorRole.SCHEDULER or not self._counting.stopped:
-            return None
-        stats = metrics.EngineStats()
-        stats.tell(self._counting.stopped)
-        return stats
+        return metrics.stopped() if self.role == KVConnectorRole.SCHEDULER else None
 
     def shutdown(self) -> None:
         """Remove what this process holds."""

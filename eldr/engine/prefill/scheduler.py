@@ -113,14 +113,14 @@ class PrefillScheduler:
             return None
         with self._counting:
             self._stats.add_record("unavailable")
-        return {"eldr": _unavailable(self._counting.stopped)}
+        return {"eldr": unavailable(self._counting.stopped)}
 
     def _end(self, request: Any) -> dict[str, Any] | None:
         name = request.request_id
         self._blocks.forget(name)
         if name in self._streaming:
             self._streaming.remove(name)
-            return {"eldr": _unavailable("the prompt was streamed in")}
+            return {"eldr": unavailable("the prompt was streamed in")}
         if name not in self._waiting:
             return None
         if request.status in (RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR):
@@ -129,7 +129,7 @@ class PrefillScheduler:
             return None
         value = self._ready.pop(name, None)
         if value is None:
-            value = self._handed_out[name] = _unavailable(
+            value = self._handed_out[name] = unavailable(
                 self._counting.stopped or "no counts for this request"
             )
         else:
@@ -177,11 +177,12 @@ class PrefillScheduler:
         with self._counting:
             self._stats.tell(self._counting.stopped)
             return self._stats.take()
-        return None
+        return metrics.stopped()
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def _unavailable(reason: str) -> dict[str, Any]:
+def unavailable(reason: str) -> dict[str, Any]:
+    """Return what an answer says in place of counts."""
     return {"v": 1, "unavailable": reason}
