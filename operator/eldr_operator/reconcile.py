@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from eldr import contract
 from eldr_operator.clock import Clock
-from eldr_operator.fits import life
+from eldr_operator.fits import lifecycle
 from eldr_operator.kube.api import Api, Object
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import WATCHED, Cache
@@ -178,7 +178,7 @@ class Reconciler:
         now = self._clock()
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
-                await self._recorder.fit(fit, life.waiting_for_deployment(fit, now), now)
+                await self._recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
 
 
 def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:

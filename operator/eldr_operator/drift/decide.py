@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from eldr.contract import POLICY_MARGINAL
-from eldr_operator.drift import words
+from eldr_operator.drift import messages
 from eldr_operator.drift.judge import ON_TRIAL, judge, on_return, told
 from eldr_operator.drift.maintenance import is_usable, opens_at
 from eldr_operator.drift.observation import Observation
@@ -104,7 +104,7 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        return note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", words.DISABLED)
+        return note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", messages.DISABLED)
     state = note_harm(_believe(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
@@ -207,11 +207,11 @@ def _verdict(
     harm = _harm(state, spec, seen)
     protective = is_replaced(state, spec, seen)
     if roll_back is not None:
-        follows = words.instead(roll_back.to, seen.policy, state.harmful)
+        follows = messages.instead(roll_back.to, seen.policy, state.harmful)
         text = (
-            words.returned(follows, acts=acts)
+            messages.returned(follows, acts=acts)
             if roll_back.returned
-            else words.roll_back(follows, seen, spec, acts=acts)
+            else messages.roll_back(follows, seen, spec, acts=acts)
         )
         return Verdict(
             "True",
@@ -222,13 +222,13 @@ def _verdict(
             harm=harm,
         )
     if state.digest is None:
-        return Verdict("Unknown", "NoSet", words.NO_SET)
+        return Verdict("Unknown", "NoSet", messages.NO_SET)
     if state.drift.phase == "Detected":
-        what = words.detected(state, seen)
+        what = messages.detected(state, seen)
     elif protective and waits_for_another(state):
-        what = words.waits(state.protection)
+        what = messages.waits(state.protection)
     elif seen.pinned and not protective and _has_failed(state, spec):
-        what = words.lost(seen, spec)
+        what = messages.lost(seen, spec)
     else:
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
@@ -241,12 +241,12 @@ def _quiet(
     state: State, spec: DriftSpec, seen: Observation
 ) -> tuple[Literal["True", "False", "Unknown"], str, str]:
     if seen.baseline is None:
-        return "Unknown", "NoBaseline", words.NO_BASELINE
+        return "Unknown", "NoBaseline", messages.NO_BASELINE
     if state.shown is None:
         if state.seen is not None and seen.window is not None and seen.window.digest == state.digest:
-            return "Unknown", "BaselineUnusable", words.BASELINE_UNUSABLE
-        return "Unknown", "Gathering", words.gathering(spec)
-    return "False", state.drift.phase, words.quiet(state.shown)
+            return "Unknown", "BaselineUnusable", messages.BASELINE_UNUSABLE
+        return "Unknown", "Gathering", messages.gathering(spec)
+    return "False", state.drift.phase, messages.quiet(state.shown)
 
 
 def _next_fit(
@@ -257,34 +257,34 @@ def _next_fit(
     changed = drift.phase == "Detected"
     since = (drift.changed or now) if changed else None
     if spec.mode == "Observe":
-        return "Observing", words.OBSERVING, None, None
+        return "Observing", messages.OBSERVING, None, None
     if not seen.places:
-        return "PolicyIgnoresCentroids", words.NO_USE, None, None
+        return "PolicyIgnoresCentroids", messages.NO_USE, None, None
     if seen.pinned:
-        return "Pinned", words.PINNED, None, None
+        return "Pinned", messages.PINNED, None, None
     if seen.suspended:
-        return "Suspended", words.SUSPENDED, None, None
+        return "Suspended", messages.SUSPENDED, None, None
     if seen.busy is not None:
-        return "Fitting", words.fitting(seen.busy), None, None
+        return "Fitting", messages.fitting(seen.busy), None, None
     if fits.finished is not None:
         pause = timedelta(minutes=spec.cool_down_minutes) * 2 ** min(max(0, fits.fruitless - 1), 16)
         until = fits.finished + min(pause, LONGEST_COOL_DOWN)
         if now < until:
-            return "CoolDown", words.cool_down(until), None, until
+            return "CoolDown", messages.cool_down(until), None, until
     if len(fits.started) >= spec.max_per_day:
         free = fits.started[-spec.max_per_day] + DAY if spec.max_per_day else None
-        return "BudgetSpent", words.budget(spec.max_per_day, free), None, free
+        return "BudgetSpent", messages.budget(spec.max_per_day, free), None, free
     records = min(seen.samples, told(drift, seen)) if changed else seen.samples
     if records < seen.min_samples:
-        return "WaitingForRecords", words.records(records, seen.min_samples, changed=changed), None, None
+        return "WaitingForRecords", messages.records(records, seen.min_samples, changed=changed), None, None
     if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):
-        return "InvalidMaintenanceWindow", words.unusable(spec.maintenance_window), None, None
+        return "InvalidMaintenanceWindow", messages.unusable(spec.maintenance_window), None, None
     opens = opens_at(spec.maintenance_window, now)
     if opens is not None:
-        return "OutsideMaintenanceWindow", words.maintenance(opens), None, opens
+        return "OutsideMaintenanceWindow", messages.maintenance(opens), None, opens
     return (
         "Fitting",
-        words.fit_starts(since),
+        messages.fit_starts(since),
         FitOrder(fits.number + 1, since, drift.began if changed else None),
         None,
     )
@@ -295,9 +295,9 @@ def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] |
     if state.digest is None or not protection.active or not seen.places:
         return None
     if seen.policy == POLICY_MARGINAL:
-        return "PriorDecays", words.HARM + words.PRIOR_DECAYS
+        return "PriorDecays", messages.HARM + messages.PRIOR_DECAYS
     if seen.chosen:
-        return "PinnedHarms", words.HARM + words.PINNED_HARMS
+        return "PinnedHarms", messages.HARM + messages.PINNED_HARMS
     if not is_replaced(state, spec, seen):
-        return "Harms", words.HARM + words.HARMS_OBSERVED
-    return "Protective", words.HARM + words.protective(protection)
+        return "Harms", messages.HARM + messages.HARMS_OBSERVED
+    return "Protective", messages.HARM + messages.protective(protection)

@@ -10,7 +10,7 @@ from eldr import contract
 from eldr_operator import border, clock
 from eldr_operator.drift.baselines import stored
 from eldr_operator.errors import ApiError, InvalidResourceError, RequestFailedError
-from eldr_operator.fits import life
+from eldr_operator.fits import lifecycle
 from eldr_operator.fits.job import fit_job
 from eldr_operator.fits.planner import Plan
 from eldr_operator.kube import refusals
@@ -49,18 +49,18 @@ class Runs:
         own = {fit.name: job for fit in waiting if (job := _owned(jobs.get(fit.name), fit)) is not None}
         deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
         own |= {fit.name: job for fit in deleted if (job := _owned(jobs.get(fit.name), fit)) is not None}
-        busy = next((name for name, job in own.items() if life.is_running(job)), None)
+        busy = next((name for name, job in own.items() if lifecycle.is_running(job)), None)
         finished = False
         for fit in deleted:
             if not fit.is_finished:  # else it would count as running for as long as a finalizer holds it
-                await self._recorder.fit(fit, life.deleted(fit, now), now)
+                await self._recorder.fit(fit, lifecycle.deleted(fit, now), now)
                 finished = True
         for fit in waiting:
             report = _owned(
                 await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit.name)), fit
             )
             others = None if busy == fit.name else busy
-            progress = life.advance(
+            progress = lifecycle.advance(
                 fit,
                 own.get(fit.name),
                 report,
@@ -88,7 +88,7 @@ class Runs:
             try:
                 found.append(await self._not_ahead(parse(EldrFit, body), now))
             except InvalidResourceError as error:
-                await self._recorder.unreadable_fit(body, life.unreadable(body, str(error), now))
+                await self._recorder.unreadable_fit(body, lifecycle.unreadable(body, str(error), now))
         return found
 
     async def _not_ahead(self, fit: EldrFit, now: datetime) -> EldrFit:
@@ -104,12 +104,12 @@ class Runs:
             await self._applier.create(fit_job(cr, fit, self._image))
         except ApiError as error:
             if error.status != 409:
-                return life.refused(fit, "JobRefused", f"Job {fit.name}: {error.message or error}", now)
+                return lifecycle.refused(fit, "JobRefused", f"Job {fit.name}: {error.message or error}", now)
             if _owned(await self._api.get("Job", cr.namespace, fit.name, metadata_only=True), fit) is None:
                 text = f"another Job {fit.name} exists; delete it, or create the EldrFit under another name"
-                return life.refused(fit, "NameConflict", text, now)
+                return lifecycle.refused(fit, "NameConflict", text, now)
         except RequestFailedError as error:
-            return life.unavailable(fit, f"Job {fit.name}: {error.message}", now)
+            return lifecycle.unavailable(fit, f"Job {fit.name}: {error.message}", now)
         return status
 
     async def tell(self, fit: EldrFit, status: Object, now: datetime) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from eldr_operator import clock
 from eldr_operator.conditions import DRIFT_DETECTED, Condition
-from eldr_operator.locality import drift_day
+from eldr_operator.locality import drift_history
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.models import EldrDeployment
 
@@ -27,7 +27,7 @@ def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
     if state.shown is not None:
         made |= {"driftScore": f"{state.shown.value:.2f}", "windowRequests": state.shown.requests}
     if outcome.memory.day:
-        made["driftDay"] = drift_day.dump(outcome.memory.day)
+        made["driftDay"] = drift_history.dump(outcome.memory.day)
     if state.drift.phase == "Detected" and state.drift.changed is not None:
         made["changedSince"] = clock.stamp(state.drift.changed)
     return made

@@ -16,8 +16,8 @@ from eldr import contract
 from eldr_operator import border, clock, meta
 from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
 from eldr_operator.drift.state import State
-from eldr_operator.locality import drift_day, routing, salvage
-from eldr_operator.locality.drift_day import Day
+from eldr_operator.locality import drift_history, recovery, routing
+from eldr_operator.locality.drift_history import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
 
@@ -79,7 +79,7 @@ class Memory:
         table = self.table
         activated, staged = (at and min(at, now) for at in (table.activated_at, table.staged_at))
         table = replace(table, activated_at=activated, staged_at=staged)
-        return replace(self, table=table, drift=salvage.not_after(self.drift, now))
+        return replace(self, table=table, drift=recovery.not_after(self.drift, now))
 
     def with_protection(self, protective: bool, now: datetime) -> Memory:  # noqa: FBT001 - the one thing it is about
         """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
@@ -116,7 +116,7 @@ def _told(memory: Memory) -> Object:
         "history": memory.history,
         "refit": memory.refit,
         "drift": memory.drift.to_json(),
-        "driftDay": drift_day.dump(memory.day),
+        "driftDay": drift_history.dump(memory.day),
         "baselines": memory.baselines,
         "protective": memory.protective,
     }
@@ -156,31 +156,31 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
     return Memory(
         table=replace(
             table,
-            previous=salvage.pointer(told.get("previous")),
+            previous=recovery.pointer(told.get("previous")),
             activated_at=clock.read(told.get("activatedAt")),
             staged_at=clock.read(told.get("stagedAt")),
             reason=border.name(told.get("reason")),
         ),
-        history=salvage.history(told.get("history"), HISTORY),
-        refit=salvage.refit(told.get("refit")),
-        drift=salvage.state(told.get("drift")),
-        day=drift_day.load(told.get("driftDay")),
-        baselines=salvage.baselines(told.get("baselines")),
+        history=recovery.history(told.get("history"), HISTORY),
+        refit=recovery.refit(told.get("refit")),
+        drift=recovery.state(told.get("drift")),
+        day=drift_history.load(told.get("driftDay")),
+        baselines=recovery.baselines(told.get("baselines")),
         protective=told.get("protective") is True,
     )
 
 
 def _stored(live: Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
-        return salvage.mapping(border.load((live or {})["data"][KEY]))
+        return recovery.mapping(border.load((live or {})["data"][KEY]))
     except (KeyError, TypeError, ValueError):
         return {}
 
 
 def _shown(status: Mapping[str, Any]) -> Memory:
-    history = salvage.history(status.get("history"), HISTORY)
-    day = drift_day.load(salvage.mapping(status.get("locality")).get("driftDay"))
-    return Memory(Table(epoch=_last(history)), history, salvage.refit(status.get("refit")), day=day)
+    history = recovery.history(status.get("history"), HISTORY)
+    day = drift_history.load(recovery.mapping(status.get("locality")).get("driftDay"))
+    return Memory(Table(epoch=_last(history)), history, recovery.refit(status.get("refit")), day=day)
 
 
 def _last(history: tuple[Object, ...]) -> int:

@@ -12,7 +12,7 @@ from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import bar, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
-from eldr_operator.fits import bars, planner
+from eldr_operator.fits import blocked, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
@@ -20,9 +20,9 @@ from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
 from eldr_operator.kube.snapshot import Snapshot
-from eldr_operator.locality import activation, drift_day, memory, signatures
-from eldr_operator.locality.lookout import Lookout
+from eldr_operator.locality import activation, drift_history, memory, signatures
 from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.observer import Observer
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.polls import Polls
@@ -64,7 +64,7 @@ class Locality:
         self._applier = applier
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
-        self._lookout = Lookout()
+        self._observer = Observer()
         self._windows: dict[Key, signatures.Window] = {}
         self._unreached: dict[Key, datetime] = {}
         self._odd = Repeats()
@@ -82,11 +82,11 @@ class Locality:
         known = memory.read(found, cr.status)
         self._tell_lost(cr, memory.lost(found, known), now)
         before = await self._with_baselines(cr, known.not_after(now))
-        barred = bars.recalled(all_fits, before.drift.barred)
-        harmful = bars.recalled_harm(all_fits, before.drift.harmful)
+        barred = blocked.recalled(all_fits, before.drift.barred)
+        harmful = blocked.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"barred": barred, "harmful": harmful}
         before = replace(before, drift=before.drift.model_copy(update=known_sets))
-        seen = self._lookout.look(cr, all_fits, before, views, min(told.at, now))
+        seen = self._observer.look(cr, all_fits, before, views, min(told.at, now))
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
             cr,
@@ -151,7 +151,7 @@ class Locality:
             else {}
         )
         drift = look.drift
-        for fit, status in bars.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
+        for fit, status in blocked.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
         created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
@@ -159,7 +159,7 @@ class Locality:
             before,
             refit=before.refit if unwritten else plan.refit,
             drift=look.drift,
-            day=drift_day.advance(before.day, before.drift, look.drift),
+            day=drift_history.advance(before.day, before.drift, look.drift),
         ).with_protection(look.verdict.protective, now)
         if is_readable:
             after = self._activated(cr, after.with_table(decision.table), before.table)
@@ -205,7 +205,7 @@ class Locality:
         self._polls.forget(key)
         self._windows.pop(key, None)
         self._unreached.pop(key, None)
-        self._lookout.forget(key)
+        self._observer.forget(key)
         self._ownership.forget(key)
 
     def _tell_odd(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import border
 from eldr_operator.conditions import ROLLED_BACK
-from eldr_operator.locality import salvage
+from eldr_operator.locality import recovery
 from eldr_operator.models import CentroidSet, EldrDeployment
 
 Object = dict[str, Any]
@@ -91,11 +91,11 @@ def read(text: str) -> Table:
     ValueError
         If it is no document, or has no epoch.
     """
-    told = salvage.mapping(border.load(text))
+    told = recovery.mapping(border.load(text))
     if (epoch := border.count(told.get("epoch"))) is None:
         raise ValueError("epoch: expected a count")
     return Table(
-        epoch=epoch, active=salvage.pointer(told.get("active")), staged=salvage.pointer(told.get("staged"))
+        epoch=epoch, active=recovery.pointer(told.get("active")), staged=recovery.pointer(told.get("staged"))
     )
 
 

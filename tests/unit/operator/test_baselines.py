@@ -9,8 +9,8 @@ from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.baselines import MOST_CLUSTERS, stored
 from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
-from eldr_operator.fits import life
-from eldr_operator.locality import memory, salvage
+from eldr_operator.fits import lifecycle
+from eldr_operator.locality import memory, recovery
 from eldr_operator.locality.memory import KEY, Memory
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, Report, parse
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_refused(value):
 @pytest.mark.parametrize("value", DAMAGED)
 def test_a_memory_forgets_one_that_cannot_be_read_so_that_its_report_is_read_again(value):
     told = {"sha256:b": WHOLE, "sha256:c": {}}
-    kept = salvage.baselines({"sha256:a": value} | told)
+    kept = recovery.baselines({"sha256:a": value} | told)
     assert {digest: kept.get(digest) for digest in told} == told
     assert ("sha256:a" in kept) == (value == DAMAGED[1]), "how many workers there were is not known here"
 
@@ -59,7 +59,7 @@ def test_a_fit_tells_of_a_baseline_that_cannot_be_read(make_fit, now):
 
     def finished(baseline):
         data = {"data": {contract.REPORT_KEY: json.dumps(report | {"baseline": baseline})}}
-        found = life.advance(make_fit("f", "Running"), None, data, busy=None, model="m", now=now)
+        found = lifecycle.advance(make_fit("f", "Running"), None, data, busy=None, model="m", now=now)
         return found.status["conditions"][0]
 
     for value in DAMAGED:

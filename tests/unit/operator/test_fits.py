@@ -3,7 +3,7 @@ import json
 import pytest
 
 from eldr import contract
-from eldr_operator.fits import life
+from eldr_operator.fits import lifecycle
 
 REPORT = {
     "version": 1,
@@ -65,7 +65,7 @@ def test_what_follows(make_fit, now, job_, report_, busy, expected, start):
 
 
 def advance(fit, job_, report_, now, busy=None):
-    return life.advance(fit, job_, report_, busy=busy, model="m", now=now)
+    return lifecycle.advance(fit, job_, report_, busy=busy, model="m", now=now)
 
 
 def test_accepted_report_becomes_status(make_fit, now):

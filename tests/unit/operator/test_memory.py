@@ -10,7 +10,7 @@ from eldr import contract
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.state import State
 from eldr_operator.locality import memory
-from eldr_operator.locality.drift_day import HalfHour
+from eldr_operator.locality.drift_history import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Memory
 from eldr_operator.locality.routing import Table
 

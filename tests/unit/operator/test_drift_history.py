@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from eldr_operator.drift.state import Shown, State
-from eldr_operator.locality import drift_day
-from eldr_operator.locality.drift_day import HALF_HOUR, KEPT, HalfHour
+from eldr_operator.locality import drift_history
+from eldr_operator.locality.drift_history import HALF_HOUR, KEPT, HalfHour
 
 EIGHT = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ def day_of(*scores):
     day, before = (), State()
     for minutes, score in scores:
         after = judged(EIGHT + timedelta(minutes=minutes), score)
-        day, before = drift_day.advance(day, before, after), after
+        day, before = drift_history.advance(day, before, after), after
     return day
 
 
@@ -35,11 +35,13 @@ def test_the_highest_of_a_half_hour_is_kept():
 
 def test_a_window_counts_once_and_what_was_not_judged_does_not():
     before = judged(EIGHT, 0.2)
-    day = drift_day.advance((), State(), before)
-    assert drift_day.advance(day, before, before) is day
-    assert drift_day.advance(day, before, judged(EIGHT, 0.9)) is day, "the same window"
-    assert drift_day.advance(day, before, State(seen=EIGHT + HALF_HOUR)) is day, "a window without a score"
-    assert drift_day.advance(day, before, State()) is day, "another set is active"
+    day = drift_history.advance((), State(), before)
+    assert drift_history.advance(day, before, before) is day
+    assert drift_history.advance(day, before, judged(EIGHT, 0.9)) is day, "the same window"
+    assert drift_history.advance(day, before, State(seen=EIGHT + HALF_HOUR)) is day, (
+        "a window without a score"
+    )
+    assert drift_history.advance(day, before, State()) is day, "another set is active"
 
 
 def test_a_day_is_kept_and_no_more():
@@ -56,14 +58,14 @@ def test_a_clock_that_was_set_back_leaves_no_future_behind():
 
 def test_there_and_back():
     day = day_of((1, 0.2), (40, 1.25), (130, 0.3))
-    told = drift_day.dump(day)
+    told = drift_history.dump(day)
     assert told == {"since": "2026-11-21T08:00:00Z", "scores": "0.20 1.25 - - 0.30"}
-    assert drift_day.load(told) == day
-    assert drift_day.load(drift_day.dump(())) == ()
+    assert drift_history.load(told) == day
+    assert drift_history.load(drift_history.dump(())) == ()
 
 
 def test_a_full_day_fits_into_its_field():
-    told = drift_day.dump(day_of(*((30 * n, 12345.678) for n in range(KEPT))))
+    told = drift_history.dump(day_of(*((30 * n, 12345.678) for n in range(KEPT))))
     assert len(told["scores"].split()) == KEPT
     assert len(told["scores"]) <= 1024
 
@@ -76,4 +78,4 @@ def test_a_full_day_fits_into_its_field():
     ],
 )
 def test_nothing_rests_on_a_damaged_one(damage):
-    assert drift_day.load(damage) == ()
+    assert drift_history.load(damage) == ()

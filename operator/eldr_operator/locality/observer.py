@@ -18,7 +18,7 @@ from eldr_operator.locality.router_view import RouterView
 from eldr_operator.models import EldrDeployment, EldrFit
 
 
-class Lookout:
+class Observer:
     """Gathers windows; one that is being filled is forgotten with the process, and only that."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Which sets are barred stands on their fits, and is read again from there."""
 
-from eldr_operator.fits import bars
+from eldr_operator.fits import blocked
 
 
 def marked(fit, barred, now, refused=(), harmful=()):
-    ((found, status),) = bars.marks([fit], barred, dict(refused), harmful, now)
+    ((found, status),) = blocked.marks([fit], barred, dict(refused), harmful, now)
     assert found is fit
     return fit.model_copy(update={"status": status})
 
@@ -13,16 +13,16 @@ def test_what_was_marked_is_recalled(make_fit, now):
     fit = marked(make_fit("a"), ["sha256:a"], now)
     assert (fit.barred, fit.state) == ("RolledBack", ("True", "Accepted"))
     assert fit.status["conditions"][1]["lastTransitionTime"] == "2026-11-21T12:00:00Z"
-    assert list(bars.marks([fit], ["sha256:a"], {}, (), now)) == [], "once"
-    assert bars.recalled([fit], ()) == ("sha256:a",)
-    assert bars.recalled([fit], ("sha256:a", "sha256:b")) == ("sha256:a", "sha256:b")
-    assert bars.recalled([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
+    assert list(blocked.marks([fit], ["sha256:a"], {}, (), now)) == [], "once"
+    assert blocked.recalled([fit], ()) == ("sha256:a",)
+    assert blocked.recalled([fit], ("sha256:a", "sha256:b")) == ("sha256:a", "sha256:b")
+    assert blocked.recalled([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
 
 
 def test_only_the_fits_of_barred_sets_are_marked(make_fit, now):
     fits = [make_fit("a"), make_fit("b", "Rejected"), make_fit("c", "Running"), make_fit("d", "Pending")]
-    assert list(bars.marks(fits, ["sha256:b", "sha256:z"], {}, ("sha256:y",), now)) == []
-    assert bars.recalled(fits, ("sha256:z",)) == ("sha256:z",)
+    assert list(blocked.marks(fits, ["sha256:b", "sha256:z"], {}, ("sha256:y",), now)) == []
+    assert blocked.recalled(fits, ("sha256:z",)) == ("sha256:z",)
 
 
 def test_why_a_set_was_refused_is_told(make_fit, now):
@@ -36,14 +36,14 @@ def test_why_a_set_was_refused_is_told(make_fit, now):
 def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit, now):
     fit = marked(make_fit("a"), [], now, harmful=["sha256:a"])
     assert (fit.harms, fit.barred, fit.state) == (True, "", ("True", "Accepted"))
-    assert list(bars.marks([fit], [], {}, ["sha256:a"], now)) == [], "once"
-    assert bars.recalled_harm([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
-    assert bars.recalled([fit], ()) == ()
+    assert list(blocked.marks([fit], [], {}, ["sha256:a"], now)) == [], "once"
+    assert blocked.recalled_harm([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
+    assert blocked.recalled([fit], ()) == ()
     over = marked(fit, [], now, harmful=["sha256:b"])
     assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Harmful"]
     assert not over.harms
-    assert list(bars.marks([over], [], {}, [], now)) == []
-    assert bars.recalled_harm([over], ()) == ()
+    assert list(blocked.marks([over], [], {}, [], now)) == []
+    assert blocked.recalled_harm([over], ()) == ()
 
 
 def test_a_set_that_harms_and_is_barred_says_both(make_fit, now):

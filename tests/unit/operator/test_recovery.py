@@ -13,8 +13,8 @@ from eldr.contract import SIMILARITY_BINS
 from eldr_operator import clock
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
-from eldr_operator.locality import memory, salvage
-from eldr_operator.locality.drift_day import HalfHour
+from eldr_operator.locality import memory, recovery
+from eldr_operator.locality.drift_history import HalfHour
 from eldr_operator.locality.memory import KEY, Memory
 from eldr_operator.locality.routing import Table
 
@@ -118,7 +118,7 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
     for name in type(STATE if part is None else getattr(STATE, part) or Shown).model_fields:
         alias = {"lost_since": "lostSince"}.get(name, name)
         told = whole | ({alias: value} if part is None else {part: {**whole.get(part, {}), alias: value}})
-        found = salvage.state(json.loads(json.dumps(told)))
+        found = recovery.state(json.loads(json.dumps(told)))
         written(make_cr, Memory(drift=found))
         for other in State.model_fields:
             if other not in {part, name} or (part is not None and other != part):
@@ -128,8 +128,8 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
 def test_good_items_of_a_list_stay():
     told = STATE.to_json() | {"barred": ["sha256:y", 5, "a\0", None, "sha256:z"]}
     told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
-    assert salvage.state(told) == STATE
-    assert salvage.state(
+    assert recovery.state(told) == STATE
+    assert recovery.state(
         told | {"known": {"windows": 2, "similarity": [3, -4], "clusters": [5]}}
     ).known == Known(windows=2, clusters=(5,)), "counts are told by their place"
 
@@ -180,8 +180,8 @@ def test_what_is_no_json_is_named(live, text):
     max_leaves=8,
 ))  # fmt: skip
 def test_whatever_drift_holds_is_a_state(value):
-    found = salvage.state(value)
-    assert salvage.state(json.loads(json.dumps(found.to_json()))) == found
+    found = recovery.state(value)
+    assert recovery.state(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
-from eldr_operator.locality import salvage
-from eldr_operator.locality.lookout import Lookout
+from eldr_operator.locality import recovery
 from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.observer import Observer
 from eldr_operator.locality.routing import Table
 
 ACTIVE, OTHER_SET = "sha256:f", "sha256:g"
@@ -21,7 +21,7 @@ def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it(mak
     active = make_set("f")
     for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
         before = Memory(table=Table(epoch=2, active=active), baselines={active.digest: COUNTS | more})
-        found = Lookout().look(make_cr(), [], before, [], now).baseline
+        found = Observer().look(make_cr(), [], before, [], now).baseline
         assert found.counts.requests == 60
         assert (found.before and found.before.requests) == known
 
@@ -35,7 +35,7 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set,
     active = make_set("f")
     good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
     memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: good | {field: value}})
-    found = Lookout().look(make_cr(), [], memory, [], now).baseline
+    found = Observer().look(make_cr(), [], memory, [], now).baseline
     assert found.counts.requests == 60
     shown = {"saving": found.saving, "saving_low": found.low, "batch": found.batch, "before": found.before}
     assert shown.pop(field) is None
@@ -49,7 +49,7 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set,
 def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
     active = make_set("f")
     memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: value})
-    assert Lookout().look(make_cr(), [], memory, [], now).baseline is None
+    assert Observer().look(make_cr(), [], memory, [], now).baseline is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
         status = {"activeSetDigest": digest, "activeSetHarms": harms}
         fits.append(fit.model_copy(update={"status": fit.status | status}))
     memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
-    found = Lookout().look(make_cr(), fits, memory, [], now).report
+    found = Observer().look(make_cr(), fits, memory, [], now).report
     assert (found and (found.fit, found.harms)) == believed
 
 
@@ -99,9 +99,9 @@ def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(
     fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
     active = make_set("gone") if pin == "gone" else make_set("first")
     cr = make_cr(centroids={"pin": pin} if pin else {})
-    seen = Lookout().look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], now)
+    seen = Observer().look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], now)
     assert (seen.pinned, seen.chosen) == told
-    nothing = Lookout().look(cr, fits, Memory(), [], now)
+    nothing = Observer().look(cr, fits, Memory(), [], now)
     assert (nothing.pinned, nothing.chosen) == (pin is not None, False)
 
 
@@ -117,7 +117,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, 
     passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")
 
     def busy(*fits):
-        return Lookout().look(make_cr(), fits, before, [], now).busy
+        return Observer().look(make_cr(), fits, before, [], now).busy
 
     assert busy(first) is None
     assert busy(first, passed_over) == "passed-over"
@@ -130,7 +130,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, 
 def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(make_cr, make_fit, now, name):
     fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
     for _ in range(5):
-        seen = Lookout().look(make_cr(), fits, Memory(), [], now)
-        state = salvage.state(json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json())))
+        seen = Observer().look(make_cr(), fits, Memory(), [], now)
+        state = recovery.state(json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json())))
     assert (state.fits.number, state.fits.fruitless) == (0, 0)
     assert state.fits.finished == fits[0].finished_at, "yet there was one, and it counts for the pause"
