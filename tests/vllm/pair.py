@@ -40,7 +40,7 @@ def _client() -> httpx.Client:
     A kept connection may close while its engine stands still, and httpcore, where threads share a client without kept ones,
     closes connections that it has just given out.
     """
-    return httpx.Client(timeout=240, verify=False)
+    return httpx.Client(timeout=1000, verify=False)
 
 
 @dataclass(slots=True)
