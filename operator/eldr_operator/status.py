@@ -77,9 +77,9 @@ def _revision(running: Workloads, name: str) -> Object:
 
 def _update(running: Workloads) -> Condition:
     plan = running.plan
-    if plan.newer is None:
+    if not plan.newer:
         return Condition(UPDATE_AVAILABLE, "False", "UpToDate", "pods are made with this operator's images")
-    changes = [f"{now} to {then}" for now, then in zip(plan.images, plan.newer, strict=True) if now != then]
+    changes = [f"{now} to {then}" for now, then in plan.newer]
     text = f"pods keep the images that they were made with: {', '.join(changes)}; spec.update Immediate rolls them now"
     return Condition(UPDATE_AVAILABLE, "True", "NewerImages", text)
 

@@ -74,15 +74,15 @@ class Plan(NamedTuple):
         Role to its revisions, the oldest first.
     images : Images
         Of the operator where it may update, else those that run.
-    newer : Images or None
-        The operator's, where others run.
+    newer : tuple of (str, str)
+        Images that run, each with the one that the operator would take in its place.
     updates : bool
         Whether templates are made anew, though nothing of the spec has changed.
     """
 
     found: Mapping[str, Sequence[Revision]]
     images: Images
-    newer: Images | None
+    newer: tuple[tuple[str, str], ...]
     updates: bool
 
 
@@ -98,7 +98,10 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     running = _running(cr, live, found, own)
     updates = running is None or _may_update(cr, now)
     images = own if running is None or updates else running
-    return Plan(found, images, own if images != own else None, updates)
+    newer = tuple(
+        (now, then) for now, then in zip(_used(cr, images), _used(cr, own), strict=True) if now != then
+    )
+    return Plan(found, images, newer, updates)
 
 
 def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:
@@ -188,6 +191,15 @@ def inputs(cr: EldrDeployment, role: str) -> str:
         for name, value in found.items()
     }
     return _digest(dumped)
+
+
+def _used(cr: EldrDeployment, images: Images) -> Images:
+    """Return the images that pods have, empty where the resource names another."""
+    engine, router = cr.spec.engine, cr.spec.router
+    own = engine.type == "vLLM" or not engine.image or not router.image
+    return Images(
+        images.own if own else "", images.vllm if engine.type == "vLLM" and not engine.image else ""
+    )
 
 
 def _may_update(cr: EldrDeployment, now: datetime) -> bool:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from eldr_operator.workloads import revisions
+from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.workloads import desired, revisions
+from eldr_operator.workloads.images import Images
 
 ROLES = ("prefill", "decode", "router")
 
@@ -46,10 +48,27 @@ def test_what_decides_about_pods_of_a_role(make_vllm, change, moved):
     assert {role for role in ROLES if before[role] != after[role]} == moved
 
 
+@pytest.mark.parametrize(
+    ("spec", "newer"),
+    [
+        ({}, {("own:1", "own:2"), ("vllm:1", "vllm:2")}),
+        ({"engine": {"image": "mine"}}, {("own:1", "own:2")}),
+        ({"engine": {"type": "Simulator"}}, {("own:1", "own:2")}),
+        ({"engine": {"type": "Simulator", "image": "mine"}, "router": {"image": "mine"}}, set()),
+    ],
+)
+def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, newer):
+    cr = make_vllm(**spec)
+    before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"))
+    kept = revisions.manifest(cr, before) | {"revision": 1}
+    live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], None)
+    plan = revisions.plan(cr, live, Images("own:2", "vllm:2"), now)
+    assert plan.images == before.images
+    assert set(plan.newer) == newer
+
+
 def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
     """The opposite of the above would freeze a pod that the spec asks to change."""
-    from eldr_operator.workloads import desired
-    from eldr_operator.workloads.images import Images
 
     def made(cr):
         found = desired.children(cr, (), Images("own"))
