@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from eldr import contract
@@ -20,6 +21,9 @@ from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
+
+MOST_DELAY = timedelta(minutes=10)
+"""Of a fit by schedule behind its minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +124,12 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
         refit["lastFit"] = finished[-1].name
     elif last := at.before.get("lastFit"):
         refit["lastFit"] = last
+    following = clock.read(refit.get("nextScheduleTime"))
     return Plan(
         create=tuple(created),
         delete=_surplus(cr, at, finished),
         refit=refit,
-        wake_at=clock.read(refit.get("nextScheduleTime")),
+        wake_at=None if following is None else following + _delay(cr, following),
     )
 
 
@@ -139,13 +144,28 @@ def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object
     if not refit.schedule or refit.suspend == "Enabled" or schedule.problems(refit):
         return made, None
     shown = f"{refit.schedule} {refit.time_zone}"
+    planned = clock.read(before.get("nextScheduleTime")) if before.get("schedule") == shown else None
     due = None
-    planned = clock.read(before.get("nextScheduleTime"))
-    if planned is not None and before.get("schedule") == shown and planned <= now:
-        due = max(cron.latest(refit.schedule, refit.time_zone, now), planned)
-        made["lastScheduleTime"] = clock.stamp(due)
     following = cron.following(refit.schedule, refit.time_zone, now)
+    if planned is not None and planned <= now:
+        delay = _delay(cr, planned)
+        following = planned
+        if planned + delay <= now:
+            due = max(cron.latest(refit.schedule, refit.time_zone, now - delay), planned)
+            made["lastScheduleTime"] = clock.stamp(due)
+            following = cron.following(refit.schedule, refit.time_zone, due)
     return made | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
+
+
+def _delay(cr: EldrDeployment, planned: datetime) -> timedelta:
+    """Return how long after a minute of the schedule its fit begins: deployments with the same schedule do not begin together.
+
+    Each has a delay of its own, up to ten minutes and a tenth of what lies between two of its fits.
+    """
+    refit = cr.spec.refit
+    most = min(MOST_DELAY, (cron.following(refit.schedule, refit.time_zone, planned) - planned) / 10)
+    share = int.from_bytes(hashlib.sha256(cr.metadata.uid.encode()).digest()[:4], "big") / 2**32
+    return timedelta(seconds=int(share * most.total_seconds()))
 
 
 def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Object]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from eldr import contract
+from eldr_operator.fits import planner
 from eldr_operator.locality.router_view import RouterPod, RouterView
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit, parse
 from tests.unit.operator.drifted import Life
@@ -106,3 +107,9 @@ def router(now):
 @pytest.fixture
 def ago(now):
     return lambda seconds: now - timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def on_the_minute(monkeypatch):
+    """Let fits by schedule begin with their minute."""
+    monkeypatch.setattr(planner, "MOST_DELAY", timedelta(0))

@@ -7,6 +7,8 @@ from eldr_operator.fits.candidates import candidates
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
 
+pytestmark = pytest.mark.usefixtures("on_the_minute")
+
 
 def test_a_new_schedule_starts_from_now(make_cr):
     planned = plan(

@@ -10,6 +10,8 @@ from eldr_operator.fits.planner import regime_since
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
 
+pytestmark = pytest.mark.usefixtures("on_the_minute")
+
 
 @pytest.mark.parametrize(
     ("attempts", "minutes", "expected"),
