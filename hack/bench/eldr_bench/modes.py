@@ -66,7 +66,8 @@ def section(page: str) -> str:
 
 def with_run(page: str, run: Run) -> str:
     """Return a page with the row of a run."""
-    old = section(page).splitlines()[len(HEAD) :]
+    # by what they are, not by their place: the words above the table may have changed
+    old = [line for line in section(page).splitlines() if line.startswith("|") and line not in HEAD]
     key = run.line().split(" | ")[:3]
     lines = [line for line in old if line.split(" | ")[:3] != key] + [run.line()]
     return page.removesuffix(section(page)) + "\n".join([*HEAD, *sorted(lines), ""])

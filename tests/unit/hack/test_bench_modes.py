@@ -56,3 +56,11 @@ def test_a_later_run_takes_the_place_of_the_one_before_and_others_stay(report):
     assert section(again).splitlines()[-2:] == [first.line(), later.line()]
     assert again.count(HEADING) == 1
     assert section(PAGE) == ""
+
+
+def test_no_row_is_lost_where_the_words_above_the_table_were_fewer(report):
+    run = read(report, "today")
+    page = with_run("# Page\n", run)
+    before = [line for line in page.splitlines() if not line.startswith("environment of an engine")]
+    other = run._replace(mode="another")
+    assert run.line() in with_run("\n".join(before), other)
