@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import Any, Self
 
 import httpx
@@ -66,7 +67,12 @@ class Kube:
         return self._answer(method, url, json=body, params=query, headers=headers).json()
 
     def _answer(self, method: str, url: str, **asked: Any) -> httpx.Response:
-        answer = self._client().request(method, url, **asked)
+        def answered() -> httpx.Response | None:
+            found = self._client().request(method, url, **asked)
+            # "come back": as from a CRD whose storage begins anew, because its status has changed
+            return None if found.status_code == HTTPStatus.TOO_MANY_REQUESTS else found
+
+        answer = wait_for(answered, f"{method} {url} to be answered", 30)
         if answer.is_error:
             raise Refused(answer)
         return answer

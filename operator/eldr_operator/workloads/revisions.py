@@ -2,7 +2,7 @@
 
 Another release of the operator makes other templates from the same spec. Pods must not restart for that, so each template is
 kept in a ControllerRevision with a digest of what it was made from, and stays until that changes, or ``spec.update`` says so.
-Pure.
+Under the release that made it, any other template is a change, whatever the digest says. Pure.
 
 References
 ----------
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import eldr
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.drift import maintenance
@@ -55,6 +56,10 @@ class Revision(NamedTuple):
         Those that it was made with.
     number : int
         Later ones have higher numbers.
+    maker : str
+        The operator that made it.
+    made : str
+        Digest of the template as that one made it; what it adopted is another.
     """
 
     name: str
@@ -63,6 +68,8 @@ class Revision(NamedTuple):
     inputs: str
     template: Object
     images: Images
+    maker: str
+    made: str
 
 
 class Plan(NamedTuple):
@@ -78,12 +85,15 @@ class Plan(NamedTuple):
         Images that run, each with the one that the operator would take in its place.
     updates : bool
         Whether templates are made anew, though nothing of the spec has changed.
+    maker : str
+        This operator.
     """
 
     found: Mapping[str, Sequence[Revision]]
     images: Images
     newer: tuple[tuple[str, str], ...]
     updates: bool
+    maker: str
 
 
 def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan:
@@ -101,7 +111,7 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     newer = tuple(
         (now, then) for now, then in zip(_used(cr, images), _used(cr, own), strict=True) if now != then
     )
-    return Plan(found, images, newer, updates)
+    return Plan(found, images, newer, updates, f"{eldr.__version__} {own.own}")
 
 
 def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: Plan) -> Revision:
@@ -112,16 +122,18 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     made : dict
         The template as this operator makes it.
     """
-    found, digest = known.found[role], inputs(cr, role)
+    found, digest, generated = known.found[role], inputs(cr, role), _digest(made)
     same = [revision for revision in found if revision.inputs == digest]
-    if same and not (known.updates and same[-1].template != made):
+    if same and same[-1].made == generated:
+        return same[-1]
+    if same and not known.updates and same[-1].maker != known.maker:
         return same[-1]
     workload = _workload(cr, live, role)
     if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
         made = _plain(workload["spec"]["template"])
     number = found[-1].number + 1 if found else 1
     name = _name(cr, role, digest, made, known.images)
-    return Revision(name, role, number, digest, made, known.images)
+    return Revision(name, role, number, digest, made, known.images, known.maker, generated)
 
 
 def manifest(cr: EldrDeployment, revision: Revision) -> Object:
@@ -129,7 +141,12 @@ def manifest(cr: EldrDeployment, revision: Revision) -> Object:
     head = meta.manifest("apps/v1", KIND, cr, revision.name, revision.role)
     head["metadata"]["labels"][LABEL_ROLE] = revision.role
     head["metadata"]["annotations"] = {ANNOTATION_INPUTS: revision.inputs}
-    data = {"template": revision.template, "images": revision.images._asdict()}
+    data = {
+        "template": revision.template,
+        "images": revision.images._asdict(),
+        "maker": revision.maker,
+        "made": revision.made,
+    }
     return head | {"data": data, "revision": revision.number}
 
 
@@ -268,7 +285,8 @@ def _read(live: Object) -> Revision:
     made_from = (metadata.get("annotations") or {}).get(ANNOTATION_INPUTS, "")
     images = Images(data["images"]["own"], data["images"]["vllm"])
     role = metadata["labels"][LABEL_ROLE]
-    return Revision(metadata["name"], role, live["revision"], made_from, data["template"], images)
+    told = data["template"], images, data["maker"], data["made"]
+    return Revision(metadata["name"], role, live["revision"], made_from, *told)
 
 
 def _name(cr: EldrDeployment, role: str, digest: str, template: Object, images: Images) -> str:

@@ -59,12 +59,29 @@ def test_what_decides_about_pods_of_a_role(make_vllm, change, moved):
 )
 def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, newer):
     cr = make_vllm(**spec)
-    before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"))
+    before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"), "one", "")
     kept = revisions.manifest(cr, before) | {"revision": 1}
     live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], None)
     plan = revisions.plan(cr, live, Images("own:2", "vllm:2"), now)
     assert plan.images == before.images
     assert set(plan.newer) == newer
+
+
+def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm, now):
+    """A field that the digest of inputs forgets freezes no pod."""
+    cr, own = make_vllm(), Images("own:1")
+
+    def look(kept, images=own):
+        found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
+        live = Snapshot(found, [], None)
+        return lambda made: revisions.choose(cr, "decode", made, live, revisions.plan(cr, live, images, now))
+
+    first = look([])({"a": 1})
+    assert look([first])({"a": 1}) == first
+    second = look([first])({"a": 2})
+    assert (second.template, second.number, second.inputs) == ({"a": 2}, 2, first.inputs)
+    assert look([first, second])({"a": 2}) == second
+    assert look([first, second], Images("own:2"))({"a": 3}) == second, "another release may make others"
 
 
 def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):

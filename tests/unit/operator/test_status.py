@@ -63,7 +63,7 @@ def seen(make_cr, now):
         prefill=READY,
         decode=DECODE,
         router=replace(READY, type="RouterReady"),
-        plan=Plan({}, Images("own"), (), updates=False),
+        plan=Plan({}, Images("own"), (), updates=False, maker="me"),
     )
     return Seen(running, outcome)
 
