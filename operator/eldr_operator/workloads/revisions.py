@@ -104,7 +104,7 @@ def plan(cr: EldrDeployment, live: Snapshot, own: Images, now: datetime) -> Plan
     own : Images
         Of this operator.
     """
-    found = {role: [*map(_read, _objects(cr, live, role))] for role in _WORKLOADS}
+    found = {role: [*filter(None, map(_read, _objects(cr, live, role)))] for role in _WORKLOADS}
     running = _running(cr, live, found, own)
     updates = running is None or _may_update(cr, now)
     images = own if running is None or updates else running
@@ -280,12 +280,17 @@ def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
     return sorted(found, key=lambda one: (one["revision"], one["metadata"]["name"]))
 
 
-def _read(live: Object) -> Revision:
-    metadata, data = live["metadata"], live["data"]
+def _read(live: Object) -> Revision | None:
+    """Return what an object keeps; None where that is damaged: what runs is adopted then, as from a release without revisions."""
+    metadata = live["metadata"]
     made_from = (metadata.get("annotations") or {}).get(ANNOTATION_INPUTS, "")
-    images = Images(data["images"]["own"], data["images"]["vllm"])
     role = metadata["labels"][LABEL_ROLE]
-    told = data["template"], images, data["maker"], data["made"]
+    try:
+        data = live["data"]
+        images = Images(str(data["images"]["own"]), str(data["images"]["vllm"]))
+        told = dict(data["template"]), images, str(data["maker"]), str(data["made"])
+    except (KeyError, TypeError, ValueError):
+        return None
     return Revision(metadata["name"], role, live["revision"], made_from, *told)
 
 

@@ -84,6 +84,26 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
     assert look([first, second], Images("own:2"))({"a": 3}) == second, "another release may make others"
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        [],
+        "x",
+        {"template": 1},
+        {"template": {}, "images": {"own": "o"}},
+        {"template": {}, "images": 3},
+    ],
+)
+def test_a_damaged_revision_is_none(make_vllm, now, data):
+    cr = make_vllm()
+    whole = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1"), "one", "")
+    damaged = revisions.manifest(cr, whole) | {"data": data}
+    live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], None)
+    assert revisions.plan(cr, live, Images("own:2"), now).found["decode"] == []
+
+
 def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
     """The opposite of the above would freeze a pod that the spec asks to change."""
 
