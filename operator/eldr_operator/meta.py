@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from eldr import contract
@@ -60,3 +62,8 @@ def manifest(api_version: str, kind: str, cr: EldrDeployment, name: str, compone
 def role_selector(cr: EldrDeployment, role: str) -> dict[str, str]:
     """Return the labels that select the pods of a role."""
     return {contract.LABEL_DEPLOYMENT: cr.name, contract.LABEL_ROLE: role}
+
+
+def digest(value: object) -> str:
+    """Return a digest of JSON; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -165,7 +165,6 @@ class DecodeWorker:
             balance.stop(UNREPORTED)
         with self._counting:
             return BalanceReport(balance.figures.clone(), balance.trouble.clone(), balance.decision_seconds)
-        # nobody would be told that ranks disagree
         balance.stop(UNREPORTED)
         return None
 

@@ -145,16 +145,16 @@ def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object
         return made, None
     shown = f"{refit.schedule} {refit.time_zone}"
     planned = clock.read(before.get("nextScheduleTime")) if before.get("schedule") == shown else None
-    due = None
-    following = cron.following(refit.schedule, refit.time_zone, now)
-    if planned is not None and planned <= now:
-        delay = _delay(cr, planned)
-        following = planned
-        if planned + delay <= now:
-            due = max(cron.latest(refit.schedule, refit.time_zone, now - delay), planned)
-            made["lastScheduleTime"] = clock.stamp(due)
-            following = cron.following(refit.schedule, refit.time_zone, due)
-    return made | {"schedule": shown, "nextScheduleTime": clock.stamp(following)}, due
+    made["schedule"] = shown
+    if planned is None or planned > now:
+        following = cron.following(refit.schedule, refit.time_zone, now)
+        return made | {"nextScheduleTime": clock.stamp(following)}, None
+    delay = _delay(cr, planned)
+    if planned + delay > now:
+        return made | {"nextScheduleTime": clock.stamp(planned)}, None
+    due = max(cron.latest(refit.schedule, refit.time_zone, now - delay), planned)
+    following = cron.following(refit.schedule, refit.time_zone, due)
+    return made | {"lastScheduleTime": clock.stamp(due), "nextScheduleTime": clock.stamp(following)}, due
 
 
 def _delay(cr: EldrDeployment, planned: datetime) -> timedelta:

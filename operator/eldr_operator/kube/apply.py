@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eldr import contract
+from eldr_operator import meta
 from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError
 from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.cache import Cache
-from eldr_operator.kube.owners import is_orphan, owned_elsewhere, owner_uids
+from eldr_operator.kube.owners import is_ours, owned_elsewhere, owner_uids
 from eldr_operator.metrics import Metrics
 
 Object = dict[str, Any]
@@ -85,7 +84,7 @@ class Applier:
         """
         kind, metadata = manifest["kind"], manifest["metadata"]
         remembered = self._applied.setdefault(owner, {})
-        key, digest = (kind, metadata["name"]), _digest(manifest)
+        key, digest = (kind, metadata["name"]), meta.digest(manifest)
         if live is None:
             live = await self._unlisted(owner, manifest)
             if live is not None and is_memory:
@@ -119,7 +118,7 @@ class Applier:
         kind, metadata = manifest["kind"], manifest["metadata"]
         live = await self._api.get(kind, metadata["namespace"], metadata["name"], metadata_only=True)
         uid = metadata["ownerReferences"][0]["uid"]
-        if live is not None and uid not in owner_uids(live) and not is_orphan(live, owner[1]):
+        if live is not None and not is_ours(live, owner[1], uid):
             raise owned_elsewhere(kind, owner[1], live)
         return live
 
@@ -247,10 +246,6 @@ class Applier:
         self._applied.pop(owner, None)
         self._undos.pop(owner, None)
         self._undone.pop(owner, None)
-
-
-def _digest(manifest: Object) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _version(live: Mapping[str, Any]) -> str:

@@ -14,6 +14,11 @@ def owner_uids(live: Mapping[str, Any]) -> list[str]:
     return [owner["uid"] for owner in live["metadata"].get("ownerReferences") or ()]
 
 
+def is_ours(live: Mapping[str, Any], deployment: str, uid: str) -> bool:
+    """Tell whether an object belongs to the deployment of that name and uid, or did and nobody owns it any more."""
+    return uid in owner_uids(live) or is_orphan(live, deployment)
+
+
 def is_orphan(live: Mapping[str, Any], deployment: str) -> bool:
     """Tell whether the operator has made an object for a deployment of that name and nobody owns it any more.
 

@@ -11,7 +11,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
-from eldr_operator.kube.owners import is_orphan, owned_elsewhere, owner_uids
+from eldr_operator.kube.owners import is_ours, owned_elsewhere
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
@@ -123,7 +123,7 @@ class Children:
             token = secrets.token_urlsafe(32)
             manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
             return await tried(kind, name, self._applier.create(manifest), may_exist=True)
-        if cr.metadata.uid not in owner_uids(found) and not is_orphan(found, cr.name):
+        if not is_ours(found, cr.name, cr.metadata.uid):
             return Unwritten(kind, name, REFUSED, str(owned_elsewhere(kind, cr.name, found)))
         if not live.token:
             text = f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"

@@ -11,8 +11,6 @@ References
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,8 +18,9 @@ from typing import Any, NamedTuple
 import eldr
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.camel import CamelModel
 from eldr_operator.drift import maintenance
-from eldr_operator.kube.owners import is_orphan, owner_uids
+from eldr_operator.kube.owners import is_ours
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads.images import Images
@@ -122,7 +121,7 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     made : dict
         The template as this operator makes it.
     """
-    found, digest, generated = known.found[role], inputs(cr, role), _digest(made)
+    found, digest, generated = known.found[role], inputs(cr, role), meta.digest(made)
     same = [revision for revision in found if revision.inputs == digest]
     if same and same[-1].made == generated:
         return same[-1]
@@ -188,26 +187,27 @@ def inputs(cr: EldrDeployment, role: str) -> str:
     So a field that a later release adds changes no digest until somebody sets it.
     """
     spec = cr.spec
-    found: Object = {"model": spec.model, "served": cr.served_model}
+    found: Object = {"model": _set(spec.model), "served": cr.served_model}
     if role != contract.ROLE_ROUTER:
         of_role = spec.prefill if role == contract.ROLE_PREFILL else spec.decode
-        found |= {"engine": spec.engine, "accelerator": spec.accelerator, "role": of_role}
+        found |= {
+            "engine": _set(spec.engine),
+            "accelerator": _set(spec.accelerator),
+            "role": _set(of_role),
+        }
     if role == contract.ROLE_DECODE:
         found["sequences"] = sequences(cr)
     if role == contract.ROLE_ROUTER or (role == contract.ROLE_PREFILL and spec.router.placement == "Sidecar"):
         kept = {"placement", "image", "image_pull_policy", "args", "env", "resources", "drain_seconds"}
         if role == contract.ROLE_ROUTER:
             kept |= {"pod_template"}
-        log = {"retention_mebibytes", "retention_hours"}
-        found["router"] = spec.router.model_dump(mode="json", include=kept, exclude_defaults=True)
-        found["log"] = spec.signatures.model_dump(mode="json", include=log, exclude_defaults=True)
-    dumped = {
-        name: value
-        if isinstance(value, str | int | dict)
-        else value.model_dump(mode="json", exclude={"replicas"}, exclude_defaults=True)
-        for name, value in found.items()
-    }
-    return _digest(dumped)
+        found["router"] = _set(spec.router, kept)
+        found["log"] = _set(spec.signatures, {"retention_mebibytes", "retention_hours"})
+    return meta.digest(found)
+
+
+def _set(part: CamelModel, fields: set[str] | None = None) -> Object:
+    return part.model_dump(mode="json", include=fields, exclude={"replicas"}, exclude_defaults=True)
 
 
 def _used(cr: EldrDeployment, images: Images) -> Images:
@@ -264,18 +264,14 @@ def _plain(template: Mapping[str, Any]) -> Object:
 
 def _workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | None:
     found = live.children.get((_WORKLOADS[role], meta.child_name(cr, role)))
-    return found if found is not None and _is_ours(cr, found) else None
-
-
-def _is_ours(cr: EldrDeployment, live: Object) -> bool:
-    return cr.metadata.uid in owner_uids(live) or is_orphan(live, cr.name)
+    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
 
 
 def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
     found = [
         one
         for one in live.of_kind(KIND).values()
-        if one["metadata"]["labels"].get(LABEL_ROLE) == role and _is_ours(cr, one)
+        if one["metadata"]["labels"].get(LABEL_ROLE) == role and is_ours(one, cr.name, cr.metadata.uid)
     ]
     return sorted(found, key=lambda one: (one["revision"], one["metadata"]["name"]))
 
@@ -295,8 +291,4 @@ def _read(live: Object) -> Revision | None:
 
 
 def _name(cr: EldrDeployment, role: str, digest: str, template: Object, images: Images) -> str:
-    return meta.child_name(cr, f"{role}-{_digest([digest, template, images])[:10]}")
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return meta.child_name(cr, f"{role}-{meta.digest([digest, template, images])[:10]}")
