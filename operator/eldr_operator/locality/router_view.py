@@ -71,15 +71,17 @@ def _refused(value: object) -> dict[str, str]:
     return {digest: reason or "no reason told" for digest, reason in found.items() if digest}
 
 
+def _entries(value: object) -> list[Mapping[str, Any]]:
+    return [entry for entry in (value if isinstance(value, list) else []) if isinstance(entry, Mapping)]
+
+
 def _untested(value: object) -> tuple[str, ...]:
-    entries = value if isinstance(value, list) else []
-    told = {border.name(entry.get("untested")) for entry in entries if isinstance(entry, Mapping)}
+    told = {border.name(entry.get("untested")) for entry in _entries(value)}
     return tuple(sorted(told - {""})[:_MOST_VERSIONS])
 
 
 def _silent(value: object) -> tuple[str, ...]:
-    entries = (entry for entry in (value if isinstance(value, list) else []) if isinstance(entry, Mapping))
-    told = {border.name(entry.get("name")) for entry in entries if entry.get("counting") is False}
+    told = {border.name(entry.get("name")) for entry in _entries(value) if entry.get("counting") is False}
     return tuple(sorted(told - {""})[:_MOST_SILENT])
 
 

@@ -99,13 +99,9 @@ class Children:
                 if fault := await self._write(cr, step, live):
                     left[fault.kind, fault.name] = fault
                     break
-        for kind, surplus in live.surplus(wanted, cr.metadata.uid):
+        for kind, surplus in (*live.surplus(wanted, cr.metadata.uid), *revisions.surplus(cr, live, used)):
             name = surplus["metadata"]["name"]
             if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
-                left[kind, name] = fault
-        for old in revisions.surplus(cr, live, used):
-            kind, name = revisions.KIND, old["metadata"]["name"]
-            if fault := await tried(kind, name, self._applier.delete(kind, old)):
                 left[kind, name] = fault
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault

@@ -166,19 +166,19 @@ def role_of(workload: Object) -> str:
     return role if _WORKLOADS.get(role) == workload["kind"] else ""
 
 
-def surplus(cr: EldrDeployment, live: Snapshot, used: Mapping[str, str]) -> list[Object]:
-    """Return the objects of revisions that are too old to be kept.
+def surplus(cr: EldrDeployment, live: Snapshot, used: Mapping[str, str]) -> list[tuple[str, Object]]:
+    """Return the objects of revisions that are too old to be kept, each with its kind.
 
     Parameters
     ----------
     used : mapping
-        Role to the name of the revision that its pods have.
+        Role to the name of the revision that its pods have. Those of other roles stay: which one is in use is not known.
     """
-    old = []
-    for role in _WORKLOADS:
-        rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] != used.get(role)]
+    old: list[Object] = []
+    for role, name in used.items():
+        rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] != name]
         old += rest[: max(0, len(rest) - KEPT + 1)]
-    return old
+    return [(KIND, one) for one in old]
 
 
 def inputs(cr: EldrDeployment, role: str) -> str:

@@ -104,6 +104,19 @@ def test_a_damaged_revision_is_none(make_vllm, now, data):
     assert revisions.plan(cr, live, Images("own:2"), now).found["decode"] == []
 
 
+def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
+    cr, found = make_vllm(), {}
+    for role in ("prefill", "decode"):
+        for number in range(1, revisions.KEPT + 4):
+            name = f"x-{role}-{number}"
+            one = revisions.Revision(name, role, number, "", {}, Images("own"), "one", "")
+            found[revisions.KIND, name] = revisions.manifest(cr, one)
+    old = revisions.surplus(cr, Snapshot(found, [], None), {"decode": "x-decode-1"})
+    assert [(kind, one["metadata"]["name"]) for kind, one in old] == [
+        (revisions.KIND, f"x-decode-{number}") for number in (2, 3, 4)
+    ], "the oldest of those that pods do not have"
+
+
 def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
     """The opposite of the above would freeze a pod that the spec asks to change."""
 
