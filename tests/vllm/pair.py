@@ -52,11 +52,14 @@ class Pair:
     prefill, decode : str
         Base URLs.
     model : str
+    rank : int or None
+        Data-parallel rank of both engines that serves; None: whichever vLLM picks.
     """
 
     prefill: str
     decode: str
     model: str
+    rank: int | None = None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def ask(self, prompt: str | list[int], tokens: int, *, chat: bool = False, **fields: Any) -> Exchange:
@@ -140,6 +143,8 @@ class Pair:
                 contract.request_base("0a1b2c3d", number), attempt
             )
         }
+        if self.rank is not None:
+            headers["X-data-parallel-rank"] = str(self.rank)
         with _client() as client:
             answer = client.post(url + path, json=body, headers=headers)
         assert answer.status_code == 200, answer.text

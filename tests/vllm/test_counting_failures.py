@@ -1,6 +1,7 @@
 """Real engines serve on, token for token, whichever of our functions fails, on whichever rank; and say why they count no more."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -84,8 +85,25 @@ class Faulty:
     def ask(self) -> list[list[int]]:
         """Serve a request for each rank at once, so that every rank has one; return their tokens."""
         with ThreadPoolExecutor(self.layout.ranks) as pool:
-            asked = [pool.submit(self.pair.ask, PROMPT, TOKENS) for _ in range(self.layout.ranks)]
+            named = self.layout is LAYOUTS["data"]  # the others' ranks are one to a client
+            pairs = [replace(self.pair, rank=rank if named else None) for rank in range(self.layout.ranks)]
+            asked = [pool.submit(pair.ask, PROMPT, TOKENS) for pair in pairs]
             return [one.result().generated for one in asked]
+
+    def serves(
+        self, engine: Engine, rank: int, target: str, expected: list[list[int]], *, within: float
+    ) -> bool:
+        """Have a function fail, and serve two rounds and one more when it is whole again; tell whether that took no longer."""
+        break_(engine, rank, target)
+        begun = time.monotonic()
+        try:
+            for _ in range(2):
+                assert self.ask() == expected
+            took = time.monotonic() - begun
+        finally:  # what fails here must not fail the cases behind it
+            (engine.gate / "fault").unlink()
+        assert self.ask() == expected
+        return took < within
 
 
 @pytest.fixture(
@@ -166,11 +184,12 @@ def cases() -> Iterator[Any]:
             )
 
 
+@pytest.mark.filterwarnings("default:slow once")
 @pytest.mark.parametrize(("role", "target"), list(cases()))
 def test_an_engine_serves_on_whatever_fails_on_whichever_rank(faulty, role, target):
     """The expected tokens are those of a request before: counting changes none."""
     engine = faulty.engines[role == "decode"]
-    fault, ranks = engine.gate / "fault", range(faulty.layout.ranks)
+    ranks = range(faulty.layout.ranks)
     if faulty.layout is LAYOUTS["tensor"]:  # the second rank counts nothing, and there is one scheduler
         ranks = range(1) if target not in ON_ALL_RANKS else ranks
     expected = faulty.ask()
@@ -179,14 +198,13 @@ def test_an_engine_serves_on_whatever_fails_on_whichever_rank(faulty, role, targ
         for _ in range(2):
             faulty.ask()
         usual = time.monotonic() - begun
-        since = len(engine.log.read_text())
-        break_(engine, rank, target)
-        begun = time.monotonic()
-        for _ in range(2):
-            assert faulty.ask() == expected
-        assert time.monotonic() - begun < 2 * usual + SOON, "a rank waited for one that failed"
-        fault.unlink()
-        assert faulty.ask() == expected
-        told = engine.log.read_text()[since:]
+        since = [len(one.log.read_text()) for one in faulty.engines]
+        # a rank that waits for one that failed does so each time; a pull that comes late, once in hundreds of runs
+        tries = iter(range(2))
+        while not faulty.serves(engine, rank, target, expected, within=2 * usual + SOON):
+            logs = [one.log.read_text()[begin:] for one, begin in zip(faulty.engines, since, strict=True)]
+            assert next(tries) == 0, f"rank {rank} failed, and a rank waited for it:\n" + "\n".join(logs)
+            warnings.warn(f"slow once, after rank {rank} failed:\n" + "\n".join(logs), stacklevel=1)
+        told = engine.log.read_text()[since[role == "decode"] :]
         assert f"RuntimeError('{target} fails')" in told, f"{target} never ran on rank {rank}"
         assert httpx.get(f"{engine.url}/health", timeout=10).status_code == 200
