@@ -44,7 +44,7 @@ class EngineSpec(CamelModel):
 
 
 class RoleSpec(CamelModel):
-    """``spec.prefill``, and what ``spec.decode`` has in common with it."""
+    """What ``spec.prefill`` and ``spec.decode`` have in common."""
 
     replicas: int = 1
     gpus: int = 1
@@ -53,6 +53,27 @@ class RoleSpec(CamelModel):
     resources: Object = Field(default_factory=dict)
     drain_seconds: int = 30
     pod_template: Object = Field(default_factory=dict)
+
+
+class RolloutSpec(CamelModel):
+    """``spec.prefill.rollout``."""
+
+    max_surge: int | Literal["Auto"] = "Auto"
+    max_unavailable: int = 0
+    pause: Literal["Enabled", "Disabled"] = "Disabled"
+
+
+class DecodeRolloutSpec(CamelModel):
+    """``spec.decode.rollout``."""
+
+    partition: int = 0
+    pause: Literal["Enabled", "Disabled"] = "Disabled"
+
+
+class PrefillSpec(RoleSpec):
+    """``spec.prefill``."""
+
+    rollout: RolloutSpec = RolloutSpec()
 
 
 class ParallelismSpec(CamelModel):
@@ -71,6 +92,7 @@ class DecodeSpec(RoleSpec):
     replicas: int = 2
     drain_seconds: int = 300
     parallelism: ParallelismSpec = ParallelismSpec()
+    rollout: DecodeRolloutSpec = DecodeRolloutSpec()
 
 
 class AcceleratorSpec(CamelModel):
@@ -140,7 +162,7 @@ class DeploymentSpec(CamelModel):
 
     model: ModelSpec
     engine: EngineSpec = EngineSpec()
-    prefill: RoleSpec = RoleSpec()
+    prefill: PrefillSpec = PrefillSpec()
     decode: DecodeSpec = DecodeSpec()
     accelerator: AcceleratorSpec = AcceleratorSpec()
     router: RouterSpec = RouterSpec()

@@ -15,7 +15,7 @@ from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.unwritten import REFUSED
-from eldr_operator.workloads.roles import Workloads
+from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
 
@@ -88,9 +88,13 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
     roles = [role.condition for role in (running.prefill, running.decode, running.router)]
     config, available = _config(problems, running, outcome), _available(running, outcome)
     progressing = _progressing(running, outcome)
-    summary = next(
-        (condition for condition in (config, progressing, available, *roles) if condition.status != "True"),
-        Condition("Ready", "True", "AllReady", _all_ready(running)),
+    amiss = [
+        condition for condition in (config, progressing, available, *roles) if condition.status != "True"
+    ]
+    summary = min(
+        amiss,
+        key=lambda condition: condition.status,  # False before Unknown
+        default=Condition("Ready", "True", "AllReady", _all_ready(running)),
     )
     return [
         summary._replace(type="Ready"),
@@ -127,11 +131,30 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if left := [*running.unwritten, *outcome.unwritten]:
         return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
     if waiting := [role for role in (running.prefill, running.decode, running.router) if not role.is_current]:
-        names = ", ".join(role.type.removesuffix("Ready").lower() for role in waiting)
-        return Condition(
-            "Progressing", "True", "RolloutInProgress", f"{names}: not all pods run the newest template"
+        text = "; ".join(f"{_of(role)}: {_rollout(role)}" for role in waiting)
+        if all(role.is_paused for role in waiting):
+            return Condition("Progressing", "Unknown", "RolloutPaused", text)
+        return Condition("Progressing", "True", "RolloutInProgress", text)
+    if kept := [role for role in (running.prefill, running.decode) if role.kept]:
+        text = "; ".join(
+            f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept
         )
+        return Condition("Progressing", "True", "RolloutComplete", text)
     return Condition("Progressing", "True", "RolloutComplete", "all pods run the newest template")
+
+
+def _of(role: Role) -> str:
+    return role.type.removesuffix("Ready").lower()
+
+
+def _rollout(role: Role) -> str:
+    text = "not all pods run the newest template"
+    if role.is_paused:
+        return f"{text}; rollout.pause Disabled goes on"
+    if not role.has_gaps:
+        return text
+    text += "; no node has room for one pod more, so each ends before its successor starts"
+    return f"{text}: no engine of this role serves meanwhile" if role.desired == 1 else text
 
 
 def _config(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> Condition:

@@ -15,8 +15,9 @@ from eldr_operator.kube.owners import is_ours, owned_elsewhere
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
-from eldr_operator.workloads import desired, revisions
+from eldr_operator.workloads import desired, revisions, rollout
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.roles import of_role
 
 Object = dict[str, Any]
 
@@ -93,6 +94,8 @@ class Children:
             if role := revisions.role_of(manifest):
                 revision = revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
                 used[role] = revision.name
+                if role == contract.ROLE_PREFILL:
+                    manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
                 steps = [revisions.manifest(cr, revision), revisions.frozen(manifest, revision)]
             for step in steps:
@@ -106,6 +109,12 @@ class Children:
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault
         return Applied([*left.values()], used, plan)
+
+    def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
+        found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
+        return rollout.of_deployment(
+            cr.spec.prefill.rollout, found, of_role(live.pods, contract.ROLE_PREFILL), now
+        )
 
     async def _write(self, cr: EldrDeployment, manifest: Object, live: Snapshot) -> Unwritten | None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]

@@ -7,7 +7,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.workloads import pods, router, simulator, vllm
+from eldr_operator.workloads import pods, rollout, router, simulator, vllm
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
@@ -61,6 +61,7 @@ def decode(cr: EldrDeployment, images: Images) -> Object:
             "replicas": cr.spec.decode.replicas,
             "serviceName": name,
             "podManagementPolicy": "Parallel",
+            **rollout.of_stateful_set(cr.spec.decode.rollout, cr.spec.decode.replicas),
             "selector": {"matchLabels": selector},
             "template": pods.template(
                 head["metadata"]["labels"] | selector, spec, cr.spec.decode.pod_template

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
@@ -45,20 +46,41 @@ async def reconcile(
     applied = await children.apply(cr, live, shards=shards, broken=broken, unreadable=unreadable, now=now)
     unwritten = applied.unwritten
 
-    def role(type_: str, name: str, kind: str, desired: int, refusal: str = "") -> roles.Role:
-        workload = live.owned(kind, meta.child_name(cr, name), cr.metadata.uid)
-        return roles.role(type_, workload, desired, roles.of_role(live.pods, name), refusal)
+    def workload(kind: str, role: str) -> Mapping[str, Any] | None:
+        return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
 
-    stateful_set = live.owned("StatefulSet", meta.child_name(cr, contract.ROLE_DECODE), cr.metadata.uid)
-    refusal = await refusals.of_stateful_set(api, stateful_set)
-    prefill = role("PrefillReady", contract.ROLE_PREFILL, "Deployment", cr.spec.prefill.replicas)
+    def pods(role: str) -> list[Mapping[str, Any]]:
+        return [*roles.of_role(live.pods, role)]
+
+    prefill = roles.role(
+        "PrefillReady",
+        workload("Deployment", contract.ROLE_PREFILL),
+        cr.spec.prefill.replicas,
+        pods(contract.ROLE_PREFILL),
+        is_paused=cr.spec.prefill.rollout.pause == "Enabled",
+    )
+    stateful_set = workload("StatefulSet", contract.ROLE_DECODE)
+    decode = roles.role(
+        "DecodeReady",
+        stateful_set,
+        cr.spec.decode.replicas,
+        pods(contract.ROLE_DECODE),
+        await refusals.of_stateful_set(api, stateful_set),
+        kept=cr.spec.decode.rollout.partition,
+        is_paused=cr.spec.decode.rollout.pause == "Enabled",
+    )
     if cr.spec.router.placement == "Sidecar":
         router = replace(prefill, type="RouterReady", ready=min(ready_routers, prefill.desired))
     else:
-        router = role("RouterReady", contract.ROLE_ROUTER, "Deployment", cr.router_replicas)
+        router = roles.role(
+            "RouterReady",
+            workload("Deployment", contract.ROLE_ROUTER),
+            cr.router_replicas,
+            pods(contract.ROLE_ROUTER),
+        )
     return Workloads(
         prefill=prefill,
-        decode=role("DecodeReady", contract.ROLE_DECODE, "StatefulSet", cr.spec.decode.replicas, refusal),
+        decode=decode,
         router=router,
         unwritten=unwritten,
         revisions=applied.revisions,

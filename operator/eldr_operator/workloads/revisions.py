@@ -207,7 +207,9 @@ def inputs(cr: EldrDeployment, role: str) -> str:
 
 
 def _set(part: CamelModel, fields: set[str] | None = None) -> Object:
-    return part.model_dump(mode="json", include=fields, exclude={"replicas"}, exclude_defaults=True)
+    return part.model_dump(
+        mode="json", include=fields, exclude={"replicas", "rollout"}, exclude_defaults=True
+    )
 
 
 def _used(cr: EldrDeployment, images: Images) -> Images:

@@ -9,6 +9,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.unwritten import Unwritten
+from eldr_operator.workloads import rollout
 from eldr_operator.workloads.revisions import Plan
 
 Object = Mapping[str, Any]
@@ -35,6 +36,12 @@ class Role:
         Whether every pod wanted runs the newest template.
     trouble : Condition or None
         Why pods are not ready, as far as Kubernetes says.
+    kept : int
+        Pods that keep an earlier template, as the spec says.
+    is_paused : bool
+        Whether a rollout waits until the spec lets it go on.
+    has_gaps : bool
+        Whether pods end before their successors start.
     """
 
     type: str
@@ -43,6 +50,9 @@ class Role:
     existing: int = 0
     is_current: bool = False
     trouble: Condition | None = None
+    kept: int = 0
+    is_paused: bool = False
+    has_gaps: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -58,9 +68,8 @@ class Role:
         if self.trouble is not None:
             return self.trouble._replace(type=self.type, message=f"{text}; {self.trouble.message}")
         if self.ready >= self.desired:
-            return Condition(
-                self.type, "False", "RolloutInProgress", f"{text}, not all with the newest template"
-            )
+            reason = "RolloutPaused" if self.is_paused else "RolloutInProgress"
+            return Condition(self.type, "False", reason, f"{text}, not all with the newest template")
         return Condition(self.type, "False", "PodsNotReady", text)
 
 
@@ -90,7 +99,14 @@ class Workloads:
 
 
 def role(
-    type_: str, workload: Object | None, desired: int, pods: Iterable[Object], refusal: str = ""
+    type_: str,
+    workload: Object | None,
+    desired: int,
+    pods: Iterable[Object],
+    refusal: str = "",
+    *,
+    kept: int = 0,
+    is_paused: bool = False,
 ) -> Role:
     """Sum up a Deployment or StatefulSet and its pods.
 
@@ -98,12 +114,17 @@ def role(
     ----------
     refusal : str
         Why pods cannot be created, where the workload's own conditions do not tell it.
+    kept : int
+        Pods that are to keep an earlier template.
+    is_paused : bool
+        Whether no pod is to change its template for now.
     """
     if workload is None:
         return Role(type_, desired)
     status = workload.get("status") or {}
     seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
-    current = status.get("updatedReplicas", 0) >= desired and seen
+    kept = min(kept, desired)
+    current = status.get("updatedReplicas", 0) >= desired - kept and seen
     return Role(
         type=type_,
         desired=desired,
@@ -112,6 +133,9 @@ def role(
         is_current=current and status.get("replicas", 0) <= desired,
         trouble=_refused(type_, status, refusal)
         or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
+        kept=kept,
+        is_paused=is_paused,
+        has_gaps=rollout.has_gaps(workload),
     )
 
 

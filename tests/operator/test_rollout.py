@@ -1,0 +1,159 @@
+"""Rollouts on a node that is full, and rollouts that wait, on a real API server with its scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eldr import contract
+from tests.operator.world import World
+from tests.support.kube import Object, Refused
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.kube
+
+NODE, DEVICE, TAINT = "full-node", "example.com/gpu", "eldr.dev/full-node"
+QUICK = "from eldr_operator.workloads import rollout\nrollout.PATIENCE_SECONDS = 3.0"
+NEW = [{"name": "NEW", "value": "1"}]
+
+
+class FullWorld(World):
+    """A deployment whose pods take all devices of the only node; plays the kubelet of that node."""
+
+    devices = 4
+
+    def open(self) -> None:
+        amounts = {"cpu": "64", "memory": "64Gi", "pods": "64", DEVICE: str(self.devices)}
+        taint = {"key": TAINT, "effect": "NoSchedule"}
+        node = {"metadata": {"name": NODE}, "spec": {"taints": [taint]}}
+        self.kube.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **node})
+        ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        self._node("/status", {"status": status})
+
+    def close(self) -> None:
+        super().close()
+        wait_for(lambda: not self._end_pods(everything=True), "no pods", 60)
+        self.kube.request("DELETE", f"/api/v1/nodes/{NODE}")
+
+    def deploy(self, **spec: Any) -> Object:
+        tolerated = {"spec": {"tolerations": [{"key": TAINT, "operator": "Exists"}]}}
+        roles: Object = {"gpus": 1, "replicas": 2, "podTemplate": tolerated}
+        made = {"accelerator": {"resourceName": DEVICE}, "prefill": {**roles}, "decode": {**roles}}
+        for key, value in spec.items():
+            made[key] = {**made.get(key, {}), **value}
+        return super().deploy(**made)
+
+    def run_pods(self) -> None:
+        self._end_pods()
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
+                if pod["status"].get("phase") != "Running":
+                    self._run(pod)
+
+    def pods(self, role: str = "") -> list[Object]:
+        wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
+        return self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{wanted}")
+
+    def with_new(self, role: str) -> tuple[int, int]:
+        """Return how many pods of a role are ready, and how many of those have the new template."""
+        found = [
+            pod
+            for pod in self.pods(role)
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return len(found), sum(
+            any(NEW[0] in each.get("env", []) for each in pod["spec"]["containers"]) for pod in found
+        )
+
+    def _node(self, subresource: str, body: Object) -> None:
+        url = f"/api/v1/nodes/{NODE}{subresource}"
+        self.kube.request("PATCH", url, body, "application/strategic-merge-patch+json")
+
+    def _end_pods(self, *, everything: bool = False) -> list[Object]:
+        found = [pod for pod in self.pods() if everything or "deletionTimestamp" in pod["metadata"]]
+        for pod in found:
+            name = pod["metadata"]["name"]
+            url = f"/api/v1/namespaces/{self.kube.namespace}/pods/{name}"
+            try:
+                self.kube.request("DELETE", url, {"gracePeriodSeconds": 0})
+            except Refused as error:
+                if error.status != 404:
+                    raise
+        return found
+
+
+@pytest.fixture
+def full(operator, kube):
+    operator.stop()
+    operator.start(release=QUICK)
+    world = FullWorld(kube)
+    world.open()
+    yield world
+    world.close()
+    operator.stop()
+    operator.start()
+
+
+def strategy(world):
+    return world.kube.get("Deployment", "x-prefill")["spec"]["strategy"]["rollingUpdate"]
+
+
+def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
+    full.up()
+    assert strategy(full) == {"maxSurge": 1, "maxUnavailable": 0}
+    fewest = {"prefill": 2, "decode": 2}
+    told: set[str] = set()
+
+    def rolled(*roles):
+        full.run_pods()
+        counts = {role: full.with_new(role) for role in ("prefill", "decode")}
+        for role, (ready, _) in counts.items():
+            fewest[role] = min(fewest[role], ready)
+        conditions = full.status["conditions"]
+        told.add(next(each for each in conditions if each["type"] == "Progressing")["message"])
+        return all(counts[role] == (2, 2) for role in roles)
+
+    full.patch(prefill={"env": NEW})
+    wait_for(lambda: rolled("prefill"), "prefill rolled", 90, lambda: (strategy(full), full.status))
+    assert fewest == {"prefill": 1, "decode": 2}
+    assert any("each ends before its successor starts" in message for message in told)
+    wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
+    full.patch(decode={"env": NEW})
+    wait_for(lambda: rolled("decode"), "decode rolled", 90, lambda: full.status)
+    assert fewest == {"prefill": 1, "decode": 1}
+    full.make_ready()
+
+
+def test_a_new_pod_comes_first_where_there_is_room(full):
+    full.up(decode={"replicas": 1})
+    full.patch(prefill={"env": NEW})
+
+    def rolled():
+        full.run_pods()
+        ready, new = full.with_new("prefill")
+        assert ready >= 2
+        return (ready, new) == (2, 2)
+
+    wait_for(rolled, "prefill rolled", 90, lambda: full.status)
+
+
+def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):
+    full.up(prefill={"rollout": {"pause": "Enabled"}})  # there are no pods yet: they start
+    full.patch(prefill={"env": NEW}, decode={"env": NEW, "rollout": {"pause": "Enabled"}})
+    paused = full.condition("Progressing", status="Unknown", reason="RolloutPaused")
+    assert "prefill: " in paused["message"]
+    full.condition("Ready", status="False", reason="RolloutPaused")
+    full.patch(decode={"rollout": {"pause": "Disabled", "partition": 1}})
+
+    def first():
+        full.run_pods()
+        return full.with_new("decode") == (2, 1)
+
+    wait_for(first, "the highest ordinal rolled", 60, lambda: full.status)
+    full.condition("DecodeReady", status="True")
+    assert full.with_new("prefill") == (2, 0)
+    full.patch(prefill={"rollout": {"pause": "Disabled"}}, decode={"rollout": {"partition": 0}})
+    full.make_ready()
+    assert (full.with_new("prefill"), full.with_new("decode")) == ((2, 2), (2, 2))

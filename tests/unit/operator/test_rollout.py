@@ -1,0 +1,106 @@
+"""How pods with a new template take the place of those that run."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr_operator import clock
+from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
+from eldr_operator.workloads import roles, rollout
+
+
+def waiting(since, reason="Unschedulable"):
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+    if since is not None:
+        condition["lastTransitionTime"] = clock.stamp(since)
+    return {"metadata": {"name": "p"}, "status": {"conditions": [condition]}}
+
+
+def deployment(*, surge, replicas=2, updated=2, existing=2, observed=1):
+    status = {"observedGeneration": observed, "replicas": existing, "updatedReplicas": updated}
+    strategy = {"rollingUpdate": {"maxSurge": surge}}
+    return {
+        "metadata": {"generation": 1},
+        "spec": {"replicas": replicas, "strategy": strategy},
+        "status": status,
+    }
+
+
+def paced(now, *pods, live=None, **spec):
+    made = rollout.of_deployment(RolloutSpec(**spec), live, pods, now)
+    return made["strategy"]["rollingUpdate"], made["paused"]
+
+
+def bounds(surge, unavailable):
+    return {"maxSurge": surge, "maxUnavailable": unavailable}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason", "expected"),
+    [
+        (59, "Unschedulable", bounds(1, 0)),
+        (60, "Unschedulable", bounds(0, 1)),
+        (3600, "SchedulingGated", bounds(1, 0)),
+        (None, "Unschedulable", bounds(1, 0)),
+    ],
+)
+def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(now, seconds, reason, expected):
+    pod = waiting(None if seconds is None else now - timedelta(seconds=seconds), reason)
+    assert paced(now, {"metadata": {"name": "q"}}, pod)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("live", "expected"),
+    [
+        (deployment(surge=0, updated=1), bounds(0, 1)),  # the others still must
+        (deployment(surge=0, existing=1, updated=1), bounds(0, 1)),
+        (deployment(surge=0, observed=0), bounds(0, 1)),
+        (deployment(surge=0), bounds(1, 0)),
+        (deployment(surge=1, updated=1, existing=3), bounds(1, 0)),
+        (deployment(surge="25%"), bounds(1, 0)),
+        ({"metadata": {}, "spec": {}}, bounds(1, 0)),
+    ],
+)
+def test_they_give_way_until_the_rollout_is_over(now, live, expected):
+    assert paced(now, live=live)[0] == expected
+
+
+def test_fields_that_are_set_are_taken(now):
+    pod = waiting(now - timedelta(hours=1))
+    assert paced(now, pod, max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
+    assert paced(now, pod, max_unavailable=3)[0] == bounds(0, 3)
+    assert paced(now, max_unavailable=3)[0] == bounds(1, 3)
+
+
+def test_a_deployment_is_paused_once_it_has_pods(now):
+    assert not paced(now, pause="Enabled")[1]
+    assert not paced(now, pause="Enabled", live=deployment(surge=1, existing=0, updated=0))[1]
+    assert paced(now, pause="Enabled", live=deployment(surge=1))[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "partition"), [({}, 0), ({"partition": 2}, 2), ({"pause": "Enabled", "partition": 1}, 5)]
+)
+def test_a_stateful_set_keeps_ordinals(spec, partition):
+    made = rollout.of_stateful_set(DecodeRolloutSpec(**spec), 5)
+    assert made["updateStrategy"]["rollingUpdate"] == {"partition": partition}
+
+
+def stateful_set(updated):
+    status = {"observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "updatedReplicas": updated}
+    return {"metadata": {"generation": 1}, "spec": {}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("updated", "kept", "is_paused", "reason"),
+    [
+        (1, 2, False, "AllReady"),
+        (0, 2, False, "RolloutInProgress"),
+        (0, 9, False, "AllReady"),
+        (2, 0, True, "RolloutPaused"),
+        (3, 0, True, "AllReady"),
+    ],
+)
+def test_what_a_role_tells_of_it(updated, kept, is_paused, reason):
+    found = roles.role("DecodeReady", stateful_set(updated), 3, [], kept=kept, is_paused=is_paused)
+    assert found.condition.reason == reason
