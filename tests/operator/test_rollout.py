@@ -48,9 +48,9 @@ class FullWorld(World):
     def run_pods(self) -> None:
         self._end_pods()
         for pod in self.pods():
-            if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
-                if pod["status"].get("phase") != "Running":
-                    self._run(pod)
+            is_new = pod["status"].get("phase") != "Running" and "deletionTimestamp" not in pod["metadata"]
+            if is_new and pod["spec"].get("nodeName"):
+                self._run(pod)
 
     def pods(self, role: str = "") -> list[Object]:
         wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
