@@ -35,6 +35,9 @@ from eldr.sim.server import EngineApp
     is_flag=True,
     help="Pull at any time, as an engine without the plug-in: only the router keeps late results from clients.",
 )
+@click.option(
+    "--kv-key", default="", help="Engines with another key hold KV of another kind: pulls between them fail."
+)
 @click.option("--max-num-seqs", type=click.IntRange(1), default=256, help="Largest batch.")
 @click.option("--kv-blocks", type=click.IntRange(1), default=16384, help="KV capacity in blocks.")
 @click.option("--block-size", type=click.IntRange(1, 255), default=16, help="Tokens per KV block.")

@@ -50,6 +50,8 @@ class EngineSettings:
         Finished requests whose decode-time activations are kept for routers.
     heeds_deadlines : bool
         Whether it knows ``eldr_pull_before``, as an engine with the plug-in does.
+    kv_key : str
+        Engines with another key hold KV of another kind.
     """
 
     role: Role
@@ -65,6 +67,7 @@ class EngineSettings:
     first_step_delay: float = 0.0
     activations: int = 4096
     heeds_deadlines: bool = True
+    kv_key: str = ""
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class Engine:
         self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._occupied = 0
         self._work = asyncio.Event()
-        self.transfer = Transfer(self.metrics, heeds_deadlines=settings.heeds_deadlines)
+        self.transfer = Transfer(self.metrics, heeds_deadlines=settings.heeds_deadlines, key=settings.kv_key)
 
     async def run(self) -> None:
         """Run the step loop until cancelled."""

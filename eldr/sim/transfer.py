@@ -30,9 +30,12 @@ class Transfer:
     ----------
     heeds_deadlines : bool
         False: ``eldr_pull_before`` means nothing to it, as to an engine without the plug-in.
+    key : str
+        Of its KV: prefill engines with another one refuse a pull, as vLLM's do by the hash that they compare first.
     """
 
-    def __init__(self, metrics: EngineMetrics, *, heeds_deadlines: bool = True) -> None:
+    def __init__(self, metrics: EngineMetrics, *, heeds_deadlines: bool = True, key: str = "") -> None:
+        self._key = key
         self._metrics = metrics
         self._heeds_deadlines = heeds_deadlines
         self._client = httpx.AsyncClient(timeout=5.0, limits=UNBOUNDED)
@@ -92,6 +95,7 @@ class Transfer:
     async def _read(self, params: dict[str, Any]) -> str:
         url = f"http://{params['remote_host']}:{int(params['remote_port'])}/sim/v1/pull"
         names = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
+        names["kv_key"] = self._key
         answer = await self._client.post(url, json=names)
         answer.raise_for_status()
         return str(answer.json()["kv"])

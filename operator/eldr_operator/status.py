@@ -100,6 +100,7 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
         summary._replace(type="Ready"),
         available,
         progressing,
+        _degraded(running),
         *roles,
         config,
         drift_status.centroids_condition(outcome),
@@ -141,6 +142,18 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
         )
         return Condition("Progressing", "True", "RolloutComplete", text)
     return Condition("Progressing", "True", "RolloutComplete", "all pods run the newest template")
+
+
+def _degraded(running: Workloads) -> Condition:
+    if running.unpaired:
+        text = (
+            f"no ready prefill engine may hand KV over to {', '.join(running.unpaired)}: routers send requests whole there. "
+            "A rollout ends that, unless images or arguments of the two roles differ in what must be alike"
+        )
+        return Condition("Degraded", "True", "NoMatchingPrefill", text)
+    return Condition(
+        "Degraded", "False", "AsExpected", "each decode engine that is ready has a prefill engine"
+    )
 
 
 def _of(role: Role) -> str:

@@ -182,6 +182,7 @@ class FakeEngine:
     hanging: int = 0
     port: int = 0
     host: str = "127.0.0.1"
+    kv: str = ""
     health: Behaviour | None = None
     metrics: Behaviour | None = None
     release: asyncio.Event = field(default_factory=asyncio.Event)

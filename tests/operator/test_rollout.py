@@ -56,6 +56,10 @@ class FullWorld(World):
         wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
         return self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{wanted}")
 
+    def condition_is(self, type_: str, status: str) -> bool:
+        conditions = self.status.get("conditions", [])
+        return any(each["type"] == type_ and each["status"] == status for each in conditions)
+
     def with_new(self, role: str) -> tuple[int, int]:
         """Return how many pods of a role are ready, and how many of those have the new template."""
         found = [
@@ -157,3 +161,17 @@ def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):
     full.patch(prefill={"rollout": {"pause": "Disabled"}}, decode={"rollout": {"partition": 0}})
     full.make_ready()
     assert (full.with_new("prefill"), full.with_new("decode")) == ((2, 2), (2, 2))
+
+
+def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
+    full.up()
+    full.condition("Degraded", status="False")
+    full.patch(decode={"args": ["--kv-key=new"]})
+    wait_for(
+        lambda: full.run_pods() or full.condition_is("Degraded", "True"), "Degraded", 60, lambda: full.status
+    )
+    full.patch(prefill={"args": ["--kv-key=new"]})
+    full.make_ready()
+    full.condition("Degraded", status="False")
+    keys = {pod["metadata"]["labels"][contract.LABEL_KV] for pod in full.pods()}
+    assert len(keys) == 1

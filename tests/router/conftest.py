@@ -145,12 +145,11 @@ class Router:
 
 
 def write_workers(path: Path, running: list[FakeEngine], **fields: Any) -> None:
-    document = {
-        "model": "m",
-        "prefill": [{"name": e.name, "url": e.url} for e in running if e.role == "prefill"],
-        "decode": [{"name": e.name, "url": e.url} for e in running if e.role == "decode"],
-        **fields,
+    described = {
+        role: [{"name": e.name, "url": e.url, "kv": e.kv} for e in running if e.role == role]
+        for role in ("prefill", "decode")
     }
+    document = {"model": "m", **described, **fields}
     put(path, json.dumps(document).encode())
 
 

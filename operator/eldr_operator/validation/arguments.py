@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
+from eldr_operator.workloads.options import Option, as_json, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +26,9 @@ class Rule:
     remedy: str
     harmless: range = range(0)
 
-    def matches(self, name: str) -> bool:
-        """Tell whether vLLM may read a name as one of these: it takes any unambiguous beginning of an option.
-
-        An ambiguous one matches as well: vLLM would end at its start.
-        """
-        if name in _WHOLE or not name.lstrip("-"):
-            return name in self.names
-        return any(known.startswith(name) for known in self.names)
+    def matches(self, option: Option) -> bool:
+        """Tell whether vLLM may read an option as one of these."""
+        return option.may_be(self.names, _WHOLE)
 
     def lets_pass(self, value: str) -> bool:
         """Tell whether a value does no harm; what is no number is refused, vLLM would not take it either."""
@@ -120,8 +114,6 @@ _EPLB_CONFIG = Rule(("--eplb-config",), _COPIES)
 _DECODE_RULES = (*_RULES, Rule((*_EPLB.names, *_EPLB_CONFIG.names), _COPIES))
 _WHOLE = frozenset(("-dc", *(name for rule in _DECODE_RULES for name in rule.names)))
 """No beginnings of longer options: refused ones, and ``-dc``, which is ``--diffusion-config`` and not ``-dcp``."""
-_LETTERS = frozenset(name for rule in _RULES for name in rule.names if len(name) == len("-x"))
-"""Options of one letter, to which a value may be attached: -n2."""
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -141,15 +133,15 @@ def problems(cr: EldrDeployment) -> list[Problem]:
 def _refused(args: Sequence[str], field: str, rules: Sequence[Rule]) -> Iterator[Problem]:
     for option in options(args):
         for rule in rules:
-            if rule.matches(option.name) and not rule.lets_pass(option.value):
+            if rule.matches(option) and not rule.lets_pass(option.value):
                 yield Problem("InvalidArgument", f"{field}[{option.index}]", option.shown, rule.remedy)
                 break
 
 
 def _copies_by_nixl(args: Sequence[str], field: str) -> Iterator[Problem]:
     """Find EPLB without a communicator."""
-    asked = [option for option in options(args) if _EPLB.matches(option.name)]
-    configs = [option for option in options(args) if _EPLB_CONFIG.matches(option.name)]
+    asked = [option for option in options(args) if _EPLB.matches(option)]
+    configs = [option for option in options(args) if _EPLB_CONFIG.matches(option)]
     keys = {option.key: as_json(option.value) for option in configs if option.key}
     values = [as_json(option.value) for option in configs if not option.key]
     # vLLM makes one value of all keys and appends it; the last value counts
@@ -183,52 +175,9 @@ def _too_few_sequences(cr: EldrDeployment) -> Iterator[Problem]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option among arguments; its value is empty if it has none, its key if it sets none of JSON."""
-
-    index: int
-    name: str
-    key: str
-    value: str
-    shown: str
-
-
-def options(args: Sequence[str]) -> Iterator[Option]:
-    """Yield the options among arguments, as vLLM reads them."""
-    for index, argument in enumerate(args):
-        if not argument.startswith("-"):
-            continue
-        name, own = _split(argument)
-        following = args[index + 1] if own is None and index + 1 < len(args) else ""
-        shown = argument if following.startswith("--") else f"{argument} {following}".rstrip()
-        key = argument.partition("=")[0].partition(".")[2]
-        yield Option(index, name, key, following if own is None else own, shown)
-
-
 def _integer(text: str) -> int | None:
     """Return an argument's value as vLLM reads it, None if it is no number."""
     try:
         return int(text)
     except ValueError:
         return None
-
-
-def as_json(text: str) -> Any:
-    """Return a value, or key of one, as vLLM reads it: what is no JSON is a text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _split(argument: str) -> tuple[str, str | None]:
-    """Return an option as vLLM reads it, and the value if it holds one.
-
-    --option.key sets one key of JSON, underscores stand for dashes, and a value may follow a letter at once.
-    """
-    name, equals, value = argument.partition("=")
-    if not name.startswith("--") and (letter := name[:2]) in _LETTERS and name != letter:
-        return letter, argument.removeprefix(letter)
-    name = name.partition(".")[0]
-    return name.replace("_", "-") if name.startswith("--") else name, value if equals else None

@@ -7,7 +7,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.workloads import pods, rollout, router, simulator, vllm
+from eldr_operator.workloads import kv, pods, rollout, router, simulator, vllm
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
@@ -41,9 +41,7 @@ def prefill(cr: EldrDeployment, images: Images) -> Object:
     deployment: Object = {
         "replicas": cr.spec.prefill.replicas,
         "selector": {"matchLabels": selector},
-        "template": pods.template(
-            head["metadata"]["labels"] | selector | extra, spec, cr.spec.prefill.pod_template
-        ),
+        "template": _template(cr, cr.spec.prefill, head["metadata"]["labels"] | selector | extra, spec),
     }
     if engine.startup_seconds is not None:
         deployment["progressDeadlineSeconds"] = engine.startup_seconds + _PROGRESS_MARGIN_SECONDS
@@ -63,11 +61,13 @@ def decode(cr: EldrDeployment, images: Images) -> Object:
             "podManagementPolicy": "Parallel",
             **rollout.of_stateful_set(cr.spec.decode.rollout, cr.spec.decode.replicas),
             "selector": {"matchLabels": selector},
-            "template": pods.template(
-                head["metadata"]["labels"] | selector, spec, cr.spec.decode.pod_template
-            ),
+            "template": _template(cr, cr.spec.decode, head["metadata"]["labels"] | selector, spec),
         }
     }
+
+
+def _template(cr: EldrDeployment, spec: RoleSpec, labels: dict[str, str], pod: Object) -> Object:
+    return kv.labelled(cr, spec, pods.template(labels, pod, spec.pod_template))
 
 
 def _engine(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) -> EnginePod:

@@ -85,6 +85,8 @@ class Workloads:
         Children that could not be brought to their desired state.
     revisions : mapping
         Role to the name of the revision that its pods are to have.
+    unpaired : sequence of str
+        Ready decode pods to which no ready prefill engine may hand KV over.
     is_readable : bool
         Whether routers have the rights to read the centroid sets in use.
     """
@@ -95,6 +97,7 @@ class Workloads:
     plan: Plan
     unwritten: Sequence[Unwritten] = ()
     revisions: Mapping[str, str] = field(default_factory=dict)
+    unpaired: Sequence[str] = ()
     is_readable: bool = True
 
 

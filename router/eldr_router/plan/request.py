@@ -59,6 +59,7 @@ from eldr_router.plan.steps import (
     Step,
     Suspect,
     Tick,
+    Unpaired,
 )
 
 _SHARED_BLAME = 1 / 3
@@ -159,6 +160,11 @@ def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
 
 def _nobody(state: State, event: Nobody) -> Step:
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
+
+
+def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
+    free: Actions = (Free(),) if state.held else ()
+    return _decode(replace(state, held=False, split=False, source=None, expires=math.inf), free)
 
 
 def _decode_refused(state: State, event: Refused) -> Step:
@@ -292,6 +298,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_PREFILL, Answered): _leg_answered,
     (_PREFILL, Gone): _leg_gone,
     (_DECODE, Nobody): _nobody,
+    (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
     (_DECODE, Connected): _connected,
     (_DECODE, Heard): _heard,

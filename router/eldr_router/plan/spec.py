@@ -8,13 +8,17 @@ from eldr_router.http.head import authority
 
 
 class EndpointSpec(NamedTuple):
-    """An engine as a source describes it; ``slot`` is the centroid it belongs to, -1 for none."""
+    """An engine as a source describes it.
+
+    ``slot`` is the centroid that it belongs to, -1 for none. ``kv`` is its key, see :mod:`eldr_router.plan.pairing`.
+    """
 
     role: str
     name: str
     host: str
     port: int
     slot: int = -1
+    kv: str = ""
 
     @property
     def authority(self) -> str:

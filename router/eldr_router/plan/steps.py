@@ -170,12 +170,28 @@ class Nobody(Struct, frozen=True):
     code: str
 
 
+class Unpaired(Struct, frozen=True):
+    """No decode engine that may have the result's blocks has room; another one may do the whole request."""
+
+
 class Gone(Struct, frozen=True):
     """The client left."""
 
 
 Event = (
-    Start | Refused | Connected | Prefilled | Heard | Ready | Answered | Broken | Ended | Tick | Nobody | Gone
+    Start
+    | Refused
+    | Connected
+    | Prefilled
+    | Heard
+    | Ready
+    | Answered
+    | Broken
+    | Ended
+    | Tick
+    | Nobody
+    | Unpaired
+    | Gone
 )
 
 # --- actions: what to do ---------------------------------------------------------------------------------------------

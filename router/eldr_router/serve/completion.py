@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from eldr.contract import ROLE_PREFILL
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
@@ -37,7 +37,7 @@ class Completion:
     """One completion request."""
 
     __slots__ = (
-        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
+        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
         "_state", "_table", "_whole", "now", "write",
     )  # fmt: skip
 
@@ -50,6 +50,7 @@ class Completion:
         self._admission: Admission | None = None
         self._body: bodies.Parsed | None = None
         self._whole: str | None = None
+        self._key = ""  # of the engines that it goes to, while some may not exchange KV
         self._sequences = 1
         self._asked = 0.0
         self._leg: Leg | None = None
@@ -80,6 +81,9 @@ class Completion:
             self._sequences = min(bodies.sequences(body), services.registry.most(limit))
         elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
+        elif (group := services.registry.group()) is not None:
+            self._key = group.key
+            whole = None if group.has_prefill else "kv_key"
         self._whole = whole
         form, patient = bodies.forms(body, split=whole is None)
         self._admission = services.registry.admit(limit, self._sequences)
@@ -132,7 +136,7 @@ class Completion:
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
         self._account.prefilled(signature, self.now())
-        self._kv = kv
+        self._kv, self._key = kv, leg.endpoint.spec.kv
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
@@ -146,8 +150,9 @@ class Completion:
         if admission is not None:
             admission.reopen()
         self._kv, self._account.signature = None, WHOLE
-        usable = registry.usable(ROLE_PREFILL, action.refused | action.broken) or registry.usable(
-            ROLE_PREFILL, action.refused
+        refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
+        usable = registry.usable(ROLE_PREFILL, refused | action.broken) or registry.usable(
+            ROLE_PREFILL, refused
         )
         if not usable:
             self._whole = "prefill_refused"
@@ -171,13 +176,17 @@ class Completion:
         leg.connect()
 
     def _decode(self, action: steps.Decode) -> None:
-        if not action.kv:
-            self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
         try:
             placement = self._place(action)
         except RouterError as error:
-            self._handle(steps.Nobody(error.status, error.message, error.code))
+            if action.kv and self._services.registry.unlike(ROLE_DECODE, self._key):
+                self._whole = "kv_key"
+                self._handle(steps.Unpaired())
+            else:
+                self._handle(steps.Nobody(error.status, error.message, error.code))
             return
+        if not action.kv:
+            self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
         if self._admission is not None:
             self._admission.settle()
         self._account.placement = placement
@@ -189,7 +198,12 @@ class Completion:
 
     def _place(self, action: steps.Decode) -> Placement:
         """Place the request, away from engines that failed it before if others have room."""
-        refused = action.refused
+        unlike = self._services.registry.unlike(ROLE_DECODE, self._key)
+        choices = [action.refused | unlike, action.refused]
+        if action.broken:
+            choices.insert(0, action.refused | action.broken | unlike)
+        if action.kv or not unlike:
+            choices.pop()  # nobody else may pull
         place = partial(
             self._services.placer.place,
             self._table,
@@ -197,15 +211,15 @@ class Completion:
             sequences=self._sequences,
             domain=headers.domain(self._request),
         )
-        if action.broken:
+        for excluded in choices[:-1]:
             try:
-                return place(refused | action.broken)
+                return place(excluded)
             except RouterError:
                 pass
         try:
-            return place(refused)
+            return place(choices[-1])
         except RouterError as error:
-            if refused and error.status == 503:
+            if action.refused and error.status == 503:
                 last = self._state.failures[-1].message
                 message = f"no decode engine accepts connections; the last one: {last}"
                 raise RouterError(502, message, "upstream_failed") from None
@@ -314,8 +328,8 @@ class Completion:
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
             body = bodies.freeing_body(self._parsed(), self._kv)
-            sent = headers.to_engine(self._request)
-            free_blocks(self._services, self._request.path, self._account.next_id(), sent, body)
+            sent = [*headers.own(self._account.next_id()), *headers.to_engine(self._request)]
+            free_blocks(self._services, self._request.path, sent, body, self._key)
 
     # ends
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
+from eldr.contract import ROLE_DECODE
 from eldr_router.http.errors import RouterError
 from eldr_router.http.head import Headers
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
-from eldr_router.plan import headers as wire
 from eldr_router.plan.signature import WHOLE
 from eldr_router.serve.services import Services
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _PATIENCE = 60.0
 
 
-def free_blocks(services: Services, path: str, upstream_id: str, headers: Headers, body: bytes) -> None:
+def free_blocks(services: Services, path: str, headers: Headers, body: bytes, key: str) -> None:
     """Have a result's blocks pulled beside the traffic.
 
     Parameters
@@ -29,16 +29,19 @@ def free_blocks(services: Services, path: str, upstream_id: str, headers: Header
     path : str
         Of the request that the result belongs to.
     headers : list of (bytes, bytes)
-        The client's, as engines get them.
+        As engines get them.
     body : bytes
         Ends after one token.
+    key : str
+        Of the engine that holds them; those that are unlike it cannot pull.
     """
-    services.spawn(_pull(services, path, [*wire.own(upstream_id), *headers], body))
+    services.spawn(_pull(services, path, headers, body, key))
 
 
-async def _pull(services: Services, path: str, headers: Headers, body: bytes) -> None:
+async def _pull(services: Services, path: str, headers: Headers, body: bytes, key: str) -> None:
     try:
-        placement = services.placer.place(services.table, WHOLE)
+        unlike = services.registry.unlike(ROLE_DECODE, key)
+        placement = services.placer.place(services.table, WHOLE, unlike)
     except RouterError as error:
         log.info("blocks of a result that nobody uses stay pinned for their lease: %s", error)
         return

@@ -101,11 +101,16 @@ def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
         if role == ROLE_DECODE and slot >= 0 and slot in slots:
             raise RoutingError(f"{where}.slot: {slot} appears twice; every centroid belongs to one engine")
         slots.add(slot)
+        kv = entry.get("kv", "")
+        if not isinstance(kv, str):
+            raise RoutingError(
+                f"{where}.kv: expected text, the same for engines that may exchange KV, got {shown(kv)}"
+            )
         try:
             host, port = parse_url(f"{where}.url", entry.get("url"))
         except SettingsError as error:
             raise RoutingError(str(error)) from None
-        specs[name] = EndpointSpec(role, name, host, port, slot if role == ROLE_DECODE else -1)
+        specs[name] = EndpointSpec(role, name, host, port, slot if role == ROLE_DECODE else -1, kv)
     return list(specs.values())
 
 

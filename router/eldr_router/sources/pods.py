@@ -7,6 +7,7 @@ from typing import Any
 
 from eldr.contract import (
     CONTAINER_ENGINE,
+    LABEL_KV,
     LABEL_ROLE,
     LABEL_ROUTER,
     LABEL_STATEFULSET_INDEX,
@@ -37,7 +38,7 @@ def _engine(pod: Pod) -> EndpointSpec | None:
         return None
     index = labels.get(LABEL_STATEFULSET_INDEX, "")
     slot = int(index) if role == ROLE_DECODE and index.isdigit() else -1
-    return EndpointSpec(role, metadata["name"], address, PORT_ENGINE, slot)
+    return EndpointSpec(role, metadata["name"], address, PORT_ENGINE, slot, labels.get(LABEL_KV, ""))
 
 
 def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]] | None:

@@ -13,7 +13,7 @@ from typing import Self
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
-from eldr_router.plan import loads
+from eldr_router.plan import loads, pairing
 from eldr_router.plan.health import Health
 from eldr_router.plan.shares import Address, Shares
 from eldr_router.plan.spec import EndpointSpec
@@ -101,6 +101,8 @@ class Registry:
         self._draining: list[Endpoint] = []
         self._undecided = 0
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
+        self._are_mixed = False
+        self._groups = 0
 
     def __repr__(self) -> str:
         loads = {role: {e.name: e.in_flight for e in self.endpoints(role)} for role in self._endpoints}
@@ -117,6 +119,8 @@ class Registry:
         self._draining += [endpoint for key, endpoint in old.items() if key not in new]
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         self._endpoints[role] = new
+        every = (endpoint.spec.kv for known in self._endpoints.values() for endpoint in known.values())
+        self._are_mixed = pairing.are_mixed(every)
 
     def endpoints(self, role: str) -> list[Endpoint]:
         """All engines of a role."""
@@ -129,6 +133,28 @@ class Registry:
         if exclude:
             known = [endpoint for endpoint in known if endpoint not in exclude]
         return [endpoint for endpoint in known if endpoint.health.good_from <= now] or list(known)
+
+    def group(self) -> pairing.Group | None:
+        """Return whose engines a request is to go to, while some may not exchange KV with others; None if all may."""
+        if not self._are_mixed:  # nearly always
+            return None
+        prefill, decode = (
+            [
+                pairing.Load(each.spec.kv, total)
+                for each, total in zip(usable, self.totals(usable), strict=True)
+            ]
+            for usable in (self.usable(ROLE_PREFILL), self.usable(ROLE_DECODE))
+        )
+        self._groups += 1
+        return pairing.lightest(prefill, decode, self._groups)
+
+    def unlike(self, role: str, key: str) -> frozenset[Endpoint]:
+        """Return the engines of a role that may not exchange KV with those of a key."""
+        if not key or not self._are_mixed:
+            return frozenset()
+        return frozenset(
+            each for each in self._endpoints[role].values() if not pairing.alike(each.spec.kv, key)
+        )
 
     def is_healthy(self, endpoint: Endpoint) -> bool:
         """Tell whether an engine is not ejected at the moment."""

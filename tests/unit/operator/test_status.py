@@ -129,6 +129,20 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             ("True", "RolloutInProgress"),
             ("False", "RolloutInProgress"),
         ),
+        (
+            {"prefill": replace(READY, is_current=False, is_paused=True)},
+            "Progressing",
+            ("Unknown", "RolloutPaused"),
+            ("False", "RolloutPaused"),
+        ),
+        (
+            {"decode": replace(DECODE, kept=1)},
+            "Progressing",
+            ("True", "RolloutComplete"),
+            ("True", "AllReady"),
+        ),
+        ({}, "Degraded", ("False", "AsExpected"), ("True", "AllReady")),
+        ({"unpaired": ["x-decode-1"]}, "Degraded", ("True", "NoMatchingPrefill"), ("True", "AllReady")),
     ],
 )
 def test_conditions(make_cr, seen, now, change, kind, expected, ready):
@@ -140,6 +154,7 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "Ready",
             "Available",
             "Progressing",
+            "Degraded",
             "PrefillReady",
             "DecodeReady",
             "RouterReady",

@@ -135,14 +135,14 @@ def test_a_worker_file():
         prefill: [{name: p, url: "http://10.0.0.1:8100"}]
         decode:
           - {name: a, url: http://h}
-          - {name: b, url: "http://h:1/", slot: 7}
+          - {name: b, url: "http://h:1/", slot: 7, kv: new}
         """
     )
     assert (intent.model, intent.tau, intent.max_in_flight) == ("m", 0.3, 256)
     assert prefill == [EndpointSpec("prefill", "p", "10.0.0.1", 8100, -1)]
     assert decode == [
         EndpointSpec("decode", "a", "h", contract.PORT_ENGINE, 0),
-        EndpointSpec("decode", "b", "h", 1, 7),
+        EndpointSpec("decode", "b", "h", 1, 7, "new"),
     ]
 
 
@@ -158,6 +158,7 @@ def test_a_worker_file():
         ("decode: [{name: a, url: 'http://h/path'}]", "url"),
         ("decode: [{name: a, url: 'http://h:99999'}]", "url"),
         ("decode: [{name: a, url: 'http://h', slot: x}]", "slot"),
+        ("decode: [{name: a, url: 'http://h', kv: 3}]", r"decode\[0\].kv"),
         ("decode: [{name: a, url: 'http://h'}, {name: a, url: 'http://h'}]", "twice"),
         ("decode: [{name: a, url: 'http://h', slot: 1}, {name: b, url: 'http://h', slot: 1}]", "twice"),
         ('decode: [{name: "a\\r\\nb", url: "http://h"}]', "printable"),

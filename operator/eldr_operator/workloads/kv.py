@@ -1,0 +1,88 @@
+"""What two engines must have in common to exchange KV, as a key in a label of their pods. Pure.
+
+Routers let no KV move between engines with different keys (:mod:`eldr_router.plan.pairing`). Parallelism and the size of blocks may
+differ: engines agree on them themselves.
+
+References
+----------
+.. [1] vLLM 0.32, ``compute_nixl_compatibility_hash``: the factors by which engines refuse each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from eldr import contract
+from eldr_operator import meta
+from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.workloads.drafts import drafts
+from eldr_operator.workloads.options import options
+
+Object = dict[str, Any]
+
+_OPTIONS = (
+    ("--revision",),
+    ("--dtype",),
+    ("--quantization", "-q"),
+    ("--hf-overrides",),
+    ("--kv-cache-dtype",),
+    ("--attention-backend",),
+    ("--kv-key",),  # of simulated engines
+)
+_FLAG = "--disable-hybrid-kv-cache-manager"
+_FLAGS = {_FLAG: "true", f"--no-{_FLAG[2:]}": ""}
+_VARIABLES = {"VLLM_ATTENTION_BACKEND"}
+_DEFAULTS = {"", "auto"}
+_CHARACTERS = 10
+
+
+def labelled(cr: EldrDeployment, spec: RoleSpec, template: Object) -> Object:
+    """Return a pod template of engines with the label of their key."""
+    metadata = template["metadata"]
+    labels = {**metadata["labels"], contract.LABEL_KV: _key(cr, spec, template)}
+    return {**template, "metadata": {**metadata, "labels": labels}}
+
+
+def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the ready decode engines to which no ready prefill engine may hand KV over, by pod name; without a key all may."""
+    ready: dict[str, dict[str, str]] = {contract.ROLE_PREFILL: {}, contract.ROLE_DECODE: {}}
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        if (
+            is_ready
+            and not pod["metadata"].get("deletionTimestamp")
+            and labels.get(contract.LABEL_ROLE) in ready
+        ):
+            ready[labels[contract.LABEL_ROLE]][pod["metadata"]["name"]] = labels.get(contract.LABEL_KV, "")
+    sources = {*ready[contract.ROLE_PREFILL].values()}
+    if not sources or "" in sources:  # without any the condition Available says so
+        return []
+    return sorted(name for name, key in ready[contract.ROLE_DECODE].items() if key and key not in sources)
+
+
+def _key(cr: EldrDeployment, spec: RoleSpec, template: Mapping[str, Any]) -> str:
+    args = (*cr.spec.engine.args, *spec.args)
+    containers = template["spec"]["containers"]
+    engine: Object = next((each for each in containers if each["name"] == contract.CONTAINER_ENGINE), {})
+    variables = {
+        each["name"]: each.get("value") for each in engine.get("env") or () if each["name"] in _VARIABLES
+    }
+    drafting = asked.layers if (asked := drafts(("", args))).have_kv else {}
+    factors = (engine.get("image"), cr.spec.model.uri, _chosen(args), variables, drafting)
+    return meta.digest(factors)[:_CHARACTERS]
+
+
+def _chosen(args: Sequence[str]) -> Object:
+    """Return what the arguments set of what matters, the last one of a name; defaults do not count."""
+    found: Object = {}
+    for option in options(args):
+        for flag, value in _FLAGS.items():
+            if option.may_be([flag]):
+                found[_FLAG] = value
+        for names in _OPTIONS:
+            if option.may_be(names):
+                found[f"{names[0]}.{option.key}"] = option.value
+    return {name: value for name, value in found.items() if value not in _DEFAULTS}

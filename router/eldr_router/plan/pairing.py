@@ -1,0 +1,54 @@
+"""Which engines may exchange KV, and where a request goes while they are not all alike, as during a rollout. Pure.
+
+The operator labels pods with a key: a digest of what two engines must have in common, such as the release and the model's data
+type (:mod:`eldr_operator.workloads.kv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Load(NamedTuple):
+    """An engine's key, empty where nobody names one, and its sequences in flight."""
+
+    key: str
+    in_flight: int
+
+
+class Group(NamedTuple):
+    """Engines with one key; without a prefill engine, its requests go whole to its decode engines."""
+
+    key: str
+    has_prefill: bool
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether engines with these keys may exchange KV; an engine without a key is taken to be like any other."""
+    return one == other or not one or not other
+
+
+def are_mixed(keys: Iterable[str]) -> bool:
+    """Tell whether some of these engines may not exchange KV."""
+    return len({key for key in keys if key}) > 1
+
+
+def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Group | None:
+    """Return the group with the fewest sequences on its least loaded engines of both roles.
+
+    Each decode engine belongs to a group, so that none stands idle because its prefill engines have not started yet.
+
+    Parameters
+    ----------
+    turn : int
+        Rotates ties.
+    """
+    keys = sorted({load.key for load in decode})
+    found: list[tuple[int, Group]] = []
+    for key in keys[turn % len(keys) :] + keys[: turn % len(keys)] if keys else ():
+        sources = [load.in_flight for load in prefill if alike(load.key, key)]
+        least = min(load.in_flight for load in decode if load.key == key)
+        found.append((least + min(sources, default=0), Group(key, bool(sources))))
+    # of equals first one that splits: there a decode engine is not kept from its steps
+    return min(found, key=lambda each: (each[0], not each[1].has_prefill), default=(0, None))[1]

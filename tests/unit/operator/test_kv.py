@@ -1,0 +1,96 @@
+"""Which engines may exchange KV, by the key in their pods' labels."""
+
+import pytest
+
+from eldr import contract
+from eldr_operator.workloads import engines, kv
+from eldr_operator.workloads.images import Images
+
+IMAGES = Images("own:1", "vllm:1")
+
+
+def keys(cr, images=IMAGES):
+    made = engines.prefill(cr, images), engines.decode(cr, images)
+    return tuple(each["spec"]["template"]["metadata"]["labels"][contract.LABEL_KV] for each in made)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"decode": {"gpus": 4}},
+        {"decode": {"args": ["--block-size=64", "--max-num-batched-tokens", "4096"]}},
+        {"decode": {"args": ["--dtype=auto", "--kv-cache-dtype", "auto"]}},
+        {"decode": {"args": ["--no-disable-hybrid-kv-cache-manager"]}},
+        {"decode": {"args": ["--dtype=float16", "--dtype=auto"]}},
+        {"prefill": {"env": [{"name": "UCX_TLS", "value": "tcp"}]}},
+        {"prefill": {"podTemplate": {"metadata": {"labels": {contract.LABEL_KV: "mine"}}}}},
+        {"decode": {"args": ['--speculative-config={"method": "ngram"}']}},
+        {"engine": {"args": ["--max-model-len=4096"]}},
+    ],
+)
+def test_what_does_not_matter(make_vllm, change):
+    assert set(keys(make_vllm(**change))) == set(keys(make_vllm()))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"args": ["--dtype=float16"]},
+        {"args": ["--dt", "float16"]},
+        {"args": ["--kv_cache_dtype=fp8"]},
+        {"args": ["--revision", "abc"]},
+        {"args": ["--attention-backend=TRITON_ATTN"]},
+        {"args": ["--disable-hybrid-kv-cache-manager"]},
+        {"args": ["--hf-overrides.num_hidden_layers=2"]},
+        {"args": ['--speculative-config={"method": "eagle3", "model": "m"}']},
+        {"env": [{"name": "VLLM_ATTENTION_BACKEND", "value": "TRITON_ATTN"}]},
+        {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}},
+    ],
+)
+def test_what_does(make_vllm, fields):
+    both = keys(make_vllm(prefill=fields, decode=fields))
+    one = keys(make_vllm(decode=fields))
+    plain = keys(make_vllm())
+    assert both[0] == both[1] != plain[0]
+    assert one == (plain[0], both[1])
+
+
+def test_images_matter(make_vllm):
+    assert keys(make_vllm(), Images("own:2", "vllm:1")) == keys(make_vllm())
+    assert keys(make_vllm(), Images("own:1", "vllm:2")) != keys(make_vllm())
+    assert keys(make_vllm(engine={"image": "vllm:1"})) == keys(make_vllm())
+
+
+def pod(name, role, key, *, is_ready=True, **metadata):
+    labels = {contract.LABEL_ROLE: role} | ({contract.LABEL_KV: key} if key else {})
+    conditions = [{"type": "Ready", "status": str(is_ready)}]
+    return {"metadata": {"name": name, "labels": labels, **metadata}, "status": {"conditions": conditions}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ([pod("p", "prefill", "a"), pod("d", "decode", "a")], []),
+        ([pod("p", "prefill", "a"), pod("d1", "decode", "b"), pod("d0", "decode", "b")], ["d0", "d1"]),
+        ([pod("p", "prefill", "a"), pod("d", "decode", "b", is_ready=False)], []),
+        (
+            [pod("p", "prefill", "b", is_ready=False), pod("q", "prefill", "a"), pod("d", "decode", "b")],
+            ["d"],
+        ),
+        (
+            [
+                pod("p", "prefill", "b", deletionTimestamp="t"),
+                pod("q", "prefill", "a"),
+                pod("d", "decode", "b"),
+            ],
+            ["d"],
+        ),
+        ([pod("p", "prefill", ""), pod("d", "decode", "b")], []),
+        ([pod("p", "prefill", "a"), pod("d", "decode", "")], []),
+        ([pod("d", "decode", "b")], []),
+        ([pod("r", "router", ""), {"metadata": {"name": "x"}}], []),
+    ],
+)
+def test_decode_engines_that_no_prefill_engine_may_serve(pods, expected):
+    assert kv.unpaired(pods) == expected
