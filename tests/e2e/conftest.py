@@ -77,8 +77,14 @@ class System:
         return [pod["status"]["podIP"] for pod in self.pods(role)]
 
     def routers(self) -> list[str]:
+        """Return the routers behind the Service."""
         return [
-            f"http://{address}:{contract.PORT_ROUTER}" for address in self.addresses(contract.ROLE_PREFILL)
+            f"http://{pod['status']['podIP']}:{contract.PORT_ROUTER}"
+            for pod in self.pods(contract.ROLE_PREFILL)
+            if any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for each in pod["status"].get("conditions", [])
+            )
         ]
 
     def states(self) -> list[dict[str, Any]]:
@@ -112,15 +118,22 @@ async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator
     """Send requests meanwhile; in the end those in flight are answered."""
     routers = system.routers()
     load = Load(lambda: routers, NAME, Poisson(rate), tokens=60)
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            routers[:] = await asyncio.to_thread(system.routers) or routers
+
     records, _ = traces.load().split(KINDS)
     load.switch(Workload("traffic", replay(records), logged=logged))
     stop = asyncio.Event()
-    running = asyncio.create_task(load.run(stop))
+    running, following = asyncio.create_task(load.run(stop)), asyncio.create_task(follow())
     try:
         yield load
     finally:
         stop.set()
         await running
+        following.cancel()
 
 
 def process(address: str, command: str) -> int | None:

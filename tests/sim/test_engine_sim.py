@@ -157,6 +157,16 @@ def test_unreachable_prefill_is_500_or_an_error_event(pair):
     assert decode(d, "x", prefill(p, "x") | {"remote_engine_id": "another"}).status_code == 500
 
 
+@pytest.mark.slow
+def test_engines_with_other_keys_exchange_no_kv(pair):
+    p, _ = pair
+    name = "vllm:nixl_num_failed_transfers_total"
+    with engine("decode", *FAST, "--kv-key", "other") as d:
+        before = metric(d.url, name)
+        assert decode(d.url, "x", prefill(p, "x")).status_code == 500
+        assert metric(d.url, name) == before + 1
+
+
 def test_a_chat_whose_pull_fails_names_its_role_first(pair):
     p, d = pair
     messages = [{"role": "user", "content": "hi"}]
