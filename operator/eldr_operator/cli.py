@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import socket
 from typing import Any
 
 import click
@@ -41,6 +42,14 @@ _option = functools.partial(click.option, show_envvar=True)
 )
 @_option(
     "--liveness-port", type=click.IntRange(0, 65535), default=8081, help="Port of /healthz; 0 turns it off."
+)
+@_option(
+    "--lease-namespace",
+    default="",
+    help="Namespace of the Lease eldr-operator, which lets one of several operators act. Without it there must be one only.",
+)
+@_option(
+    "--identity", default=socket.gethostname, help="Name of this operator in the Lease; each needs its own."
 )
 @_option("--host", default="0.0.0.0", help="Address of both ports.")
 @_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")

@@ -38,6 +38,8 @@ class Controller:
 
     Parameters
     ----------
+    acts : asyncio.Event
+        Until it is set the cache is filled, and nothing is reconciled.
     streams : Streams
         Listed here, into the cache.
     queue : WorkQueue
@@ -49,6 +51,7 @@ class Controller:
     def __init__(
         self,
         *,
+        acts: asyncio.Event,
         cache: Cache,
         streams: Streams,
         reconciler: Reconciler,
@@ -57,6 +60,7 @@ class Controller:
         resync_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._acts = acts
         self._cache = cache
         self._streams = streams
         self._listed = asyncio.Event()
@@ -92,7 +96,7 @@ class Controller:
         """Return why resources that should be served are not; empty if all are, idle ones included."""
         found = [f"{stream}: {why}" for stream, why in sorted(self._streams.blind.items(), key=str)]
         idle = min(self._monotonic() - self._ended, self.queue.longest_wait())
-        if idle > _IDLE_SECONDS:
+        if self._acts.is_set() and idle > _IDLE_SECONDS:
             found.append(f"no pass has ended for {idle:.0f} s, though one is due")
         return "\n".join(found)
 
@@ -131,6 +135,8 @@ class Controller:
 
     async def _work(self) -> None:
         await self._listed.wait()
+        await self._acts.wait()
+        self._ended = self._monotonic()  # what waited until now waited for another operator
         while True:
             key = await self.queue.take()
             try:

@@ -60,6 +60,11 @@ class Metrics:
         """Publish what cannot be read, kinds and namespaces, as it is when somebody asks."""
         self.registry.register(_Blind(streams))
 
+    def watch_lease(self, acts: Callable[[], bool]) -> None:
+        """Publish whether this operator acts, or waits for another one to end."""
+        gauge = Gauge("eldr_operator_leader", "1 on the operator that acts.", registry=self.registry)
+        gauge.set_function(lambda: float(acts()))
+
     def forget(self, namespace: str, deployment: str) -> None:
         """Drop the series of a deployment that is gone."""
         for gauge in (self.epoch, self.acks):

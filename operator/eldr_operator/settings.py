@@ -23,6 +23,10 @@ class Settings:
         Between two passes over every resource.
     metrics_port, liveness_port : int
         0 turns the port off.
+    lease_namespace : str
+        Of the Lease by which one of several operators acts; empty: there is no other one.
+    identity : str
+        Of this process, in the Lease.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -31,3 +35,5 @@ class Settings:
     metrics_port: int = 8080
     liveness_port: int = 8081
     host: str = "0.0.0.0"
+    lease_namespace: str = ""
+    identity: str = ""

@@ -8,7 +8,8 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
 
 import httpx
 from prometheus_client import start_http_server
@@ -21,6 +22,7 @@ from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
 from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality.polls import Polls
@@ -56,7 +58,11 @@ async def serve(settings: Settings) -> None:
             clock=utc_now,
             resync_seconds=settings.resync_seconds,
         )
+        lease = Lease(api, settings.lease_namespace, settings.identity, utc_now)
+        stack.push_async_callback(lease.release)
+        metrics.watch_lease(lease.held.is_set)
         controller = Controller(
+            acts=lease.held,
             cache=cache,
             streams=streams,
             reconciler=reconciler,
@@ -67,10 +73,13 @@ async def serve(settings: Settings) -> None:
         with _metrics_server(settings, metrics):
             async with (
                 health.served(controller, settings.host, settings.liveness_port),
-                _running(controller) as working,
+                _running(controller.run()) as working,
+                _running(lease.run()) as holding,
                 watched(settings, controller, streams.watches, functools.partial(check_resources, api)),
             ):
-                await asyncio.wait({working, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({working, holding, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
+                if holding.done():
+                    await holding
 
 
 def _signalled() -> asyncio.Future[None]:
@@ -111,8 +120,8 @@ async def check_resources(api: Api) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(controller: Controller) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(controller.run())
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(work)
     try:
         yield task
     finally:

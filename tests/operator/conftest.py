@@ -96,6 +96,9 @@ class Operator:
             return 0, ""
         return answer.status_code, answer.text
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def is_healthy(self) -> bool:
         return self.asked("/healthz")[0] == 200
 

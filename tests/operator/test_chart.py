@@ -53,7 +53,8 @@ def test_crds_are_those_of_the_source_and_survive_uninstall(render):
 @pytest.mark.process
 def test_pod_is_restricted(render):
     spec = render()["Deployment", "eldr-operator"]["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -78,7 +79,11 @@ def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_
     }
     assert ("ClusterRoleBinding", "eldr-system-eldr-operator") in made
     (container,) = made["Deployment", "eldr-operator"]["spec"]["template"]["spec"]["containers"]
-    assert [arg for arg in container["args"] if "namespace" in arg] == ["--namespace=a", "--namespace=b"]
+    assert [arg for arg in container["args"] if "namespace" in arg] == [
+        "--namespace=a",
+        "--namespace=b",
+        "--lease-namespace=eldr-system",
+    ]
 
 
 @pytest.mark.process
@@ -96,7 +101,8 @@ def test_no_right_that_is_not_needed(render):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--set=replicas=2", "replicas"),
+        ("--set=replicas=0", "/replicas"),
+        ("--set=replica=2", "replica"),
         ("--set=logLevel=loud", "/logLevel"),
         ("--set=resyncSeconds=0", "/resyncSeconds"),
         ("--set=watchNamespaces={Not_A_Namespace}", "/watchNamespaces/0"),

@@ -40,6 +40,7 @@ RESOURCES = {
     "Deployment": Resource("apps/v1", "deployments"),
     "Event": Resource("v1", "events"),
     "Job": Resource("batch/v1", "jobs"),
+    "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "Pod": Resource("v1", "pods"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "Role": Resource("rbac.authorization.k8s.io/v1", "roles"),

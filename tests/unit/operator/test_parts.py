@@ -131,11 +131,30 @@ class Down:
 
 def controller(api, reconciler, **options):
     cache = options.pop("cache", Cache())
-    settings = {"resync_seconds": 60.0, "metrics": Metrics()} | options
+    acts = asyncio.Event()
+    acts.set()
+    settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts} | options
     queue = WorkQueue(settings.get("monotonic", time.monotonic))
     return Controller(
         queue=queue, cache=cache, streams=Streams(api, cache, ()), reconciler=reconciler, **settings
     )
+
+
+async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():
+    now, acts, reconciler = [0.0], asyncio.Event(), Scripted()
+    made = controller(Lists(), reconciler, acts=acts, monotonic=lambda: now[0])
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        await made._listed.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    now[0] = 10000.0
+    assert not reconciler.calls
+    assert made.not_ready() == ""
+    acts.set()
+    async with asyncio.timeout(30):
+        await reconciler.done.wait()
+    running.cancel()
 
 
 async def test_resync_wakes_deployments_and_orphaned_fits():

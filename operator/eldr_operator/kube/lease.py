@@ -1,0 +1,146 @@
+"""Which of several operators acts: the one that holds a Lease.
+
+The others fill their caches and write nothing, so that one of them takes over within seconds. So an upgrade starts the new operator
+beside the old one, which goes on until it ends.
+
+The LeaseLock of the ``kubernetes`` package (37.0) is not used: its requests fail in their own validation.
+
+References
+----------
+.. [1] Kubernetes API, coordination.k8s.io/v1 Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from eldr_operator.clock import Clock
+from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
+from eldr_operator.kube.api import Api, path
+
+logger = logging.getLogger(__name__)
+
+NAME = "eldr-operator"
+LEASE_SECONDS = 15
+"""Without a renewal, after which another operator takes it."""
+RENEW_WITHIN_SECONDS = 10.0
+"""Less than that, so that its holder has stopped by then."""
+_RETRY_SECONDS = 2.0
+_REQUEST_SECONDS = 5.0
+
+
+class Lease:
+    """Waits for a Lease and renews it.
+
+    Parameters
+    ----------
+    namespace : str
+        Of the Lease; empty: there is no other operator, this one acts at once.
+    identity : str
+        Of this process; no two may share it.
+
+    Attributes
+    ----------
+    held : asyncio.Event
+        Set while this process acts.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        identity: str,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace, self._identity = namespace, identity
+        self._clock, self._monotonic = clock, monotonic
+        self._seen: tuple[object, object] = (None, None)
+        self._since = 0.0
+        self.held = asyncio.Event()
+
+    async def run(self) -> None:
+        """Hold it until cancelled.
+
+        Raises
+        ------
+        OperatorError
+            If it is lost: another operator acts, or soon will.
+        """
+        if not self._namespace:
+            self.held.set()
+            await asyncio.Event().wait()
+        logger.info("waits for Lease %s/%s", self._namespace, NAME)
+        renewed = self._monotonic()
+        while True:
+            began = self._monotonic()
+            if await self._take():
+                renewed = began
+                if not self.held.is_set():
+                    logger.info("holds Lease %s/%s as %s", self._namespace, NAME, self._identity)
+                    self.held.set()
+            elif self.held.is_set() and self._monotonic() - renewed > RENEW_WITHIN_SECONDS:
+                raise OperatorError(
+                    f"lost Lease {self._namespace}/{NAME}: not renewed for {RENEW_WITHIN_SECONDS:.0f} s"
+                )
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def release(self) -> None:
+        """Let another operator act at once, if this one does."""
+        if self._namespace and self.held.is_set():
+            self.held.clear()
+            await self._write(release=True)
+
+    async def _take(self) -> bool:
+        """Take or renew it; False where another one holds it, or nothing is known."""
+        return await self._write(release=False)
+
+    async def _write(self, *, release: bool) -> bool:
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                live = await self._api.get("Lease", self._namespace, NAME)
+                if not self._is_free(live or {}, release=release):
+                    return False
+                await self._put(live, release=release)
+        except (ApiError, ApiUnavailableError, TimeoutError) as error:
+            logger.info("Lease %s/%s: %s", self._namespace, NAME, error or type(error).__name__)
+            return False
+        return True
+
+    def _is_free(self, live: dict[str, Any], *, release: bool) -> bool:
+        spec = live.get("spec") or {}
+        holder, now = spec.get("holderIdentity"), self._monotonic()
+        if not holder or holder == self._identity:
+            return bool(holder) or not release
+        if self.held.is_set():  # as after this process stood still for long
+            raise OperatorError(f"lost Lease {self._namespace}/{NAME} to {holder}")
+        # by our own clock, from when a renewal was seen: clocks of nodes differ
+        seen = holder, spec.get("renewTime")
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return not release and now - self._since >= spec.get("leaseDurationSeconds", LEASE_SECONDS)
+
+    async def _put(self, live: dict[str, Any] | None, *, release: bool) -> None:
+        """Write it over the version that was read, so that of two operators one takes it."""
+        now = self._clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = (live or {}).get("spec") or {}
+        is_ours = spec.get("holderIdentity") == self._identity
+        made = {
+            "holderIdentity": "" if release else self._identity,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "acquireTime": spec.get("acquireTime", now) if is_ours else now,
+            "renewTime": now,
+            "leaseTransitions": spec.get("leaseTransitions", 0) + (not is_ours),
+        }
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": made}
+        if live is None:
+            body |= {"metadata": {"name": NAME, "namespace": self._namespace}}
+            await self._api.request("POST", path("Lease", self._namespace), body=body)
+        else:
+            body |= {"metadata": live["metadata"]}
+            await self._api.request("PUT", path("Lease", self._namespace, NAME), body=body)

@@ -1,0 +1,132 @@
+"""When an operator acts, and when it has to end, by the Lease and its own clock."""
+
+import asyncio
+
+import pytest
+
+from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
+from eldr_operator.kube import lease as module
+from eldr_operator.kube.lease import Lease
+
+
+class Server:
+    """Holds one Lease; refuses a write over another version than it holds, and everything while it is away."""
+
+    def __init__(self):
+        self.live, self.version, self.away = None, 0, False
+
+    async def get(self, kind, namespace, name):
+        self._answer()
+        return self.live
+
+    async def request(self, method, url, *, body):
+        self._answer()
+        known = (self.live or {}).get("metadata", {}).get("resourceVersion")
+        if body["metadata"].get("resourceVersion") != known:
+            raise ApiError(409, "conflict")
+        self.hold(**body["spec"])
+        return self.live
+
+    def _answer(self):
+        if self.away:
+            raise ApiUnavailableError("away")
+
+    def hold(self, **spec):
+        self.version += 1
+        self.live = {"metadata": {"resourceVersion": str(self.version)}, "spec": spec}
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+    return Server()
+
+
+@pytest.fixture
+def seconds():
+    return [1000.0]
+
+
+@pytest.fixture
+async def start(server, seconds, now):
+    """Start operators; they end with the test."""
+    running = []
+
+    def begin(identity):
+        made = Lease(server, "ns", identity, lambda: now, lambda: seconds[0])
+        running.append(asyncio.create_task(made.run()))
+        return made, running[-1]
+
+    yield begin
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def turns(count=50):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_the_first_acts_and_gives_it_back(server, start):
+    first, task = start("a")
+    second, _ = start("b")
+    await turns()
+    assert (first.held.is_set(), second.held.is_set()) == (True, False)
+    assert server.live["spec"]["leaseTransitions"] == 1
+    task.cancel()
+    await first.release()
+    await turns()
+    assert second.held.is_set()
+    assert server.live["spec"]["holderIdentity"] == "b"
+    assert server.live["spec"]["leaseTransitions"] == 2
+    await first.release()  # it holds nothing any more
+    assert server.live["spec"]["holderIdentity"] == "b"
+
+
+async def test_one_that_died_is_succeeded_after_its_time_by_ones_own_clock(server, seconds, start):
+    server.hold(holderIdentity="dead", leaseDurationSeconds=30, renewTime="2031-01-01T00:00:00.000000Z")
+    made, _ = start("b")
+    await turns()
+    seconds[0] += 29.0
+    await turns()
+    assert not made.held.is_set()
+    server.hold(holderIdentity="dead", leaseDurationSeconds=30, renewTime="2031-01-01T00:00:20.000000Z")
+    await turns()
+    seconds[0] += 29.0
+    await turns()
+    assert not made.held.is_set()
+    seconds[0] += 1.0
+    await turns()
+    assert made.held.is_set()
+
+
+async def test_one_that_cannot_renew_ends_before_another_one_may_act(server, seconds, start):
+    made, task = start("a")
+    await turns()
+    server.away = True
+    seconds[0] += module.RENEW_WITHIN_SECONDS
+    await turns()
+    assert made.held.is_set()
+    assert module.RENEW_WITHIN_SECONDS < module.LEASE_SECONDS
+    seconds[0] += 0.1
+    with pytest.raises(OperatorError, match="lost Lease ns/eldr-operator: not renewed for 10 s"):
+        await task
+
+
+async def test_one_that_finds_another_holder_ends(server, start):
+    made, task = start("a")
+    await turns()
+    assert made.held.is_set()
+    server.hold(holderIdentity="b", leaseDurationSeconds=15)
+    with pytest.raises(OperatorError, match="lost Lease ns/eldr-operator to b"):
+        await task
+
+
+async def test_alone_it_acts_at_once():
+    made = Lease(None, "", "a", lambda: None)
+    task = asyncio.create_task(made.run())
+    async with asyncio.timeout(10):
+        await made.held.wait()
+    await made.release()
+    task.cancel()
