@@ -131,6 +131,13 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
 def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if left := [*running.unwritten, *outcome.unwritten]:
         return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
+    if late := [
+        role
+        for role in (running.prefill, running.decode, running.router)
+        if role.late and not role.is_current
+    ]:
+        text = "; ".join(f"{_of(role)}: {role.late}" for role in late)
+        return Condition("Progressing", "False", "ProgressDeadlineExceeded", text)
     if waiting := [role for role in (running.prefill, running.decode, running.router) if not role.is_current]:
         text = "; ".join(f"{_of(role)}: {_rollout(role)}" for role in waiting)
         if all(role.is_paused for role in waiting):

@@ -14,8 +14,6 @@ from eldr_operator.workloads.pods import EnginePod
 Object = dict[str, Any]
 
 _MAKERS = {"Simulator": simulator.engine_pod, "vLLM": vllm.engine_pod}
-_PROGRESS_MARGIN_SECONDS = 600
-"""On top of an engine's start-up: scheduling and pulling its image; Kubernetes' own deadline of a rollout."""
 
 
 def prefill(cr: EldrDeployment, images: Images) -> Object:
@@ -43,8 +41,7 @@ def prefill(cr: EldrDeployment, images: Images) -> Object:
         "selector": {"matchLabels": selector},
         "template": _template(cr, cr.spec.prefill, head["metadata"]["labels"] | selector | extra, spec),
     }
-    if engine.startup_seconds is not None:
-        deployment["progressDeadlineSeconds"] = engine.startup_seconds + _PROGRESS_MARGIN_SECONDS
+    deployment["progressDeadlineSeconds"] = rollout.deadline_seconds(deployment["template"])
     return head | {"spec": deployment}
 
 

@@ -51,15 +51,12 @@ class EnginePod:
     Parameters
     ----------
     volumes, init_containers : tuple of dict
-    startup_seconds : int or None
-        How long the engine may take to start, where that is longer than Kubernetes expects by itself.
     """
 
     container: Object
     security: Object
     volumes: tuple[Object, ...]
     init_containers: tuple[Object, ...] = ()
-    startup_seconds: int | None = None
 
 
 def template(labels: dict[str, str], spec: Object, patch: Object) -> Object:

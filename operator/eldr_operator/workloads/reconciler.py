@@ -15,7 +15,7 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import kv, roles
 from eldr_operator.workloads.children import Children
-from eldr_operator.workloads.roles import Workloads
+from eldr_operator.workloads.roles import Role, Wanted, Workloads
 
 _ACCESS = {"ServiceAccount", "Role", "RoleBinding"}
 
@@ -49,35 +49,20 @@ async def reconcile(
     def workload(kind: str, role: str) -> Mapping[str, Any] | None:
         return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
 
-    def pods(role: str) -> list[Mapping[str, Any]]:
-        return [*roles.of_role(live.pods, role)]
+    def summed(kind: str, role: str, wanted: Wanted, refusal: str = "") -> Role:
+        return roles.role(wanted, workload(kind, role), roles.of_role(live.pods, role), now, refusal)
 
-    prefill = roles.role(
-        "PrefillReady",
-        workload("Deployment", contract.ROLE_PREFILL),
-        cr.spec.prefill.replicas,
-        pods(contract.ROLE_PREFILL),
-        is_paused=cr.spec.prefill.rollout.pause == "Enabled",
-    )
-    stateful_set = workload("StatefulSet", contract.ROLE_DECODE)
-    decode = roles.role(
-        "DecodeReady",
-        stateful_set,
-        cr.spec.decode.replicas,
-        pods(contract.ROLE_DECODE),
-        await refusals.of_stateful_set(api, stateful_set),
-        kept=cr.spec.decode.rollout.partition,
-        is_paused=cr.spec.decode.rollout.pause == "Enabled",
-    )
+    paced = cr.spec.prefill.rollout
+    wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, is_paused=paced.pause == "Enabled")
+    prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)
+    kept = cr.spec.decode.rollout
+    wanted = Wanted("DecodeReady", cr.spec.decode.replicas, kept.partition, is_paused=kept.pause == "Enabled")
+    refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE))
+    decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
     if cr.spec.router.placement == "Sidecar":
         router = replace(prefill, type="RouterReady", ready=min(ready_routers, prefill.desired))
     else:
-        router = roles.role(
-            "RouterReady",
-            workload("Deployment", contract.ROLE_ROUTER),
-            cr.router_replicas,
-            pods(contract.ROLE_ROUTER),
-        )
+        router = summed("Deployment", contract.ROLE_ROUTER, Wanted("RouterReady", cr.router_replicas))
     return Workloads(
         prefill=prefill,
         decode=decode,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator.conditions import Condition
@@ -42,6 +43,8 @@ class Role:
         Whether a rollout waits until the spec lets it go on.
     has_gaps : bool
         Whether pods end before their successors start.
+    late : str
+        What has not become ready in its time, where a rollout stands still.
     """
 
     type: str
@@ -53,6 +56,7 @@ class Role:
     kept: int = 0
     is_paused: bool = False
     has_gaps: bool = False
+    late: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -101,15 +105,27 @@ class Workloads:
     is_readable: bool = True
 
 
+class Wanted(NamedTuple):
+    """What the spec wants of a role.
+
+    Attributes
+    ----------
+    type : str
+        Of its condition.
+    kept : int
+        Pods that are to keep an earlier template.
+    is_paused : bool
+        Whether no pod is to change its template for now.
+    """
+
+    type: str
+    replicas: int
+    kept: int = 0
+    is_paused: bool = False
+
+
 def role(
-    type_: str,
-    workload: Object | None,
-    desired: int,
-    pods: Iterable[Object],
-    refusal: str = "",
-    *,
-    kept: int = 0,
-    is_paused: bool = False,
+    wanted: Wanted, workload: Object | None, pods: Sequence[Object], now: datetime, refusal: str = ""
 ) -> Role:
     """Sum up a Deployment or StatefulSet and its pods.
 
@@ -117,16 +133,13 @@ def role(
     ----------
     refusal : str
         Why pods cannot be created, where the workload's own conditions do not tell it.
-    kept : int
-        Pods that are to keep an earlier template.
-    is_paused : bool
-        Whether no pod is to change its template for now.
     """
+    type_, desired = wanted.type, wanted.replicas
     if workload is None:
         return Role(type_, desired)
     status = workload.get("status") or {}
     seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
-    kept = min(kept, desired)
+    kept = min(wanted.kept, desired)
     current = status.get("updatedReplicas", 0) >= desired - kept and seen
     return Role(
         type=type_,
@@ -137,8 +150,9 @@ def role(
         trouble=_refused(type_, status, refusal)
         or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
         kept=kept,
-        is_paused=is_paused,
+        is_paused=wanted.is_paused,
         has_gaps=rollout.has_gaps(workload),
+        late=rollout.late(workload, pods, now),
     )
 
 

@@ -16,6 +16,8 @@ from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
 
 Object = dict[str, Any]
 
+_MARGIN_SECONDS = 600
+"""Kubernetes' own deadline of a rollout."""
 PATIENCE_SECONDS = 60.0
 """How long the pod that comes on top may find no node, before another one makes room for it."""
 
@@ -57,6 +59,43 @@ def of_stateful_set(spec: DecodeRolloutSpec, replicas: int) -> Object:
 def has_gaps(live: Mapping[str, Any] | None) -> bool:
     """Tell whether pods of a Deployment end before their successors start."""
     return live is not None and _surge(live) == 0
+
+
+def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now: datetime) -> str:
+    """Return what of a rollout is not ready though its time is over; empty if nothing is.
+
+    A Deployment says so itself. Of a StatefulSet these are pods with its newest template.
+    """
+    status = (live or {}).get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("reason") == "ProgressDeadlineExceeded":
+            return str(condition.get("message", ""))
+    newest = status.get("updateRevision")
+    if live is None or not newest:
+        return ""
+    allowed = deadline_seconds(live["spec"]["template"])
+    for pod in pods:
+        metadata = pod["metadata"]
+        made = clock.read(metadata.get("creationTimestamp"))
+        is_newest = (metadata.get("labels") or {}).get("controller-revision-hash") == newest
+        if is_newest and not _is_ready(pod) and made and (now - made).total_seconds() > allowed:
+            return f"pod {metadata['name']} is not ready {allowed} s after it was created"
+    return ""
+
+
+def deadline_seconds(template: Mapping[str, Any]) -> int:
+    """Return how long a pod may take to get ready: the start-up of its engine, on top of scheduling and pulling its image."""
+    containers = template["spec"].get("containers") or ()
+    probes = [each.get("startupProbe") or {} for each in containers]
+    return _MARGIN_SECONDS + max(
+        (int(probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)) for probe in probes if probe),
+        default=0,
+    )
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _makes_room(live: Mapping[str, Any]) -> bool:

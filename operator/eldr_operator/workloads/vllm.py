@@ -71,7 +71,6 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) ->
             {"name": "plugin", "emptyDir": {}},
         ),
         init_containers=(_plugin(images.own),),
-        startup_seconds=STARTUP_SECONDS,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from eldr_operator import clock
 from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
+from eldr_operator.workloads.roles import Wanted
 
 
 def waiting(since, reason="Unschedulable"):
@@ -101,6 +102,40 @@ def stateful_set(updated):
         (3, 0, True, "AllReady"),
     ],
 )
-def test_what_a_role_tells_of_it(updated, kept, is_paused, reason):
-    found = roles.role("DecodeReady", stateful_set(updated), 3, [], kept=kept, is_paused=is_paused)
+def test_what_a_role_tells_of_it(now, updated, kept, is_paused, reason):
+    found = roles.role(Wanted("DecodeReady", 3, kept, is_paused), stateful_set(updated), [], now)
     assert found.condition.reason == reason
+
+
+PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failureThreshold": 60}}, {}]}}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hash_", "is_ready", "expected"),
+    [
+        (900, "new", False, ""),
+        (901, "new", False, "pod p is not ready 900 s after it was created"),
+        (901, "old", False, ""),
+        (901, "new", True, ""),
+        (None, "new", False, ""),
+    ],
+)
+def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_, is_ready, expected):
+    live = {"spec": {"template": PROBED}, "status": {"updateRevision": "new"}}
+    made = {} if seconds is None else {"creationTimestamp": clock.stamp(now - timedelta(seconds=seconds))}
+    labels = {"controller-revision-hash": hash_}
+    status = {"conditions": [{"type": "Ready", "status": str(is_ready)}]}
+    pod = {"metadata": {"name": "p", "labels": labels, **made}, "status": status}
+    assert rollout.late(live, [pod], now) == expected
+    assert rollout.late(None, [pod], now) == ""
+
+
+def test_a_deployment_tells_itself_what_does_not_get_ready(now):
+    condition = {
+        "type": "Progressing",
+        "status": "False",
+        "reason": "ProgressDeadlineExceeded",
+        "message": "late",
+    }
+    live = {"spec": {"template": PROBED}, "status": {"conditions": [condition]}}
+    assert rollout.late(live, [], now) == "late"

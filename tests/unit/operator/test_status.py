@@ -1,5 +1,5 @@
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -18,7 +18,7 @@ from eldr_operator.status import status
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.revisions import Plan
-from eldr_operator.workloads.roles import Role, Workloads, role
+from eldr_operator.workloads.roles import Role, Wanted, Workloads, role
 
 READY = Role("PrefillReady", desired=2, ready=2, existing=2, is_current=True)
 DECODE = replace(READY, type="DecodeReady")
@@ -72,6 +72,7 @@ def conditions(made):
     return {found["type"]: (found["status"], found["reason"]) for found in made["conditions"]}
 
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fields")
 
 
@@ -250,7 +251,7 @@ def test_a_drift_that_is_over_says_why(reason, told):
     ],
 )
 def test_role_readiness(live, ready):
-    assert role("DecodeReady", live, 2, []).is_ready is ready
+    assert role(Wanted("DecodeReady", 2), live, [], NOW).is_ready is ready
 
 
 def pod(name="p", *, labels=None, ready=True, key="initContainerStatuses", deleting=False, **status_):
@@ -280,7 +281,7 @@ def test_ready_routers():
 def test_troubles_are_stable():
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}
     crashed = pod("p", containerStatuses=[{"name": "engine", "state": waiting}])
-    assert role("DecodeReady", workload(), 1, [crashed]).trouble == Condition(
+    assert role(Wanted("DecodeReady", 1), workload(), [crashed], NOW).trouble == Condition(
         "DecodeReady",
         "False",
         "CrashLoop",
@@ -288,7 +289,7 @@ def test_troubles_are_stable():
     )
     ended = {"terminated": {"exitCode": 1, "message": f"{contract.REFUSAL}enable_dbo=True: leave it off"}}
     refused = pod("p", containerStatuses=[{"name": "engine", "state": waiting, "lastState": ended}])
-    assert role("DecodeReady", workload(), 1, [refused]).trouble == Condition(
+    assert role(Wanted("DecodeReady", 1), workload(), [refused], NOW).trouble == Condition(
         "DecodeReady", "False", "EngineRefused", "pod p: enable_dbo=True: leave it off"
     )
     unschedulable = {
@@ -297,10 +298,9 @@ def test_troubles_are_stable():
         "reason": "Unschedulable",
         "message": "0/3 nodes",
     }
-    assert role("DecodeReady", workload(), 1, [pod(conditions=[unschedulable])]).trouble == Condition(
-        "DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes"
-    )
+    found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable])], NOW)
+    assert found.trouble == Condition("DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes")
     failing = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
-    assert role("DecodeReady", workload(conditions=[failing]), 1, []).trouble == Condition(
+    assert role(Wanted("DecodeReady", 1), workload(conditions=[failing]), [], NOW).trouble == Condition(
         "DecodeReady", "False", "PodsRefused", "violates PodSecurity"
     )
