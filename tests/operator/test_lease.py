@@ -18,22 +18,27 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/eldr-operator"
 
 
 class Pair:
-    """Two operators, the first of which acts."""
+    """Two operators; each test leaves both running."""
 
-    def __init__(self, first: Operator, second: Operator, kube: Kube) -> None:
-        self.first, self.second = first, second
-        self._kube = kube
-        self._names = {id(first): "first", id(second): "second"}
+    def __init__(self, made: dict[str, Operator], kube: Kube) -> None:
+        self._made, self._kube = made, kube
 
-    def start(self, one: Operator) -> None:
-        one.start(options=[f"--lease-namespace={SYSTEM}", f"--identity={self._names[id(one)]}"])
+    def start(self, name: str) -> None:
+        self._made[name].start(options=[f"--lease-namespace={SYSTEM}", f"--identity={name}"])
 
-    def holder(self) -> str:
-        return self._kube.request("GET", LEASE)["spec"].get("holderIdentity", "")
+    def roles(self) -> tuple[str, str]:
+        """Return the name of the one that acts, and of the one that waits."""
+        (acts,) = (name for name, one in self._made.items() if value(one, "eldr_operator_leader") == 1)
+        (waits,) = self._made.keys() - {acts}
+        return acts, waits
 
-    def until_acts(self, one: Operator, seconds: float = 30) -> None:
+    def __getitem__(self, name: str) -> Operator:
+        return self._made[name]
+
+    def until_acts(self, name: str, seconds: float) -> None:
+        one = self._made[name]
         wait_for(lambda: value(one, "eldr_operator_leader") == 1, "it to act", seconds, one.said)
-        assert self.holder() == self._names[id(one)]
+        assert self._kube.request("GET", LEASE)["spec"]["holderIdentity"] == name
 
 
 def value(operator: Operator, name: str) -> float:
@@ -41,22 +46,20 @@ def value(operator: Operator, name: str) -> float:
     return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", operator.metrics(), re.MULTILINE)))
 
 
-@pytest.fixture
-def pair(operator, installed, kube, tmp_path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def pair(operator, installed, tmp_path_factory) -> Iterator[Pair]:
     operator.stop()
-    made = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        made.append(Operator(installed, tmp_path / name))
-    found = Pair(*made, kube)
-    found.start(found.first)
-    found.until_acts(found.first)
-    found.start(found.second)
-    yield found
-    for one in made:
+    made = {name: Operator(installed, tmp_path_factory.mktemp(name)) for name in ("first", "second")}
+    with Kube(installed, SYSTEM) as kube:
+        found = Pair(made, kube)
+        found.start("first")
+        found.until_acts("first", 30)
+        found.start("second")
+        yield found
+        kube.request("DELETE", LEASE)
+    for one in made.values():
         if one.is_running():
             one.stop()
-    kube.request("DELETE", LEASE)
     operator.start()
 
 
@@ -71,31 +74,40 @@ def replicas(world):
     return world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"]
 
 
-def test_one_acts_and_the_other_takes_its_place(pair, world):
+def test_one_acts_and_the_other_takes_its_place_when_it_ends(pair, world):
+    acts, waits = pair.roles()
+    written = value(pair[waits], "eldr_operator_writes_total")
     world.up()
-    assert value(pair.second, "eldr_operator_writes_total") == 0
-    assert value(pair.second, "eldr_operator_leader") == 0
-    assert pair.second.asked("/readyz") == (200, "ok\n")
+    assert value(pair[waits], "eldr_operator_writes_total") == written
+    assert pair[waits].asked("/readyz") == (200, "ok\n")
     before = world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"]
-
-    assert pair.first.stop() == 0
-    pair.until_acts(pair.second, 10)  # at once: the first one has given it back
+    assert pair[acts].stop() == 0
+    pair.until_acts(waits, 10)  # at once: the first one has given it back
     world.patch(decode={"replicas": 3})
-    wait_for(lambda: replicas(world) == 3, "the second one to act", 30, pair.second.said)
+    wait_for(lambda: replicas(world) == 3, "the other one to act", 30, pair[waits].said)
     assert world.kube.get("StatefulSet", "x-decode")["metadata"]["generation"] == before + 1
+    pair.start(acts)
+    assert pair.roles() == (waits, acts)
 
-    pair.start(pair.first)
-    assert value(pair.first, "eldr_operator_leader") == 0
-    pair.second.kill()
-    world.patch(decode={"replicas": 2})
-    pair.until_acts(pair.first, 60)
-    wait_for(lambda: replicas(world) == 2, "the first one to act", 30, pair.first.said)
+
+def test_one_that_died_is_succeeded(pair, world):
+    acts, waits = pair.roles()
+    world.deploy()
+    wait_for(lambda: world.kube.find("StatefulSet", "x-decode"), "the StatefulSet", 30)
+    pair[acts].kill()
+    world.patch(decode={"replicas": 4})
+    pair.until_acts(waits, 60)
+    wait_for(lambda: replicas(world) == 4, "the other one to act", 30, pair[waits].said)
+    pair.start(acts)
 
 
 def test_one_that_has_lost_its_lease_ends(pair, kube):
+    acts, waits = pair.roles()
     taken = {"spec": {"holderIdentity": "third"}}
     kube.request("PATCH", LEASE, taken, "application/merge-patch+json")
-    wait_for(lambda: not pair.first.is_running(), "the first one to end", 30)
-    assert "lost Lease eldr-system/eldr-operator to third" in pair.first.said()
-    assert "Traceback" not in pair.first.log.read_text()
-    assert value(pair.second, "eldr_operator_leader") == 0
+    wait_for(lambda: not pair[acts].is_running(), "it to end", 30)
+    assert "lost Lease eldr-system/eldr-operator to third" in pair[acts].said()
+    assert "Traceback" not in pair[acts].log.read_text()
+    kube.request("PATCH", LEASE, {"spec": {"holderIdentity": ""}}, "application/merge-patch+json")
+    pair.until_acts(waits, 30)
+    pair.start(acts)

