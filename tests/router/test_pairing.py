@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fakes.engines import engines, prefill, slow
+from tests.fakes.engines import answer, draining, engines, prefill, reset, slow
 from tests.router.conftest import serving, until
 
 
@@ -122,3 +122,91 @@ async def test_a_full_kind_sends_what_it_prefilled_whole_to_another(mixed):
         assert (await router.post()).status_code == 429
         release.set()
         assert {each.status_code for each in await asyncio.gather(*asked)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("name", "behaviour"),
+    [
+        ("d1", answer(500, {"error": "x"})),
+        ("d1", answer(503, {"error": "x"})),
+        ("d1", answer(429, {"error": "x"})),
+        ("d1", draining),
+        ("d1", reset),
+        ("p1", answer(500, {"error": "x"})),
+        ("p1", answer(429, {"error": "x"})),
+        ("p1", reset),
+    ],
+)
+async def test_the_only_engine_of_a_kind_that_fails_costs_no_request(mixed, name, behaviour):
+    async with mixed("p0:old", "p1:new", "d0:old", "d1:new") as router:
+        router[name].script.extend([behaviour] * 100)
+        got = [
+            *await asyncio.gather(*(router.post() for _ in range(8))),
+            *[await router.post() for _ in range(8)],
+        ]
+        assert {each.status_code for each in got} == {200}
+        assert router[name].requests
+
+
+async def test_nor_does_one_that_does_whole_requests(mixed):
+    async with mixed("p0:old", "d0:old", "d1:new") as router:
+        router["d1"].script.extend([answer(500, {"error": "x"})] * 100)
+        got = await asyncio.gather(*(router.post() for _ in range(20)))
+        assert {each.status_code for each in got} == {200}
+        assert router["d1"].requests
+
+
+@pytest.fixture
+def prefilling(mixed):
+    """Start with a request that the old prefill engine holds; it goes on when the event is set."""
+
+    @contextlib.asynccontextmanager
+    async def start(*described):
+        async with mixed(*described) as router:
+            go_on, source = asyncio.Event(), router["p0"]
+
+            async def late(exchange):
+                await go_on.wait()
+                await prefill(exchange)
+
+            source.script.append(late)
+            asked = []
+            while not source.requests:  # which kind a request gets may change
+                asked.append(asyncio.create_task(router.post()))
+                await until(lambda: source.requests or asked[-1].done(), "the prefill")
+            yield router, go_on
+            assert {each.status_code for each in await asyncio.gather(*asked)} == {200}
+            assert not any(params["remote_engine_id"] == "p0" for params in pulls(router["d1"]))
+
+    return start
+
+
+async def test_a_result_whose_whole_kind_goes_is_pulled_by_nobody(prefilling):
+    async with prefilling("p0:old", "p1:new", "d0:old", "d1:new") as (router, go_on):
+        every = dict(router.engines)
+        del router.engines["p0"], router.engines["d0"]
+        await router.configure()
+        router.engines.update(every)
+        go_on.set()
+
+
+async def test_a_result_has_the_key_that_its_engine_had_when_it_was_asked(prefilling):
+    async with prefilling("p0:old", "p1:new", "d0:old", "d1:new") as (router, go_on):
+        router["p0"].kv = "new"
+        await router.configure()
+        router["p0"].kv = "old"
+        go_on.set()
+
+
+async def test_a_kind_without_room_is_not_prefilled_for(mixed):
+    async with mixed("p0:old", "p1:new", "d0:old", "d1:new", max_in_flight=1) as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        router["d1"].script.append(slow(release))
+        first = asyncio.create_task(router.post(stream=True))
+        await until(router.decoding, "a stream")
+        second = asyncio.create_task(router.post(stream=True))
+        await until(lambda: router["d0"].requests and router["d1"].requests, "one on each")
+        assert router.counter("whole") == 0
+        release.set()
+        assert {each.status_code for each in await asyncio.gather(first, second)} == {200}

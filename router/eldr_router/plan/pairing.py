@@ -6,7 +6,7 @@ type (:mod:`eldr_operator.workloads.kv`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -29,15 +29,11 @@ def alike(one: str, other: str) -> bool:
     return one == other or not one or not other
 
 
-def are_mixed(keys: Iterable[str]) -> bool:
-    """Tell whether some of these engines may not exchange KV."""
-    return len({key for key in keys if key}) > 1
-
-
 def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Group | None:
-    """Return the group with the fewest sequences on its least loaded engines of both roles.
+    """Return the group whose least loaded engines of both roles have the fewest sequences together.
 
-    Each decode engine belongs to a group, so that none stands idle because its prefill engines have not started yet.
+    Each decode engine belongs to a group, so that none stands idle because its prefill engines have not started yet. A decode
+    engine that prefills itself counts as loaded as the least loaded prefill engine.
 
     Parameters
     ----------
@@ -45,10 +41,11 @@ def lightest(prefill: Sequence[Load], decode: Sequence[Load], turn: int) -> Grou
         Rotates ties.
     """
     keys = sorted({load.key for load in decode})
+    anywhere = min((load.in_flight for load in prefill), default=0)
     found: list[tuple[int, Group]] = []
     for key in keys[turn % len(keys) :] + keys[: turn % len(keys)] if keys else ():
         sources = [load.in_flight for load in prefill if alike(load.key, key)]
         least = min(load.in_flight for load in decode if load.key == key)
-        found.append((least + min(sources, default=0), Group(key, bool(sources))))
+        found.append((least + min(sources, default=anywhere), Group(key, bool(sources))))
     # of equals first one that splits: there a decode engine is not kept from its steps
     return min(found, key=lambda each: (each[0], not each[1].has_prefill), default=(0, None))[1]

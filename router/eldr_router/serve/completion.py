@@ -81,7 +81,7 @@ class Completion:
             self._sequences = min(bodies.sequences(body), services.registry.most(limit))
         elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
-        elif (group := services.registry.group()) is not None:
+        elif (group := services.registry.group(limit, 1)) is not None:
             self._key = group.key
             whole = None if group.has_prefill else "kv_key"
         self._whole = whole
@@ -136,7 +136,7 @@ class Completion:
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
         self._account.prefilled(signature, self.now())
-        self._kv, self._key = kv, leg.endpoint.spec.kv
+        self._kv = kv
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
@@ -150,6 +150,9 @@ class Completion:
         if admission is not None:
             admission.reopen()
         self._kv, self._account.signature = None, WHOLE
+        if action.refused or action.broken:  # not only an engine may fail, but all of a key
+            group = registry.group(self._table.max_in_flight, 1, action.refused, action.broken)
+            self._key = "" if group is None else group.key
         refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
         usable = registry.usable(ROLE_PREFILL, refused | action.broken) or registry.usable(
             ROLE_PREFILL, refused
@@ -167,6 +170,7 @@ class Completion:
         )
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
+        self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
         parts = self._wire(endpoint, bodies.prefill_body(body))
         patience = self._services.settings.prefill_timeout
         self._asked = self.now()
@@ -199,11 +203,10 @@ class Completion:
     def _place(self, action: steps.Decode) -> Placement:
         """Place the request, away from engines that failed it before if others have room."""
         unlike = self._services.registry.unlike(ROLE_DECODE, self._key)
-        choices = [action.refused | unlike, action.refused]
-        if action.broken:
-            choices.insert(0, action.refused | action.broken | unlike)
-        if action.kv or not unlike:
-            choices.pop()  # nobody else may pull
+        away, refused = action.refused | action.broken, action.refused
+        # without KV to pull any engine will do
+        wanted = [away | unlike, refused | unlike] if action.kv else [away | unlike, away, refused]
+        choices = [*dict.fromkeys(wanted)]
         place = partial(
             self._services.placer.place,
             self._table,

@@ -101,6 +101,7 @@ class Registry:
         self._draining: list[Endpoint] = []
         self._undecided = 0
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
+        self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
         self._are_mixed = False
         self._groups = 0
 
@@ -119,8 +120,8 @@ class Registry:
         self._draining += [endpoint for key, endpoint in old.items() if key not in new]
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         self._endpoints[role] = new
-        every = (endpoint.spec.kv for known in self._endpoints.values() for endpoint in known.values())
-        self._are_mixed = pairing.are_mixed(every)
+        self._keys[role] = {endpoint.spec.kv for endpoint in new.values()} - {""}
+        self._are_mixed = len(set().union(*self._keys.values())) > 1
 
     def endpoints(self, role: str) -> list[Endpoint]:
         """All engines of a role."""
@@ -134,23 +135,39 @@ class Registry:
             known = [endpoint for endpoint in known if endpoint not in exclude]
         return [endpoint for endpoint in known if endpoint.health.good_from <= now] or list(known)
 
-    def group(self) -> pairing.Group | None:
-        """Return whose engines a request is to go to, while some may not exchange KV with others; None if all may."""
+    def group(
+        self,
+        limit: int,
+        sequences: int,
+        refused: frozenset[Endpoint] = frozenset(),
+        broken: frozenset[Endpoint] = frozenset(),
+    ) -> pairing.Group | None:
+        """Return whose engines a request is to go to, while some may not exchange KV with others; None if all may.
+
+        Parameters
+        ----------
+        refused, broken : frozenset of Endpoint
+            Engines that took no connection, and that failed the request: others are preferred.
+        """
         if not self._are_mixed:  # nearly always
             return None
-        prefill, decode = (
-            [
-                pairing.Load(each.spec.kv, total)
-                for each, total in zip(usable, self.totals(usable), strict=True)
-            ]
-            for usable in (self.usable(ROLE_PREFILL), self.usable(ROLE_DECODE))
-        )
+        prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
+        decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
+        decode = self.with_room(decode, limit, sequences) or decode
+        if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
+            keys = [each.spec.kv for each in prefill]
+            paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
+            decode = paired or decode
         self._groups += 1
-        return pairing.lightest(prefill, decode, self._groups)
+        return pairing.lightest(self._loads(prefill), self._loads(decode), self._groups)
+
+    def _loads(self, endpoints: list[Endpoint]) -> list[pairing.Load]:
+        totals = self.totals(endpoints)
+        return [pairing.Load(each.spec.kv, total) for each, total in zip(endpoints, totals, strict=True)]
 
     def unlike(self, role: str, key: str) -> frozenset[Endpoint]:
         """Return the engines of a role that may not exchange KV with those of a key."""
-        if not key or not self._are_mixed:
+        if not key or self._keys[role] <= {key}:  # nearly always
             return frozenset()
         return frozenset(
             each for each in self._endpoints[role].values() if not pairing.alike(each.spec.kv, key)
