@@ -23,6 +23,7 @@ from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.status import status, unknown
 from eldr_operator.validation import spec
 from eldr_operator.workloads import reconciler as workloads
+from eldr_operator.workloads import rollout
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.images import Images
 
@@ -146,7 +147,8 @@ class Reconciler:
         self._polls.ask_every((cr.namespace, cr.name), self._poll_pause(cr, outcome))
         if outcome.is_unfinished:
             return 0.0
-        return _next_look(outcome, now, is_retried=bool(running.unwritten or outcome.unwritten))
+        is_retried = bool(running.unwritten or outcome.unwritten)
+        return _next_look(outcome, now, is_retried=is_retried, waits=rollout.seconds_left(live.pods, now))
 
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.decision.is_waiting:
@@ -181,8 +183,7 @@ class Reconciler:
                 await self._recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
 
 
-def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool) -> float | None:
-    waits = []
+def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool, waits: list[float]) -> float | None:
     if outcome.decision.is_waiting:
         waits.append(WAITING_SECONDS)
     if any(view.problem for view in outcome.routers):

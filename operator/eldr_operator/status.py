@@ -134,7 +134,7 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if late := [
         role
         for role in (running.prefill, running.decode, running.router)
-        if role.late and not role.is_current
+        if role.late and not role.is_ready and not role.is_paused
     ]:
         text = "; ".join(f"{_of(role)}: {role.late}" for role in late)
         return Condition("Progressing", "False", "ProgressDeadlineExceeded", text)
@@ -173,7 +173,7 @@ def _rollout(role: Role) -> str:
         return f"{text}; rollout.pause Disabled goes on"
     if not role.has_gaps:
         return text
-    text += "; no node has room for one pod more, so each ends before its successor starts"
+    text += "; each pod ends before its successor starts, as with prefill.rollout.maxSurge 0 or where no node has room for one more"
     return f"{text}: no engine of this role serves meanwhile" if role.desired == 1 else text
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from eldr import contract
+from eldr_operator import clock
 from tests.operator.world import World
 from tests.support.kube import Object, Refused
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.kube
 
-NODE, DEVICE, TAINT = "full-node", "example.com/gpu", "eldr.dev/full-node"
+DEVICE = "example.com/gpu"
+_numbers = itertools.count()
 QUICK = "from eldr_operator.workloads import rollout\nrollout.PATIENCE_SECONDS = 3.0"
 NEW = [{"name": "NEW", "value": "1"}]
 
@@ -22,30 +26,43 @@ class FullWorld(World):
     """A deployment whose pods take all devices of the only node; plays the kubelet of that node."""
 
     devices = 4
+    passes: Callable[[], int]
 
     def open(self) -> None:
+        # its own name and taint: what ran on the node of an earlier test goes in its own time
+        self._node_name = f"full-{next(_numbers)}"
+        self._taint = f"eldr.dev/{self._node_name}"
         amounts = {"cpu": "64", "memory": "64Gi", "pods": "64", DEVICE: str(self.devices)}
-        taint = {"key": TAINT, "effect": "NoSchedule"}
-        node = {"metadata": {"name": NODE}, "spec": {"taints": [taint]}}
+        taint = {"key": self._taint, "effect": "NoSchedule"}
+        node = {"metadata": {"name": self._node_name}, "spec": {"taints": [taint]}}
         self.kube.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **node})
-        ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-        self._node("/status", {"status": status})
+        self._node("/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+        self._beat()
 
     def close(self) -> None:
         super().close()
-        wait_for(lambda: not self._end_pods(everything=True), "no pods", 60)
-        self.kube.request("DELETE", f"/api/v1/nodes/{NODE}")
+        self.kube.request("DELETE", f"/api/v1/nodes/{self._node_name}")
 
     def deploy(self, **spec: Any) -> Object:
-        tolerated = {"spec": {"tolerations": [{"key": TAINT, "operator": "Exists"}]}}
+        tolerated = {"spec": {"tolerations": [{"key": self._taint, "operator": "Exists"}]}}
         roles: Object = {"gpus": 1, "replicas": 2, "podTemplate": tolerated}
         made = {"accelerator": {"resourceName": DEVICE}, "prefill": {**roles}, "decode": {**roles}}
         for key, value in spec.items():
             made[key] = {**made.get(key, {}), **value}
         return super().deploy(**made)
 
+    def _beat(self) -> None:
+        """Tell that the node is there: after 40 s of silence nothing is scheduled to it."""
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Ready",
+            "lastHeartbeatTime": clock.stamp(clock.utc_now()),
+        }
+        self._node("/status", {"status": {"conditions": [ready]}})
+
     def run_pods(self) -> None:
+        self._beat()
         self._end_pods()
         for pod in self.pods():
             is_new = pod["status"].get("phase") != "Running" and "deletionTimestamp" not in pod["metadata"]
@@ -72,12 +89,11 @@ class FullWorld(World):
         )
 
     def _node(self, subresource: str, body: Object) -> None:
-        url = f"/api/v1/nodes/{NODE}{subresource}"
+        url = f"/api/v1/nodes/{self._node_name}{subresource}"
         self.kube.request("PATCH", url, body, "application/strategic-merge-patch+json")
 
-    def _end_pods(self, *, everything: bool = False) -> list[Object]:
-        found = [pod for pod in self.pods() if everything or "deletionTimestamp" in pod["metadata"]]
-        for pod in found:
+    def _end_pods(self) -> None:
+        for pod in (pod for pod in self.pods() if "deletionTimestamp" in pod["metadata"]):
             name = pod["metadata"]["name"]
             url = f"/api/v1/namespaces/{self.kube.namespace}/pods/{name}"
             try:
@@ -85,7 +101,6 @@ class FullWorld(World):
             except Refused as error:
                 if error.status != 404:
                     raise
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +113,9 @@ def impatient(operator):
 
 
 @pytest.fixture
-def full(impatient, kube):
+def full(impatient, operator, kube):
     world = FullWorld(kube)
+    world.passes = operator.passes
     world.open()
     yield world
     world.close()
@@ -122,7 +138,7 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
         return all(counts[role] == (2, 2) for role in roles)
 
     full.patch(prefill={"env": NEW})
-    text = "each ends before its successor starts"
+    text = "each pod ends before its successor starts"
     wait_for(lambda: text in full.told("Progressing"), "pods to make room", 60, lambda: full.status)
     assert strategy(full) == {"maxSurge": 0, "maxUnavailable": 1}
     wait_for(lambda: rolled("prefill"), "prefill rolled", 90, lambda: (strategy(full), full.status))
@@ -133,6 +149,32 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
     wait_for(lambda: rolled("decode"), "decode rolled", 90, lambda: full.status)
     assert fewest["decode"] >= 1
     full.make_ready()
+
+
+def test_a_replica_without_a_node_stops_no_rollout(full):
+    full.up()
+    full.patch(prefill={"replicas": 3})
+    wait_for(lambda: len(full.pods("prefill")) == 3, "a third pod", 30)
+    full.patch(prefill={"env": NEW})
+
+    def rolled():
+        full.run_pods()
+        ready, new = full.with_new("prefill")
+        assert ready >= 1
+        return (ready, new) == (2, 2)
+
+    wait_for(rolled, "what has a node to be replaced", 90, lambda: (strategy(full), full.status))
+
+
+def test_no_engine_makes_room_for_one_that_would_not_start(full):
+    full.up(prefill={"replicas": 1})
+    full.patch(prefill={"podTemplate": {"spec": {"nodeSelector": {"no-such": "label"}}}})
+    full.condition("PrefillReady", status="False", reason="InsufficientCapacity")
+    before = full.passes()
+    wait_for(lambda: full.passes() >= before + 4, "passes after the patience", 60)
+    full.run_pods()
+    assert strategy(full) == {"maxSurge": 1, "maxUnavailable": 0}
+    assert full.with_new("prefill")[0] == 1
 
 
 def test_a_new_pod_comes_first_where_there_is_room(full):

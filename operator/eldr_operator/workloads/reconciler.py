@@ -60,7 +60,9 @@ async def reconcile(
     refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE))
     decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
     if cr.spec.router.placement == "Sidecar":
-        router = replace(prefill, type="RouterReady", ready=min(ready_routers, prefill.desired))
+        router = replace(
+            prefill, type="RouterReady", ready=min(ready_routers, prefill.desired), has_gaps=False, late=""
+        )
     else:
         router = summed("Deployment", contract.ROLE_ROUTER, Wanted("RouterReady", cr.router_replicas))
     return Workloads(

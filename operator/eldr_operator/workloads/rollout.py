@@ -7,7 +7,8 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +19,14 @@ Object = dict[str, Any]
 
 _MARGIN_SECONDS = 600
 """Kubernetes' own deadline of a rollout."""
+_LACKING = re.compile(r"Insufficient ([^\s,]+?)[.,]?(?:\s|$)")
+"""In what the scheduler says of a pod that finds no node."""
 PATIENCE_SECONDS = 60.0
 """How long the pod that comes on top may find no node, before another one makes room for it."""
 
 
 def of_deployment(
-    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now: datetime
+    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
 ) -> Object:
     """Return what the spec of a Deployment says of its rollouts.
 
@@ -34,13 +37,16 @@ def of_deployment(
     ----------
     live : mapping or None
         The Deployment as it is.
-    pods : iterable of mapping
+    pods : sequence of mapping
         Of the role.
     """
     surge, unavailable = spec.max_surge, spec.max_unavailable
     if surge == "Auto":
-        fits = not any(_finds_no_node(pod, now) for pod in pods) and (live is None or not _makes_room(live))
-        surge, unavailable = (1, unavailable) if fits else (0, max(1, unavailable))
+        waiting = sum(_would_fit_in_anothers_place(pod, pods, now) for pod in pods)
+        if waiting or (live is not None and _makes_room(live)):
+            surge, unavailable = 0, max(1, unavailable) + _missing(live, pods, waiting, now)
+        else:
+            surge = 1
     strategy = {
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
@@ -76,10 +82,15 @@ def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now:
     allowed = deadline_seconds(live["spec"]["template"])
     for pod in pods:
         metadata = pod["metadata"]
-        made = clock.read(metadata.get("creationTimestamp"))
         is_newest = (metadata.get("labels") or {}).get("controller-revision-hash") == newest
-        if is_newest and not _is_ready(pod) and made and (now - made).total_seconds() > allowed:
-            return f"pod {metadata['name']} is not ready {allowed} s after it was created"
+        since = _unready_since(pod)
+        if (
+            is_newest
+            and "deletionTimestamp" not in metadata
+            and since
+            and (now - since).total_seconds() > allowed
+        ):
+            return f"pod {metadata['name']} has not been ready for {allowed} s"
     return ""
 
 
@@ -93,9 +104,17 @@ def deadline_seconds(template: Mapping[str, Any]) -> int:
     )
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+def _unready_since(pod: Mapping[str, Any]) -> datetime | None:
+    """Return since when a pod is not ready; None if it is."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Ready":
+            told = condition.get("lastTransitionTime")
+            return (
+                None
+                if condition["status"] == "True"
+                else clock.read(told or pod["metadata"].get("creationTimestamp"))
+            )
+    return clock.read(pod["metadata"].get("creationTimestamp"))
 
 
 def _makes_room(live: Mapping[str, Any]) -> bool:
@@ -110,9 +129,75 @@ def _surge(live: Mapping[str, Any]) -> object:
     return (((live.get("spec") or {}).get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")
 
 
-def _finds_no_node(pod: Mapping[str, Any], now: datetime) -> bool:
+def seconds_left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float]:
+    """Return when each pod that finds no node will have waited for long enough."""
+    left = (PATIENCE_SECONDS - waited for waited, _ in filter(None, (_waits(pod, now) for pod in pods)))
+    return [seconds + 1.0 for seconds in left if seconds > 0]  # times are told to the second
+
+
+def _missing(
+    live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], waiting: int, now: datetime
+) -> int:
+    """Return how many replicas a rollout that stands still must do without, so that another pod may end.
+
+    They use up what may be missing, although they never had a node. One replica is always left: of a pod that ends, the place
+    may not have been taken yet.
+    """
+    replicas = (live or {}).get("spec", {}).get("replicas", 0)
+    changed = [
+        clock.read(condition.get("lastUpdateTime"))
+        for condition in ((live or {}).get("status") or {}).get("conditions") or ()
+        if condition["type"] == "Progressing"
+    ]
+    moves = any(
+        "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and _unready_since(pod))
+        for pod in pods
+    ) or any(at is None or (now - at).total_seconds() < PATIENCE_SECONDS for at in changed)
+    extra = waiting - max(0, len(pods) - replicas)
+    return 0 if moves or not changed else max(0, min(extra, replicas - 2))
+
+
+def _would_fit_in_anothers_place(
+    pod: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], now: datetime
+) -> bool:
+    """Tell whether a pod has waited for long for what another pod of its role would give free.
+
+    A pod that no node may run for another reason, such as a selector that none has, would not start in its place either.
+    """
+    waits = _waits(pod, now)
+    if waits is None or waits[0] < PATIENCE_SECONDS:
+        return False
+    lacking = _LACKING.findall(waits[1])
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    others = [each for each in pods if each["spec"].get("nodeName")]
+    return bool(lacking) and any(
+        all(_at_most(_amounts(pod, name), _amounts(each, name)) for name in lacking) for each in others
+    )
+
+
+def _waits(pod: Mapping[str, Any], now: datetime) -> tuple[float, str] | None:
+    """Return for how many seconds a pod has found no node, and what the scheduler says of it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = clock.read(condition.get("lastTransitionTime"))
-            return since is not None and (now - since).total_seconds() >= PATIENCE_SECONDS
-    return False
+            if since is not None:
+                return (now - since).total_seconds(), str(condition.get("message", ""))
+    return None
+
+
+def _amounts(pod: Mapping[str, Any], resource: str) -> list[str]:
+    spec = pod["spec"]
+    requests = [
+        (each.get("resources") or {}).get("requests") or {}
+        for each in (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
+    ]
+    return [str(found[resource]) for found in requests if resource in found]
+
+
+def _at_most(wanted: list[str], given: list[str]) -> bool:
+    """Tell whether one pod's amounts are not above another's; those that are no whole numbers must be the same."""
+    if wanted == given:
+        return bool(wanted)
+    whole = all(amount.isdigit() for amount in (*wanted, *given))
+    return whole and bool(wanted) and sum(map(int, wanted)) <= sum(map(int, given))

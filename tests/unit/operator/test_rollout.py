@@ -9,12 +9,26 @@ from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
 from eldr_operator.workloads.roles import Wanted
 
+FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
 
-def waiting(since, reason="Unschedulable"):
-    condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+
+def waiting(since, reason="Unschedulable", message=FULL, gpus="1", **metadata):
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     if since is not None:
         condition["lastTransitionTime"] = clock.stamp(since)
-    return {"metadata": {"name": "p"}, "status": {"conditions": [condition]}}
+    return {
+        "metadata": {"name": "p", **metadata},
+        "spec": asking(gpus),
+        "status": {"conditions": [condition]},
+    }
+
+
+def asking(gpus):
+    return {"containers": [{"resources": {"requests": {"amd.com/gpu": gpus, "cpu": "100m"}}}, {}]}
+
+
+def running(gpus="1", name="q", **metadata):
+    return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": "n", **asking(gpus)}}
 
 
 def deployment(*, surge, replicas=2, updated=2, existing=2, observed=1):
@@ -25,6 +39,9 @@ def deployment(*, surge, replicas=2, updated=2, existing=2, observed=1):
         "spec": {"replicas": replicas, "strategy": strategy},
         "status": status,
     }
+
+
+SURGING = deployment(surge=1, replicas=1, existing=2, updated=1)
 
 
 def paced(now, *pods, live=None, **spec):
@@ -47,7 +64,7 @@ def bounds(surge, unavailable):
 )
 def test_a_pod_without_a_node_makes_others_give_way_after_a_minute(now, seconds, reason, expected):
     pod = waiting(None if seconds is None else now - timedelta(seconds=seconds), reason)
-    assert paced(now, {"metadata": {"name": "q"}}, pod)[0] == expected
+    assert paced(now, running(), pod, live=SURGING)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -66,10 +83,69 @@ def test_they_give_way_until_the_rollout_is_over(now, live, expected):
     assert paced(now, live=live)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("pod", "makes_room"),
+    [
+        (
+            {
+                "message": "0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 Insufficient amd.com/gpu."
+            },
+            True,
+        ),
+        ({"message": "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient amd.com/gpu."}, True),
+        ({"message": "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."}, False),
+        ({"message": 'persistentvolumeclaim "weights" not found'}, False),
+        ({"message": "0/2 nodes are available: 2 Insufficient example.com/other."}, False),
+        ({"gpus": "2"}, False),
+        ({"deletionTimestamp": "t"}, False),
+    ],
+)
+def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(now, pod, makes_room):
+    pod = waiting(now - timedelta(hours=1), **pod)
+    assert paced(now, pod, running(), live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
+    assert paced(now, pod, live=SURGING)[0] == bounds(1, 0), "there is nobody to make room"
+
+
+def still(now, replicas, seconds=3600):
+    live = deployment(surge=0, replicas=replicas, existing=replicas, updated=0)
+    changed = clock.stamp(now - timedelta(seconds=seconds))
+    live["status"]["conditions"] = [{"type": "Progressing", "status": "True", "lastUpdateTime": changed}]
+    return live
+
+
+def ready(**metadata):
+    pod = running(**metadata)
+    return pod | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "replicas", "seconds", "unavailable"),
+    [
+        ([ready(), ready()], 3, 3600, 2),
+        ([ready(), ready()], 3, 59, 1),  # something has just changed
+        ([ready(), running(creationTimestamp="2026-01-01T00:00:00Z")], 3, 3600, 1),  # a successor starts
+        ([ready(), ready(deletionTimestamp="t")], 3, 3600, 1),  # the place of one that ends is not free yet
+        ([ready(), ready(), ready()], 3, 3600, 1),  # it came on top
+        ([ready()], 2, 3600, 1),  # one is always left
+    ],
+)
+def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, replicas, seconds, unavailable):
+    pod = waiting(now - timedelta(hours=1))
+    found = paced(now, *pods, pod, live=still(now, replicas, seconds))[0]
+    assert found == bounds(0, unavailable)
+
+
+def test_when_to_look_again(now):
+    found = rollout.seconds_left(
+        [waiting(now - timedelta(seconds=20)), running(), waiting(now - timedelta(hours=1))], now
+    )
+    assert found == [41.0]
+
+
 def test_fields_that_are_set_are_taken(now):
     pod = waiting(now - timedelta(hours=1))
-    assert paced(now, pod, max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
-    assert paced(now, pod, max_unavailable=3)[0] == bounds(0, 3)
+    assert paced(now, pod, running(), max_surge=2, max_unavailable=3)[0] == bounds(2, 3)
+    assert paced(now, pod, running(), live=SURGING, max_unavailable=3)[0] == bounds(0, 3)
     assert paced(now, max_unavailable=3)[0] == bounds(1, 3)
 
 
@@ -114,7 +190,7 @@ PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failure
     ("seconds", "hash_", "is_ready", "expected"),
     [
         (900, "new", False, ""),
-        (901, "new", False, "pod p is not ready 900 s after it was created"),
+        (901, "new", False, "pod p has not been ready for 900 s"),
         (901, "old", False, ""),
         (901, "new", True, ""),
         (None, "new", False, ""),
@@ -122,12 +198,16 @@ PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failure
 )
 def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_, is_ready, expected):
     live = {"spec": {"template": PROBED}, "status": {"updateRevision": "new"}}
-    made = {} if seconds is None else {"creationTimestamp": clock.stamp(now - timedelta(seconds=seconds))}
+    ready = {"type": "Ready", "status": str(is_ready)}
+    if seconds is not None:
+        ready["lastTransitionTime"] = clock.stamp(now - timedelta(seconds=seconds))
+    created = {"creationTimestamp": clock.stamp(now - timedelta(days=3))} if seconds is not None else {}
     labels = {"controller-revision-hash": hash_}
-    status = {"conditions": [{"type": "Ready", "status": str(is_ready)}]}
-    pod = {"metadata": {"name": "p", "labels": labels, **made}, "status": status}
+    pod = {"metadata": {"name": "p", "labels": labels, **created}, "status": {"conditions": [ready]}}
     assert rollout.late(live, [pod], now) == expected
     assert rollout.late(None, [pod], now) == ""
+    pod["metadata"]["deletionTimestamp"] = "t"
+    assert rollout.late(live, [pod], now) == ""
 
 
 def test_a_deployment_tells_itself_what_does_not_get_ready(now):
