@@ -141,7 +141,7 @@ class EngineApp:
         body = orjson.loads(await request.body())
         if body["engine_id"] != self._engine.engine_id:
             return _error("NIXL_ERR_REMOTE_DISCONNECT", "InternalServerError", 409)
-        if body["kv_key"] != self._engine.settings.kv_key:
+        if body.get("kv_key", "") != self._engine.settings.kv_key:
             return _error("NIXL compatibility hash mismatch", "InternalServerError", 409)
         return _json({"kv": self._engine.serve_pull(body["request_id"])})
 

@@ -43,10 +43,11 @@ _option = functools.partial(click.option, show_envvar=True)
 @_option(
     "--liveness-port", type=click.IntRange(0, 65535), default=8081, help="Port of /healthz; 0 turns it off."
 )
+@_option("--lease", default="eldr-operator", help="Name of the Lease that lets one of several operators act.")
 @_option(
     "--lease-namespace",
     default="",
-    help="Namespace of the Lease eldr-operator, which lets one of several operators act. Without it there must be one only.",
+    help="Namespace of the Lease. Without it there must be no other operator.",
 )
 @_option(
     "--identity", default=socket.gethostname, help="Name of this operator in the Lease; each needs its own."

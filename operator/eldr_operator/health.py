@@ -7,12 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from eldr_operator.controller import Controller
-
 
 @contextlib.asynccontextmanager
-async def served(controller: Controller, host: str, port: int) -> AsyncIterator[None]:
+async def served(
+    stuck: Callable[[], str], not_ready: Callable[[], str], host: str, port: int
+) -> AsyncIterator[None]:
     """Serve both paths until the end of the block; nothing for port 0.
+
+    Parameters
+    ----------
+    stuck, not_ready : callable
+        Return why ``/healthz`` and ``/readyz`` are false; empty if they are not.
 
     Raises
     ------
@@ -23,8 +28,8 @@ async def served(controller: Controller, host: str, port: int) -> AsyncIterator[
         yield
         return
     app = web.Application()
-    app.router.add_get("/healthz", _answer(controller.stuck))
-    app.router.add_get("/readyz", _answer(controller.not_ready))
+    app.router.add_get("/healthz", _answer(stuck))
+    app.router.add_get("/readyz", _answer(not_ready))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

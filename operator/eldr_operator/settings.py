@@ -23,8 +23,8 @@ class Settings:
         Between two passes over every resource.
     metrics_port, liveness_port : int
         0 turns the port off.
-    lease_namespace : str
-        Of the Lease by which one of several operators acts; empty: there is no other one.
+    lease, lease_namespace : str
+        By which one of several operators acts; without a namespace there is no other one.
     identity : str
         Of this process, in the Lease.
     """
@@ -35,5 +35,6 @@ class Settings:
     metrics_port: int = 8080
     liveness_port: int = 8081
     host: str = "0.0.0.0"
+    lease: str = "eldr-operator"
     lease_namespace: str = ""
     identity: str = ""

@@ -58,7 +58,7 @@ async def serve(settings: Settings) -> None:
             clock=utc_now,
             resync_seconds=settings.resync_seconds,
         )
-        lease = Lease(api, settings.lease_namespace, settings.identity, utc_now)
+        lease = Lease(api, settings, utc_now)
         stack.push_async_callback(lease.release)
         metrics.watch_lease(lease.held.is_set)
         controller = Controller(
@@ -72,7 +72,12 @@ async def serve(settings: Settings) -> None:
         )
         with _metrics_server(settings, metrics):
             async with (
-                health.served(controller, settings.host, settings.liveness_port),
+                health.served(
+                    controller.stuck,
+                    lambda: lease.not_ready() or controller.not_ready(),
+                    settings.host,
+                    settings.liveness_port,
+                ),
                 _running(controller.run()) as working,
                 _running(lease.run()) as holding,
                 watched(settings, controller, streams.watches, functools.partial(check_resources, api)),

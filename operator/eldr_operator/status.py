@@ -158,9 +158,7 @@ def _degraded(running: Workloads) -> Condition:
             "A rollout ends that, unless images or arguments of the two roles differ in what must be alike"
         )
         return Condition("Degraded", "True", "NoMatchingPrefill", text)
-    return Condition(
-        "Degraded", "False", "AsExpected", "each decode engine that is ready has a prefill engine"
-    )
+    return Condition("Degraded", "False", "AsExpected", "no decode engine lacks a prefill engine of its kind")
 
 
 def _of(role: Role) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +22,10 @@ from typing import Any
 from eldr_operator.clock import Clock
 from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
 from eldr_operator.kube.api import Api, path
+from eldr_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-NAME = "eldr-operator"
 LEASE_SECONDS = 15
 """Without a renewal, after which another operator takes it."""
 RENEW_WITHIN_SECONDS = 10.0
@@ -38,10 +39,8 @@ class Lease:
 
     Parameters
     ----------
-    namespace : str
-        Of the Lease; empty: there is no other operator, this one acts at once.
-    identity : str
-        Of this process; no two may share it.
+    settings : Settings
+        Without a namespace of the Lease there is no other operator, and this one acts at once.
 
     Attributes
     ----------
@@ -52,16 +51,17 @@ class Lease:
     def __init__(
         self,
         api: Api,
-        namespace: str,
-        identity: str,
+        settings: Settings,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._namespace, self._identity = namespace, identity
+        self._namespace, self._name = settings.lease_namespace, settings.lease
+        self._identity = settings.identity
         self._clock, self._monotonic = clock, monotonic
         self._seen: tuple[object, object] = (None, None)
         self._since = 0.0
+        self._problem, self._fails_since = "", 0.0
         self.held = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,42 +75,55 @@ class Lease:
         if not self._namespace:
             self.held.set()
             await asyncio.Event().wait()
-        logger.info("waits for Lease %s/%s", self._namespace, NAME)
-        renewed = self._monotonic()
+        logger.info("waits for Lease %s/%s", self._namespace, self._name)
+        renewed, seconds = self._monotonic(), _REQUEST_SECONDS
         while True:
             began = self._monotonic()
-            if await self._take():
+            if await self._write(seconds):
                 renewed = began
                 if not self.held.is_set():
-                    logger.info("holds Lease %s/%s as %s", self._namespace, NAME, self._identity)
+                    logger.info("holds Lease %s/%s as %s", self._namespace, self._name, self._identity)
                     self.held.set()
-            elif self.held.is_set() and self._monotonic() - renewed > RENEW_WITHIN_SECONDS:
+            left = renewed + RENEW_WITHIN_SECONDS - self._monotonic() if self.held.is_set() else math.inf
+            if left <= 0:
                 raise OperatorError(
-                    f"lost Lease {self._namespace}/{NAME}: not renewed for {RENEW_WITHIN_SECONDS:.0f} s"
+                    f"lost Lease {self._namespace}/{self._name}: not renewed for {RENEW_WITHIN_SECONDS:.0f} s"
                 )
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(min(_RETRY_SECONDS, left))
+            seconds = min(_REQUEST_SECONDS, max(0.1, left - _RETRY_SECONDS))
+
+    def not_ready(self) -> str:
+        """Return why this operator could not take another one's place; empty if it could, or acts."""
+        if not self._problem or self._monotonic() - self._fails_since < LEASE_SECONDS:
+            return ""
+        return f"Lease {self._namespace}/{self._name}: {self._problem}"
 
     async def release(self) -> None:
         """Let another operator act at once, if this one does."""
         if self._namespace and self.held.is_set():
             self.held.clear()
-            await self._write(release=True)
+            await self._write(_REQUEST_SECONDS, release=True)
 
-    async def _take(self) -> bool:
-        """Take or renew it; False where another one holds it, or nothing is known."""
-        return await self._write(release=False)
-
-    async def _write(self, *, release: bool) -> bool:
+    async def _write(self, seconds: float, *, release: bool = False) -> bool:
+        """Take, renew or release it; False where another one holds it, or it could not be read or written."""
         try:
-            async with asyncio.timeout(_REQUEST_SECONDS):
-                live = await self._api.get("Lease", self._namespace, NAME)
-                if not self._is_free(live or {}, release=release):
-                    return False
-                await self._put(live, release=release)
+            async with asyncio.timeout(seconds):
+                live = await self._api.get("Lease", self._namespace, self._name)
+                free = self._is_free(live or {}, release=release)
+                if free:
+                    await self._put(live, release=release)
         except (ApiError, ApiUnavailableError, TimeoutError) as error:
-            logger.info("Lease %s/%s: %s", self._namespace, NAME, error or type(error).__name__)
+            self._failed(str(error) or type(error).__name__)
             return False
-        return True
+        self._problem = ""
+        return free
+
+    def _failed(self, problem: str) -> None:
+        if not self._problem:
+            self._fails_since = self._monotonic()
+        if problem != self._problem:
+            logger.warning("Lease %s/%s: %s", self._namespace, self._name, problem)
+        self._problem = problem
 
     def _is_free(self, live: dict[str, Any], *, release: bool) -> bool:
         spec = live.get("spec") or {}
@@ -118,7 +131,7 @@ class Lease:
         if not holder or holder == self._identity:
             return bool(holder) or not release
         if self.held.is_set():  # as after this process stood still for long
-            raise OperatorError(f"lost Lease {self._namespace}/{NAME} to {holder}")
+            raise OperatorError(f"lost Lease {self._namespace}/{self._name} to {holder}")
         # by our own clock, from when a renewal was seen: clocks of nodes differ
         seen = holder, spec.get("renewTime")
         if seen != self._seen:
@@ -139,8 +152,8 @@ class Lease:
         }
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": made}
         if live is None:
-            body |= {"metadata": {"name": NAME, "namespace": self._namespace}}
+            body |= {"metadata": {"name": self._name, "namespace": self._namespace}}
             await self._api.request("POST", path("Lease", self._namespace), body=body)
         else:
             body |= {"metadata": live["metadata"]}
-            await self._api.request("PUT", path("Lease", self._namespace, NAME), body=body)
+            await self._api.request("PUT", path("Lease", self._namespace, self._name), body=body)

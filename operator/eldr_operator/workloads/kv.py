@@ -17,7 +17,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads.drafts import drafts
-from eldr_operator.workloads.options import options
+from eldr_operator.workloads.options import as_json, options
 
 Object = dict[str, Any]
 
@@ -26,14 +26,25 @@ _OPTIONS = (
     ("--dtype",),
     ("--quantization", "-q"),
     ("--hf-overrides",),
+    ("--hf-config-path",),
     ("--kv-cache-dtype",),
-    ("--attention-backend",),
+    ("--kv-cache-dtype-skip-layers",),
+    ("--mamba-ssm-cache-dtype",),
+    ("--attention-config", "-ac"),
     ("--kv-key",),  # of simulated engines
 )
+_BACKEND = ("--attention-backend",)
+"""Short for a key of ``--attention-config``."""
 _FLAG = "--disable-hybrid-kv-cache-manager"
 _FLAGS = {_FLAG: "true", f"--no-{_FLAG[2:]}": ""}
-_VARIABLES = {"VLLM_ATTENTION_BACKEND"}
-_DEFAULTS = {"", "auto"}
+_VERBATIM = {"--revision", "--hf-config-path"}
+_VARIABLES = {
+    *("VLLM_ROCM_USE_AITER", "VLLM_ROCM_USE_AITER_MHA", "VLLM_ROCM_USE_AITER_MLA"),
+    *("VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION", "VLLM_MLA_DISABLE"),
+}
+"""These choose the attention backend."""
+_DEFAULTS: tuple[Any, ...] = ("", "auto", {}, None)
+_ALIASES = {"half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
 _CHARACTERS = 10
 
 
@@ -82,7 +93,23 @@ def _chosen(args: Sequence[str]) -> Object:
         for flag, value in _FLAGS.items():
             if option.may_be([flag]):
                 found[_FLAG] = value
-        for names in _OPTIONS:
-            if option.may_be(names):
-                found[f"{names[0]}.{option.key}"] = option.value
+        names, key = next((each for each in _OPTIONS if option.may_be(each)), None), option.key
+        if option.may_be(_BACKEND):
+            names, key = ("--attention-config",), "backend"
+        if names is None:
+            continue
+        value, known = as_json(option.value), found.get(names[0])
+        if names[0] not in _VERBATIM:
+            value = _plain({key: value} if key else value)
+        found[names[0]] = known | value if isinstance(known, dict) and isinstance(value, dict) else value
     return {name: value for name, value in found.items() if value not in _DEFAULTS}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without what does not matter: case, other names for the same, defaults."""
+    if isinstance(value, dict):
+        made = {key: _plain(one) for key, one in value.items()}
+        return {key: one for key, one in made.items() if one not in _DEFAULTS}
+    if isinstance(value, str):
+        return _ALIASES.get(value.lower(), value.lower())
+    return value

@@ -44,7 +44,12 @@ def test_what_does_not_matter(make_vllm, change):
         {"args": ["--disable-hybrid-kv-cache-manager"]},
         {"args": ["--hf-overrides.num_hidden_layers=2"]},
         {"args": ['--speculative-config={"method": "eagle3", "model": "m"}']},
-        {"env": [{"name": "VLLM_ATTENTION_BACKEND", "value": "TRITON_ATTN"}]},
+        {"args": ["--attention-config.backend=TRITON_ATTN"]},
+        {"args": ["-ac", '{"backend": "TRITON_ATTN"}']},
+        {"args": ["--hf-config-path=/else"]},
+        {"args": ["--mamba-ssm-cache-dtype=float32"]},
+        {"env": [{"name": "VLLM_ROCM_USE_AITER_MHA", "value": "0"}]},
+        {"env": [{"name": "VLLM_MLA_DISABLE", "value": "1"}]},
         {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}},
     ],
 )
@@ -94,3 +99,21 @@ def pod(name, role, key, *, is_ready=True, **metadata):
 )
 def test_decode_engines_that_no_prefill_engine_may_serve(pods, expected):
     assert kv.unpaired(pods) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["--attention-backend=FLASHINFER"], ["--attention-backend", "flashinfer"]),
+        (["--attention-backend=FLASHINFER"], ["--attention-config.backend=FLASHINFER"]),
+        (["--attention-backend=FLASHINFER"], ['-ac={"backend": "FLASHINFER"}']),
+        (['--hf-overrides={"a":1,"b":2}'], ['--hf-overrides={"b": 2, "a": 1}']),
+        (['--hf-overrides={"a":1,"b":2}'], ["--hf-overrides.a=1", "--hf-overrides.b=2"]),
+        (["--dtype=half"], ["--dtype=float16"]),
+        (["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=fp8_e4m3"]),
+    ],
+)
+def test_another_way_to_write_the_same(make_vllm, one, other):
+    prefill, decode = keys(make_vllm(prefill={"args": one}, decode={"args": other}))
+    assert prefill == decode
+    assert prefill != keys(make_vllm())[0]

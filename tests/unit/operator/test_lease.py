@@ -7,6 +7,7 @@ import pytest
 from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
 from eldr_operator.kube import lease as module
 from eldr_operator.kube.lease import Lease
+from eldr_operator.settings import Settings
 
 
 class Server:
@@ -53,7 +54,9 @@ async def start(server, seconds, now):
     running = []
 
     def begin(identity):
-        made = Lease(server, "ns", identity, lambda: now, lambda: seconds[0])
+        made = Lease(
+            server, Settings(lease_namespace="ns", identity=identity), lambda: now, lambda: seconds[0]
+        )
         running.append(asyncio.create_task(made.run()))
         return made, running[-1]
 
@@ -114,6 +117,39 @@ async def test_one_that_cannot_renew_ends_before_another_one_may_act(server, sec
         await task
 
 
+async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
+    server, seconds, start, monkeypatch
+):
+    _, task = start("a")
+    await turns()
+
+    async def never(*_):
+        seconds[0] += (
+            module.RENEW_WITHIN_SECONDS
+        )  # the time that the request is given is real, and short here
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(server, "get", never)
+    with pytest.raises(OperatorError, match="not renewed"):
+        async with asyncio.timeout(30):
+            await task
+
+
+async def test_one_that_may_not_read_the_lease_is_not_ready_and_says_why(server, seconds, start, caplog):
+    server.away = True
+    made, _ = start("a")
+    await turns()
+    assert made.not_ready() == ""
+    seconds[0] += module.LEASE_SECONDS
+    assert made.not_ready() == "Lease ns/eldr-operator: away"
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    server.away = False
+    await turns()
+    assert made.held.is_set()
+    assert made.not_ready() == ""
+
+
 async def test_one_that_finds_another_holder_ends(server, start):
     made, task = start("a")
     await turns()
@@ -124,7 +160,7 @@ async def test_one_that_finds_another_holder_ends(server, start):
 
 
 async def test_alone_it_acts_at_once():
-    made = Lease(None, "", "a", lambda: None)
+    made = Lease(None, Settings(), lambda: None)
     task = asyncio.create_task(made.run())
     async with asyncio.timeout(10):
         await made.held.wait()
