@@ -90,6 +90,7 @@ def test_one_acts_and_the_other_takes_its_place_when_it_ends(pair, world):
     assert pair.roles() == (waits, acts)
 
 
+@pytest.mark.long  # tests/unit/operator/test_lease.py says the same by a clock of its own
 def test_one_that_died_is_succeeded(pair, world):
     acts, waits = pair.roles()
     world.deploy()
