@@ -38,6 +38,12 @@ class Condition(NamedTuple):
     message: str
 
 
+def found(live: Mapping[str, Any] | None, type_: str) -> Mapping[str, Any]:
+    """Return a condition of an object, as in its status; empty if it has none of that type."""
+    conditions = ((live or {}).get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == type_), {})
+
+
 def merged(
     previous: Iterable[Mapping[str, Any]], current: Iterable[Condition], generation: int, now: datetime
 ) -> list[dict[str, Any]]:

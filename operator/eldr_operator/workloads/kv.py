@@ -15,6 +15,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.conditions import found
 from eldr_operator.models import EldrDeployment, RoleSpec
 from eldr_operator.workloads.drafts import drafts
 from eldr_operator.workloads.options import as_json, options
@@ -60,10 +61,8 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
     ready: dict[str, dict[str, str]] = {contract.ROLE_PREFILL: {}, contract.ROLE_DECODE: {}}
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
-        conditions = (pod.get("status") or {}).get("conditions") or ()
-        is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         if (
-            is_ready
+            found(pod, "Ready").get("status") == "True"
             and not pod["metadata"].get("deletionTimestamp")
             and labels.get(contract.LABEL_ROLE) in ready
         ):
@@ -88,21 +87,21 @@ def _key(cr: EldrDeployment, spec: RoleSpec, template: Mapping[str, Any]) -> str
 
 def _chosen(args: Sequence[str]) -> Object:
     """Return what the arguments set of what matters, the last one of a name; defaults do not count."""
-    found: Object = {}
+    chosen: Object = {}
     for option in options(args):
         for flag, value in _FLAGS.items():
             if option.may_be([flag]):
-                found[_FLAG] = value
+                chosen[_FLAG] = value
         names, key = next((each for each in _OPTIONS if option.may_be(each)), None), option.key
         if option.may_be(_BACKEND):
             names, key = ("--attention-config",), "backend"
         if names is None:
             continue
-        value, known = as_json(option.value), found.get(names[0])
+        value, known = as_json(option.value), chosen.get(names[0])
         if names[0] not in _VERBATIM:
             value = _plain({key: value} if key else value)
-        found[names[0]] = known | value if isinstance(known, dict) and isinstance(value, dict) else value
-    return {name: value for name, value in found.items() if value not in _DEFAULTS}
+        chosen[names[0]] = known | value if isinstance(known, dict) and isinstance(value, dict) else value
+    return {name: value for name, value in chosen.items() if value not in _DEFAULTS}
 
 
 def _plain(value: Any) -> Any:

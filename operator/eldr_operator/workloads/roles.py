@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from eldr import contract
-from eldr_operator.conditions import Condition
+from eldr_operator.conditions import Condition, found
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import rollout
 from eldr_operator.workloads.revisions import Plan
@@ -147,7 +147,7 @@ def role(
         ready=min(status.get("readyReplicas", 0), desired),
         existing=status.get("replicas", 0),
         is_current=current and status.get("replicas", 0) <= desired,
-        trouble=_refused(type_, status, refusal)
+        trouble=_refused(type_, workload, refusal)
         or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
         kept=kept,
         is_paused=wanted.is_paused,
@@ -162,22 +162,22 @@ def of_role(pods: Iterable[Object], name: str) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def _refused(type_: str, status: Object, refusal: str) -> Condition | None:
+def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
     if refusal:
         return Condition(type_, "False", "PodsRefused", refusal)
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return Condition(type_, "False", "PodsRefused", condition.get("message", ""))
+    failure = found(workload, "ReplicaFailure")
+    if failure.get("status") == "True":
+        return Condition(type_, "False", "PodsRefused", failure.get("message", ""))
     return None
 
 
 def _trouble(type_: str, pod: Object) -> Condition | None:
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            return Condition(
-                type_, "False", "InsufficientCapacity", f"pod {name}: {condition.get('message', '')}"
-            )
+    scheduled = found(pod, "PodScheduled")
+    if scheduled.get("reason") == "Unschedulable":
+        return Condition(
+            type_, "False", "InsufficientCapacity", f"pod {name}: {scheduled.get('message', '')}"
+        )
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if reason := _WAITING.get(waiting.get("reason", "")):

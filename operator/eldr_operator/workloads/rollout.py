@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from eldr_operator import clock
+from eldr_operator.conditions import found
 from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
 
 Object = dict[str, Any]
@@ -73,9 +74,9 @@ def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now:
     A Deployment says so itself. Of a StatefulSet these are pods with its newest template.
     """
     status = (live or {}).get("status") or {}
-    for condition in status.get("conditions") or ():
-        if condition.get("reason") == "ProgressDeadlineExceeded":
-            return str(condition.get("message", ""))
+    progressing = found(live, "Progressing")
+    if progressing.get("reason") == "ProgressDeadlineExceeded":
+        return str(progressing.get("message", ""))
     newest = status.get("updateRevision")
     if live is None or not newest:
         return ""
@@ -106,15 +107,10 @@ def deadline_seconds(template: Mapping[str, Any]) -> int:
 
 def _unready_since(pod: Mapping[str, Any]) -> datetime | None:
     """Return since when a pod is not ready; None if it is."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Ready":
-            told = condition.get("lastTransitionTime")
-            return (
-                None
-                if condition["status"] == "True"
-                else clock.read(told or pod["metadata"].get("creationTimestamp"))
-            )
-    return clock.read(pod["metadata"].get("creationTimestamp"))
+    ready = found(pod, "Ready")
+    if ready.get("status") == "True":
+        return None
+    return clock.read(ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
 def _makes_room(live: Mapping[str, Any]) -> bool:
@@ -144,17 +140,18 @@ def _missing(
     may not have been taken yet.
     """
     replicas = (live or {}).get("spec", {}).get("replicas", 0)
-    changed = [
-        clock.read(condition.get("lastUpdateTime"))
-        for condition in ((live or {}).get("status") or {}).get("conditions") or ()
-        if condition["type"] == "Progressing"
-    ]
-    moves = any(
-        "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and _unready_since(pod))
-        for pod in pods
-    ) or any(at is None or (now - at).total_seconds() < PATIENCE_SECONDS for at in changed)
+    progressing = found(live, "Progressing")
+    changed = clock.read(progressing.get("lastUpdateTime"))
+    moves = (
+        changed is None
+        or (now - changed).total_seconds() < PATIENCE_SECONDS
+        or any(
+            "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and _unready_since(pod))
+            for pod in pods
+        )
+    )
     extra = waiting - max(0, len(pods) - replicas)
-    return 0 if moves or not changed else max(0, min(extra, replicas - 2))
+    return 0 if moves else max(0, min(extra, replicas - 2))
 
 
 def _would_fit_in_anothers_place(
@@ -165,11 +162,9 @@ def _would_fit_in_anothers_place(
     A pod that no node may run for another reason, such as a selector that none has, would not start in its place either.
     """
     waits = _waits(pod, now)
-    if waits is None or waits[0] < PATIENCE_SECONDS:
+    if waits is None or waits[0] < PATIENCE_SECONDS or "deletionTimestamp" in pod["metadata"]:
         return False
     lacking = _LACKING.findall(waits[1])
-    if "deletionTimestamp" in pod["metadata"]:
-        return False
     others = [each for each in pods if each["spec"].get("nodeName")]
     return bool(lacking) and any(
         all(_at_most(_amounts(pod, name), _amounts(each, name)) for name in lacking) for each in others
@@ -178,12 +173,11 @@ def _would_fit_in_anothers_place(
 
 def _waits(pod: Mapping[str, Any], now: datetime) -> tuple[float, str] | None:
     """Return for how many seconds a pod has found no node, and what the scheduler says of it."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            since = clock.read(condition.get("lastTransitionTime"))
-            if since is not None:
-                return (now - since).total_seconds(), str(condition.get("message", ""))
-    return None
+    scheduled = found(pod, "PodScheduled")
+    since = clock.read(scheduled.get("lastTransitionTime"))
+    if scheduled.get("reason") != "Unschedulable" or since is None:
+        return None
+    return (now - since).total_seconds(), str(scheduled.get("message", ""))
 
 
 def _amounts(pod: Mapping[str, Any], resource: str) -> list[str]:

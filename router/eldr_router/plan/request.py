@@ -99,8 +99,11 @@ def _decode(state: State, before: Actions) -> Step:
 
 
 def _over(state: State, *actions: Action) -> Step:
-    free: Actions = (Free(),) if state.held else ()
-    return replace(state, phase=_OVER, held=False), (*actions, *free)
+    return replace(state, phase=_OVER, held=False), (*actions, *_freeing(state))
+
+
+def _freeing(state: State) -> Actions:
+    return (Free(),) if state.held else ()
 
 
 def _prefill_refused(state: State, event: Refused) -> Step:
@@ -163,8 +166,8 @@ def _nobody(state: State, event: Nobody) -> Step:
 
 
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
-    free: Actions = (Free(),) if state.held else ()
-    return _decode(replace(state, held=False, split=False, source=None, expires=math.inf), free)
+    whole = replace(state, held=False, split=False, source=None, expires=math.inf)
+    return _decode(whole, _freeing(state))
 
 
 def _decode_refused(state: State, event: Refused) -> Step:

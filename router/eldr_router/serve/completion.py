@@ -81,7 +81,7 @@ class Completion:
             self._sequences = min(bodies.sequences(body), services.registry.most(limit))
         elif not services.registry.endpoints(ROLE_PREFILL):
             whole = "no_prefill"
-        elif (group := services.registry.group(limit, 1)) is not None:
+        elif (group := services.registry.group(limit)) is not None:
             self._key = group.key
             whole = None if group.has_prefill else "kv_key"
         self._whole = whole
@@ -151,7 +151,7 @@ class Completion:
             admission.reopen()
         self._kv, self._account.signature = None, WHOLE
         if action.refused or action.broken:  # not only an engine may fail, but all of a key
-            group = registry.group(self._table.max_in_flight, 1, action.refused, action.broken)
+            group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
         refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
         usable = registry.usable(ROLE_PREFILL, refused | action.broken) or registry.usable(
@@ -203,10 +203,12 @@ class Completion:
     def _place(self, action: steps.Decode) -> Placement:
         """Place the request, away from engines that failed it before if others have room."""
         unlike = self._services.registry.unlike(ROLE_DECODE, self._key)
-        away, refused = action.refused | action.broken, action.refused
-        # without KV to pull any engine will do
-        wanted = [away | unlike, refused | unlike] if action.kv else [away | unlike, away, refused]
-        choices = [*dict.fromkeys(wanted)]
+        choices = [action.refused]
+        if action.broken or unlike:
+            away = action.refused | action.broken
+            # without KV to pull any engine will do
+            then = [action.refused | unlike] if action.kv else [away, action.refused]
+            choices = [*dict.fromkeys([away | unlike, *then])]
         place = partial(
             self._services.placer.place,
             self._table,

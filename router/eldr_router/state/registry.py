@@ -138,7 +138,6 @@ class Registry:
     def group(
         self,
         limit: int,
-        sequences: int,
         refused: frozenset[Endpoint] = frozenset(),
         broken: frozenset[Endpoint] = frozenset(),
     ) -> pairing.Group | None:
@@ -153,7 +152,7 @@ class Registry:
             return None
         prefill = self.usable(ROLE_PREFILL, refused | broken) or self.usable(ROLE_PREFILL, refused)
         decode = self.usable(ROLE_DECODE, broken) or self.usable(ROLE_DECODE)
-        decode = self.with_room(decode, limit, sequences) or decode
+        decode = self.with_room(decode, limit, 1) or decode
         if refused or broken:  # rather a result from elsewhere than a decode engine that does it all
             keys = [each.spec.kv for each in prefill]
             paired = [each for each in decode if any(pairing.alike(each.spec.kv, key) for key in keys)]
