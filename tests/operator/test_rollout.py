@@ -10,7 +10,7 @@ import pytest
 
 from eldr import contract
 from eldr_operator import clock
-from tests.operator.world import World
+from tests.operator.world import KIND, World
 from tests.support.kube import Object, Refused
 from tests.support.processes import wait_for
 
@@ -74,8 +74,18 @@ class FullWorld(World):
         return self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{wanted}")
 
     def told(self, type_: str, field: str = "message") -> str:
-        conditions = self.status.get("conditions", [])
-        return next((each[field] for each in conditions if each["type"] == type_), "")
+        return self.kube.condition(KIND, self.name, type_).get(field, "")
+
+    def until_rolled(self, role: str, *, least: int) -> None:
+        """Play the kubelet until two pods have the new template; at no time fewer than so many may be ready."""
+
+        def rolled() -> bool:
+            self.run_pods()
+            ready, new = self.with_new(role)
+            assert ready >= least
+            return (ready, new) == (2, 2)
+
+        wait_for(rolled, f"{role} rolled", 90, lambda: self.status)
 
     def with_new(self, role: str) -> tuple[int, int]:
         """Return how many pods of a role are ready, and how many of those have the new template."""
@@ -156,14 +166,7 @@ def test_a_replica_without_a_node_stops_no_rollout(full):
     full.patch(prefill={"replicas": 3})
     wait_for(lambda: len(full.pods("prefill")) == 3, "a third pod", 30)
     full.patch(prefill={"env": NEW})
-
-    def rolled():
-        full.run_pods()
-        ready, new = full.with_new("prefill")
-        assert ready >= 1
-        return (ready, new) == (2, 2)
-
-    wait_for(rolled, "what has a node to be replaced", 90, lambda: (strategy(full), full.status))
+    full.until_rolled("prefill", least=1)
 
 
 def test_no_engine_makes_room_for_one_that_would_not_start(full):
@@ -180,14 +183,7 @@ def test_no_engine_makes_room_for_one_that_would_not_start(full):
 def test_a_new_pod_comes_first_where_there_is_room(full):
     full.up(decode={"replicas": 1})
     full.patch(prefill={"env": NEW})
-
-    def rolled():
-        full.run_pods()
-        ready, new = full.with_new("prefill")
-        assert ready >= 2
-        return (ready, new) == (2, 2)
-
-    wait_for(rolled, "prefill rolled", 90, lambda: full.status)
+    full.until_rolled("prefill", least=2)
 
 
 def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):
