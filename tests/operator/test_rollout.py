@@ -64,14 +64,17 @@ class FullWorld(World):
     def run_pods(self) -> None:
         self._beat()
         self._end_pods()
-        for pod in self.pods():
-            is_new = pod["status"].get("phase") != "Running" and "deletionTimestamp" not in pod["metadata"]
-            if is_new and pod["spec"].get("nodeName"):
+        for pod in self.lasting():
+            if pod["status"].get("phase") != "Running" and pod["spec"].get("nodeName"):
                 self._run(pod)
 
     def pods(self, role: str = "") -> list[Object]:
         wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
         return self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name},{wanted}")
+
+    def lasting(self, role: str = "") -> list[Object]:
+        """Return the pods that are not being deleted: a Deployment is complete while its old pods still end."""
+        return [pod for pod in self.pods(role) if "deletionTimestamp" not in pod["metadata"]]
 
     def told(self, type_: str, field: str = "message") -> str:
         return self.kube.condition(KIND, self.name, type_).get(field, "")
@@ -89,11 +92,7 @@ class FullWorld(World):
 
     def with_new(self, role: str) -> tuple[int, int]:
         """Return how many pods of a role are ready, and how many of those have the new template."""
-        found = [
-            pod
-            for pod in self.pods(role)
-            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-        ]
+        found = [pod for pod in self.lasting(role) if pod["status"].get("phase") == "Running"]
         return len(found), sum(
             any(NEW[0] in each.get("env", []) for each in pod["spec"]["containers"]) for pod in found
         )
@@ -219,5 +218,5 @@ def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
     full.patch(prefill={"args": ["--kv-key=new"]})
     full.make_ready()
     full.condition("Degraded", status="False")
-    keys = {pod["metadata"]["labels"][contract.LABEL_KV] for pod in full.pods()}
-    assert len(keys) == 1
+    keys = {pod["metadata"]["labels"][contract.LABEL_KV] for pod in full.lasting()}
+    assert len(keys) == 1, full.pods()
