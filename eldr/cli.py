@@ -20,6 +20,10 @@ COMMANDS = {
         "eldr.status.cli",
         "Show on one screen what an EldrDeployment saves, how its traffic drifts, and its fits.",
     ),
+    "rollout": (
+        "eldr.rollout.cli",
+        "Show, pause, resume and undo the rollouts of an EldrDeployment.",
+    ),
     "engine-plugin": ("eldr.engine.install", "Copy the vLLM plug-in to where an engine imports it."),
     "engine-sim": ("eldr.sim.cli", "Serve a simulated prefill or decode engine."),
 }

@@ -1,4 +1,4 @@
-"""A Kubernetes API server, as the caller's kubeconfig leads to it: objects are read, nothing is written."""
+"""A Kubernetes API server, as the caller's kubeconfig leads to it."""
 
 from __future__ import annotations
 
@@ -84,14 +84,12 @@ class ApiServer:
         ClusterError
             If it is missing, forbidden or out of reach.
         """
-        try:
-            with self.get(path, what, query) as answer:
-                found = json.loads(answer.data)
-        except (urllib3.exceptions.HTTPError, ValueError, RecursionError) as error:
-            raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}") from None
-        if not isinstance(found, dict):
-            raise foreign(what, "an object")
-        return found
+        return _object(self.get(path, what, query), what)
+
+    def merge(self, path: str, what: str, patch: Object) -> Object:
+        """Apply a JSON merge patch and return the object; errors as of :meth:`read`."""
+        headers = {"Accept": "application/json", "Content-Type": "application/merge-patch+json"}
+        return _object(self._ask("PATCH", path, what, header_params=headers, body=patch), what)
 
     def get(
         self,
@@ -101,13 +99,11 @@ class ApiServer:
         headers: dict[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Return an answer of 200, its body not yet read; parameters and errors as of :meth:`read`."""
-        serialized = self._client.param_serialize(
-            "GET",
-            path,
-            query_params=query or [],
-            header_params={"Accept": "application/json", **(headers or {})},
-            auth_settings=["BearerToken"],
-        )
+        headers = {"Accept": "application/json", **(headers or {})}
+        return self._ask("GET", path, what, header_params=headers, query_params=query or [])
+
+    def _ask(self, method: str, path: str, what: str, **parts: Any) -> urllib3.BaseHTTPResponse:
+        serialized = self._client.param_serialize(method, path, auth_settings=["BearerToken"], **parts)
         try:
             answer: urllib3.BaseHTTPResponse = self._client.call_api(
                 *serialized, _request_timeout=_TIMEOUT
@@ -153,6 +149,17 @@ class ApiServer:
                 f"there is no {what} in namespace {self.namespace}; choose another one with --namespace, another cluster with --context",
             )
         return ClusterError("Refused", f"{what}: status {status}: {said}")
+
+
+def _object(answer: urllib3.BaseHTTPResponse, what: str) -> Object:
+    try:
+        with answer:
+            found = json.loads(answer.data)
+    except (urllib3.exceptions.HTTPError, ValueError, RecursionError) as error:
+        raise ClusterError("ClusterUnreachable", f"{what} could not be read: {error}") from None
+    if not isinstance(found, dict):
+        raise foreign(what, "an object")
+    return found
 
 
 def foreign(what: str, expected: str) -> ClusterError:

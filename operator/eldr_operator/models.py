@@ -56,24 +56,31 @@ class RoleSpec(CamelModel):
 
 
 class RolloutSpec(CamelModel):
+    """What ``spec.prefill.rollout`` and ``spec.decode.rollout`` have in common."""
+
+    pause: Literal["Enabled", "Disabled"] = "Disabled"
+    revision: str = ""
+    on_failure: Literal["RollBack", "Wait"] = "RollBack"
+    progress_deadline_seconds: int | None = None
+
+
+class PrefillRolloutSpec(RolloutSpec):
     """``spec.prefill.rollout``."""
 
     max_surge: int | Literal["Auto"] = "Auto"
     max_unavailable: int = 0
-    pause: Literal["Enabled", "Disabled"] = "Disabled"
 
 
-class DecodeRolloutSpec(CamelModel):
+class DecodeRolloutSpec(RolloutSpec):
     """``spec.decode.rollout``."""
 
     partition: int = 0
-    pause: Literal["Enabled", "Disabled"] = "Disabled"
 
 
 class PrefillSpec(RoleSpec):
     """``spec.prefill``."""
 
-    rollout: RolloutSpec = RolloutSpec()
+    rollout: PrefillRolloutSpec = PrefillRolloutSpec()
 
 
 class ParallelismSpec(CamelModel):

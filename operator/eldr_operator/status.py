@@ -8,13 +8,14 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, meta
-from eldr_operator.conditions import UPDATE_AVAILABLE, Condition, merged
+from eldr_operator.conditions import ROLLED_BACK, UPDATE_AVAILABLE, Condition, merged
 from eldr_operator.errors import Problem
 from eldr_operator.locality import drift_status, law
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
 from eldr_operator.unwritten import REFUSED
+from eldr_operator.workloads import rollback
 from eldr_operator.workloads.roles import Role, Workloads
 
 Object = dict[str, Any]
@@ -72,7 +73,8 @@ def _role(running: Workloads, name: str) -> Object:
 
 
 def _revision(running: Workloads, name: str) -> Object:
-    return {"revision": running.revisions[name]} if name in running.revisions else {}
+    choice = running.revisions.get(name)
+    return {"revision": choice.revision.name} if choice and choice.revision else {}
 
 
 def _update(running: Workloads) -> Condition:
@@ -131,6 +133,9 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
 def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if left := [*running.unwritten, *outcome.unwritten]:
         return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
+    if failed := {role: choice for role, choice in running.revisions.items() if choice.failed}:
+        text = "; ".join(rollback.told(role, choice) for role, choice in failed.items())
+        return Condition("Progressing", "False", ROLLED_BACK, text)
     if late := [
         role
         for role in (running.prefill, running.decode, running.router)

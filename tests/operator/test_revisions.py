@@ -66,9 +66,11 @@ def images(world, role):
 
 def kept(world):
     """Return the deployment's revisions by role: their names, the oldest first."""
-    found = world.kube.list("ControllerRevision", f"{contract.LABEL_DEPLOYMENT}=x,{revisions.LABEL_ROLE}")
+    found = world.kube.list(
+        "ControllerRevision", f"{contract.LABEL_DEPLOYMENT}=x,{contract.LABEL_REVISION_OF}"
+    )
     named = [
-        (each["metadata"]["labels"][revisions.LABEL_ROLE], each["revision"], each["metadata"]["name"])
+        (each["metadata"]["labels"][contract.LABEL_REVISION_OF], each["revision"], each["metadata"]["name"])
         for each in found
     ]
     return {role: [name for its, _, name in sorted(named) if its == role] for role in WORKLOADS}
@@ -215,7 +217,7 @@ def test_revisions_are_shown_and_old_ones_go(operator, world):
         wait_for(has_it, f"change {number}", 60, lambda: world.status)
     wait_for(lambda: len(kept(world)["decode"]) == revisions.KEPT, "old ones to go", 60, lambda: kept(world))
     shown = world.kube.cluster.kubectl(
-        "-n", world.kube.namespace, "get", "controllerrevisions", "-l", f"{revisions.LABEL_ROLE}=decode"
+        "-n", world.kube.namespace, "get", "controllerrevisions", "-l", f"{contract.LABEL_REVISION_OF}=decode"
     )
     assert "EldrDeployment".lower() in shown.lower()
     assert world.status["decode"]["revision"] in shown

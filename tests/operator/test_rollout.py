@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from eldr import contract
+from eldr.cli import main
 from eldr_operator import clock
 from tests.operator.world import KIND, World
 from tests.support.kube import Object, Refused
@@ -20,6 +23,8 @@ DEVICE = "example.com/gpu"
 _numbers = itertools.count()
 QUICK = "from eldr_operator.workloads import rollout\nrollout.PATIENCE_SECONDS = 3.0"
 NEW = [{"name": "NEW", "value": "1"}]
+BROKEN = "--kv-key=broken"
+"""An argument with which no engine gets ready here."""
 
 
 class FullWorld(World):
@@ -65,8 +70,18 @@ class FullWorld(World):
         self._beat()
         self._end_pods()
         for pod in self.lasting():
-            if pod["status"].get("phase") != "Running" and pod["spec"].get("nodeName"):
+            works = BROKEN not in pod["spec"]["containers"][0]["args"]
+            if works and pod["status"].get("phase") != "Running" and pod["spec"].get("nodeName"):
                 self._run(pod)
+
+    def keys(self) -> set[str]:
+        return {pod["metadata"]["labels"][contract.LABEL_KV] for pod in self.lasting()}
+
+    def rollout(self, *arguments: str) -> str:
+        where = ["--kubeconfig", str(self.kube.cluster.kubeconfig), "-n", self.kube.namespace]
+        done = CliRunner().invoke(main, ["rollout", *where, *arguments])
+        assert done.exit_code == 0, done.output
+        return done.output
 
     def pods(self, role: str = "") -> list[Object]:
         wanted = f"{contract.LABEL_ROLE}={role}" if role else contract.LABEL_ROLE
@@ -218,5 +233,46 @@ def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
     full.patch(prefill={"args": ["--kv-key=new"]})
     full.make_ready()
     full.condition("Degraded", status="False")
-    keys = {pod["metadata"]["labels"][contract.LABEL_KV] for pod in full.lasting()}
-    assert len(keys) == 1, full.pods()
+    assert len(full.keys()) == 1, full.pods()
+
+
+def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
+    deadline = {"rollout": {"progressDeadlineSeconds": 3}}
+    full.up(prefill=deadline, decode=deadline)
+    before = full.keys()
+    full.patch(engine={"args": [BROKEN]})
+
+    def is_back():
+        full.run_pods()
+        full.condition("Available", status="True")
+        told = full.told("Progressing", "reason") == "RolledBack"
+        roles = full.status["prefill"], full.status["decode"]
+        return told and full.keys() == before and all(role["ready"] == 2 for role in roles)
+
+    wait_for(is_back, "both roles to go back", 120, lambda: full.status)
+    full.condition("Ready", status="False", reason="RolledBack")
+    assert "no pod got ready with revision x-" in full.told("Progressing")
+    assert "RolloutRolledBack" in full.events()
+    good = {role: full.status[role]["revision"] for role in ("prefill", "decode")}
+    shown = full.rollout("status", "x")
+    assert all(re.search(rf"^{role} +2/2 +{name} ", shown, re.MULTILINE) for role, name in good.items()), (
+        shown
+    )
+
+    full.patch(engine={"args": ["--kv-key=fixed"]})
+    full.make_ready()
+    fixed = full.keys()
+    assert len(fixed) == 1
+    assert fixed != before
+    full.rollout("undo", "x")
+    full.make_ready()
+    assert {role: full.status[role]["revision"] for role in good} == good
+    assert full.keys() == before
+    full.rollout("pause", "x")
+    full.rollout("resume", "x")
+    full.make_ready()
+    assert full.keys() == fixed
+    full.patch(decode={"rollout": {"revision": "no-such"}})
+    told = full.condition("ConfigValid", status="False", reason="ChildRefused")
+    assert "decode.rollout.revision no-such is not kept; there are x-decode-" in told["message"]
+    assert full.keys() == fixed

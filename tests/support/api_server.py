@@ -11,8 +11,10 @@ import yaml
 
 
 @contextmanager
-def answering(answer: Callable[[str], tuple[int, str]], kubeconfig: Path) -> Iterator[None]:
-    """Serve GET requests on a free port while the block runs.
+def answering(
+    answer: Callable[[str], tuple[int, str]], kubeconfig: Path
+) -> Iterator[list[tuple[str, object]]]:
+    """Serve GET and PATCH requests on a free port while the block runs; yields path and body of each patch.
 
     Parameters
     ----------
@@ -22,7 +24,14 @@ def answering(answer: Callable[[str], tuple[int, str]], kubeconfig: Path) -> Ite
         Written for it: context ``here`` of namespace ``team``, and ``elsewhere`` of none.
     """
 
+    patches: list[tuple[str, object]] = []
+
     class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            patches.append((self.path, json.loads(body)))
+            self.do_GET()
+
         def do_GET(self) -> None:
             status, body = answer(self.path.partition("?")[0])
             self.send_response(status)
@@ -48,7 +57,7 @@ def answering(answer: Callable[[str], tuple[int, str]], kubeconfig: Path) -> Ite
     }
     kubeconfig.write_text(yaml.safe_dump(config))
     try:
-        yield
+        yield patches
     finally:
         server.shutdown()
         server.server_close()

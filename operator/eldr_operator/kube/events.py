@@ -52,6 +52,12 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
         ):
             found.append(Event("Warning", condition["reason"], condition["message"]))
         elif (
+            kind == "Progressing"
+            and condition["reason"] in {ROLLED_BACK, "ProgressDeadlineExceeded"}
+            and was.get("reason") != condition["reason"]
+        ):
+            found.append(Event("Warning", f"Rollout{condition['reason']}", condition["message"]))
+        elif (
             kind == CENTROIDS_ACTIVE
             and condition["reason"] in _CENTROID_WARNINGS
             and was.get("reason") != condition["reason"]

@@ -15,9 +15,10 @@ from eldr_operator.kube.owners import is_ours, owned_elsewhere
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
-from eldr_operator.workloads import desired, revisions, rollout
+from eldr_operator.workloads import desired, revisions, rollback, rollout
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.roles import of_role
+from eldr_operator.workloads.rollback import Choice
 
 Object = dict[str, Any]
 
@@ -30,13 +31,13 @@ class Applied(NamedTuple):
     unwritten : list of Unwritten
         Those that could not be brought to their desired state.
     revisions : mapping
-        Role to the name of the revision that its pods are to have.
+        Role to what its pods are made from.
     plan : Plan
         Of revisions.
     """
 
     unwritten: list[Unwritten]
-    revisions: Mapping[str, str]
+    revisions: Mapping[str, Choice]
     plan: revisions.Plan
 
 
@@ -80,7 +81,12 @@ class Children:
         untouched = {meta.child_name(cr, role) for role in broken}
         plan = revisions.plan(cr, live, self._images, now)
         wanted = desired.children(_without_pod_templates(cr, broken), shards, plan.images)
-        used: dict[str, str] = {}
+        asked = {
+            role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
+            for manifest in wanted
+            if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
+        }
+        chosen = rollback.settle(cr, asked, live, plan, now)
         left: dict[tuple[str, str], Unwritten] = {}
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -92,23 +98,28 @@ class Children:
                 continue
             steps = [manifest]
             if role := revisions.role_of(manifest):
-                revision = revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
-                used[role] = revision.name
+                choice = chosen[role]
+                if choice.revision is None:
+                    left[revisions.KIND, role] = rollback.unknown(cr, role, choice)
+                    continue
                 if role == contract.ROLE_PREFILL:
                     manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
-                steps = [revisions.manifest(cr, revision), revisions.frozen(manifest, revision)]
+                kept = {each.name: each for each in (choice.revision, *choice.stale)}
+                steps = [revisions.manifest(cr, each) for each in kept.values()]
+                steps.append(revisions.frozen(manifest, choice.revision))
             for step in steps:
                 if fault := await self._write(cr, step, live):
                     left[fault.kind, fault.name] = fault
                     break
+        used = {role: choice.kept for role, choice in chosen.items()}
         for kind, surplus in (*live.surplus(wanted, cr.metadata.uid), *revisions.surplus(cr, live, used)):
             name = surplus["metadata"]["name"]
             if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
                 left[kind, name] = fault
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault
-        return Applied([*left.values()], used, plan)
+        return Applied([*left.values()], chosen, plan)
 
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)

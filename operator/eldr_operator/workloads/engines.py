@@ -41,7 +41,9 @@ def prefill(cr: EldrDeployment, images: Images) -> Object:
         "selector": {"matchLabels": selector},
         "template": _template(cr, cr.spec.prefill, head["metadata"]["labels"] | selector | extra, spec),
     }
-    deployment["progressDeadlineSeconds"] = rollout.deadline_seconds(deployment["template"])
+    deployment["progressDeadlineSeconds"] = rollout.deadline_seconds(
+        cr.spec.prefill.rollout, deployment["template"]
+    )
     return head | {"spec": deployment}
 
 

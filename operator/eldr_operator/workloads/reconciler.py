@@ -50,13 +50,15 @@ async def reconcile(
         return live.owned(kind, meta.child_name(cr, role), cr.metadata.uid)
 
     def summed(kind: str, role: str, wanted: Wanted, refusal: str = "") -> Role:
+        choice = applied.revisions.get(role)
+        if choice is not None and choice.revision is not None:
+            wanted = wanted._replace(revision=choice.revision.name)
         return roles.role(wanted, workload(kind, role), roles.of_role(live.pods, role), now, refusal)
 
-    paced = cr.spec.prefill.rollout
-    wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, is_paused=paced.pause == "Enabled")
+    wanted = Wanted("PrefillReady", cr.spec.prefill.replicas, cr.spec.prefill.rollout)
     prefill = summed("Deployment", contract.ROLE_PREFILL, wanted)
-    kept = cr.spec.decode.rollout
-    wanted = Wanted("DecodeReady", cr.spec.decode.replicas, kept.partition, is_paused=kept.pause == "Enabled")
+    paced = cr.spec.decode.rollout
+    wanted = Wanted("DecodeReady", cr.spec.decode.replicas, paced, paced.partition)
     refusal = await refusals.of_stateful_set(api, workload("StatefulSet", contract.ROLE_DECODE))
     decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
     if cr.spec.router.placement == "Sidecar":

@@ -11,7 +11,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -29,8 +29,6 @@ from eldr_operator.workloads.vllm import PLUGIN_CONTAINER, sequences
 Object = dict[str, Any]
 
 KIND = "ControllerRevision"
-LABEL_ROLE = f"{contract.GROUP}/revision-of"
-"""Not the label of pods: a StatefulSet takes revisions without an owner that carry those for its own."""
 ANNOTATION_INPUTS = f"{contract.GROUP}/inputs"
 ANNOTATION_REVISION = f"{contract.GROUP}/revision"
 KEPT = 10
@@ -59,6 +57,10 @@ class Revision(NamedTuple):
         The operator that made it.
     made : str
         Digest of the template as that one made it; what it adopted is another.
+    completed : str
+        When all pods were ready with it last, as a time stamp; empty if never.
+    failed : str
+        When it was given up because no pod got ready with it.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Revision(NamedTuple):
     images: Images
     maker: str
     made: str
+    completed: str = ""
+    failed: str = ""
 
 
 class Plan(NamedTuple):
@@ -122,6 +126,7 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         The template as this operator makes it.
     """
     found, digest, generated = known.found[role], inputs(cr, role), meta.digest(made)
+    adopted = None
     same = [revision for revision in found if revision.inputs == digest]
     if same and same[-1].made == generated:
         return same[-1]
@@ -129,17 +134,21 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         return same[-1]
     workload = _workload(cr, live, role)
     if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
-        made = _plain(workload["spec"]["template"])
+        adopted = _plain(workload["spec"]["template"])
     number = found[-1].number + 1 if found else 1
-    name = _name(cr, role, digest, made, known.images)
-    return Revision(name, role, number, digest, made, known.images, known.maker, generated)
+    name = _name(cr, role, digest, adopted or made, known.images)
+    template = adopted or _labelled(made, name)
+    return Revision(name, role, number, digest, template, known.images, known.maker, generated)
 
 
 def manifest(cr: EldrDeployment, revision: Revision) -> Object:
     """Return the object that keeps a revision."""
     head = meta.manifest("apps/v1", KIND, cr, revision.name, revision.role)
-    head["metadata"]["labels"][LABEL_ROLE] = revision.role
-    head["metadata"]["annotations"] = {ANNOTATION_INPUTS: revision.inputs}
+    head["metadata"]["labels"][contract.LABEL_REVISION_OF] = revision.role
+    marks = {contract.ANNOTATION_COMPLETED: revision.completed, contract.ANNOTATION_FAILED: revision.failed}
+    head["metadata"]["annotations"] = {ANNOTATION_INPUTS: revision.inputs} | {
+        name: value for name, value in marks.items() if value
+    }
     data = {
         "template": revision.template,
         "images": revision.images._asdict(),
@@ -160,24 +169,34 @@ def frozen(workload: Object, revision: Revision) -> Object:
     return workload | {"metadata": metadata | {"annotations": annotations}, "spec": spec}
 
 
+def running(cr: EldrDeployment, live: Snapshot, role: str) -> tuple[Object | None, str]:
+    """Return the workload of a role, and the name of the revision that it has."""
+    workload = _workload(cr, live, role)
+    annotations = workload["metadata"].get("annotations") if workload is not None else None
+    return workload, (annotations or {}).get(ANNOTATION_REVISION, "")
+
+
 def role_of(workload: Object) -> str:
     """Return the role whose pods a manifest describes; empty for other kinds."""
     role = workload["metadata"]["labels"][contract.LABEL_COMPONENT]
     return role if _WORKLOADS.get(role) == workload["kind"] else ""
 
 
-def surplus(cr: EldrDeployment, live: Snapshot, used: Mapping[str, str]) -> list[tuple[str, Object]]:
+def surplus(
+    cr: EldrDeployment, live: Snapshot, used: Mapping[str, Collection[str]]
+) -> list[tuple[str, Object]]:
     """Return the objects of revisions that are too old to be kept, each with its kind.
 
     Parameters
     ----------
     used : mapping
-        Role to the name of the revision that its pods have. Those of other roles stay: which one is in use is not known.
+        Role to the names of the revisions that its pods have or may get again. Those of other roles stay: which one is in use
+        is not known.
     """
     old: list[Object] = []
-    for role, name in used.items():
-        rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] != name]
-        old += rest[: max(0, len(rest) - KEPT + 1)]
+    for role, names in used.items():
+        rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] not in names]
+        old += rest[: max(0, len(rest) - KEPT + len(names))]
     return [(KIND, one) for one in old]
 
 
@@ -259,6 +278,14 @@ def _was_made_from(cr: EldrDeployment, workload: Mapping[str, Any], digest: str)
     return bool(cr.status.get("observedGeneration", cr.metadata.generation) == cr.metadata.generation)
 
 
+def _labelled(template: Object, name: str) -> Object:
+    metadata = template["metadata"]
+    return {
+        **template,
+        "metadata": {**metadata, "labels": {**metadata["labels"], contract.LABEL_REVISION: name}},
+    }
+
+
 def _plain(template: Mapping[str, Any]) -> Object:
     metadata = {name: value for name, value in template["metadata"].items() if value is not None}
     return {**template, "metadata": metadata}
@@ -273,7 +300,8 @@ def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
     found = [
         one
         for one in live.of_kind(KIND).values()
-        if one["metadata"]["labels"].get(LABEL_ROLE) == role and is_ours(one, cr.name, cr.metadata.uid)
+        if one["metadata"]["labels"].get(contract.LABEL_REVISION_OF) == role
+        and is_ours(one, cr.name, cr.metadata.uid)
     ]
     return sorted(found, key=lambda one: (one["revision"], one["metadata"]["name"]))
 
@@ -281,15 +309,20 @@ def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:
 def _read(live: Object) -> Revision | None:
     """Return what an object keeps; None where that is damaged: what runs is adopted then, as from a release without revisions."""
     metadata = live["metadata"]
-    made_from = (metadata.get("annotations") or {}).get(ANNOTATION_INPUTS, "")
-    role = metadata["labels"][LABEL_ROLE]
+    annotations = metadata.get("annotations") or {}
+    made_from = annotations.get(ANNOTATION_INPUTS, "")
+    marks = (
+        annotations.get(contract.ANNOTATION_COMPLETED, ""),
+        annotations.get(contract.ANNOTATION_FAILED, ""),
+    )
+    role = metadata["labels"][contract.LABEL_REVISION_OF]
     try:
         data = live["data"]
         images = Images(str(data["images"]["own"]), str(data["images"]["vllm"]))
         told = dict(data["template"]), images, str(data["maker"]), str(data["made"])
     except (KeyError, TypeError, ValueError):
         return None
-    return Revision(metadata["name"], role, live["revision"], made_from, *told)
+    return Revision(metadata["name"], role, live["revision"], made_from, *told, *marks)
 
 
 def _name(cr: EldrDeployment, role: str, digest: str, template: Object, images: Images) -> str:

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator.conditions import Condition, found
+from eldr_operator.models import RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import rollout
-from eldr_operator.workloads.revisions import Plan
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION, Plan
+from eldr_operator.workloads.rollback import Choice
 
 Object = Mapping[str, Any]
 
@@ -88,7 +90,7 @@ class Workloads:
     unwritten : sequence of Unwritten
         Children that could not be brought to their desired state.
     revisions : mapping
-        Role to the name of the revision that its pods are to have.
+        Role to what its pods are made from.
     unpaired : sequence of str
         Ready decode pods to which no ready prefill engine may hand KV over.
     is_readable : bool
@@ -100,7 +102,7 @@ class Workloads:
     router: Role
     plan: Plan
     unwritten: Sequence[Unwritten] = ()
-    revisions: Mapping[str, str] = field(default_factory=dict)
+    revisions: Mapping[str, Choice] = field(default_factory=dict)
     unpaired: Sequence[str] = ()
     is_readable: bool = True
 
@@ -112,16 +114,19 @@ class Wanted(NamedTuple):
     ----------
     type : str
         Of its condition.
+    rollout : RolloutSpec
+        How pods with a new template take the place of those that run.
     kept : int
         Pods that are to keep an earlier template.
-    is_paused : bool
-        Whether no pod is to change its template for now.
+    revision : str
+        Name of what its pods are to be made from; empty if that is not known.
     """
 
     type: str
     replicas: int
+    rollout: RolloutSpec = RolloutSpec()
     kept: int = 0
-    is_paused: bool = False
+    revision: str = ""
 
 
 def role(
@@ -139,6 +144,9 @@ def role(
         return Role(type_, desired)
     status = workload.get("status") or {}
     seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
+    # what is only being written has no status yet; a release without revisions names none
+    named = (workload["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)
+    seen = seen and (not named or not wanted.revision or named == wanted.revision)
     kept = min(wanted.kept, desired)
     current = status.get("updatedReplicas", 0) >= desired - kept and seen
     return Role(
@@ -150,9 +158,9 @@ def role(
         trouble=_refused(type_, workload, refusal)
         or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
         kept=kept,
-        is_paused=wanted.is_paused,
+        is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
-        late=rollout.late(workload, pods, now),
+        late=rollout.late(wanted.rollout, workload, pods, now),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from eldr_operator import clock
 from eldr_operator.conditions import found
-from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
+from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 
 Object = dict[str, Any]
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def of_deployment(
-    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+    spec: PrefillRolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
 ) -> Object:
     """Return what the spec of a Deployment says of its rollouts.
 
@@ -68,7 +68,9 @@ def has_gaps(live: Mapping[str, Any] | None) -> bool:
     return live is not None and _surge(live) == 0
 
 
-def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now: datetime) -> str:
+def late(
+    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now: datetime
+) -> str:
     """Return what of a rollout is not ready though its time is over; empty if nothing is.
 
     A Deployment says so itself. Of a StatefulSet these are pods with its newest template.
@@ -80,11 +82,11 @@ def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now:
     newest = status.get("updateRevision")
     if live is None or not newest:
         return ""
-    allowed = deadline_seconds(live["spec"]["template"])
+    allowed = deadline_seconds(spec, live["spec"]["template"])
     for pod in pods:
         metadata = pod["metadata"]
         is_newest = (metadata.get("labels") or {}).get("controller-revision-hash") == newest
-        since = _unready_since(pod)
+        since = unready_since(pod)
         if (
             is_newest
             and "deletionTimestamp" not in metadata
@@ -95,8 +97,10 @@ def late(live: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]], now:
     return ""
 
 
-def deadline_seconds(template: Mapping[str, Any]) -> int:
+def deadline_seconds(spec: RolloutSpec, template: Mapping[str, Any]) -> int:
     """Return how long a pod may take to get ready: the start-up of its engine, on top of scheduling and pulling its image."""
+    if spec.progress_deadline_seconds is not None:
+        return spec.progress_deadline_seconds
     containers = template["spec"].get("containers") or ()
     probes = [each.get("startupProbe") or {} for each in containers]
     return _MARGIN_SECONDS + max(
@@ -105,12 +109,14 @@ def deadline_seconds(template: Mapping[str, Any]) -> int:
     )
 
 
-def _unready_since(pod: Mapping[str, Any]) -> datetime | None:
+def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     """Return since when a pod is not ready; None if it is."""
     ready = found(pod, "Ready")
     if ready.get("status") == "True":
         return None
-    return clock.read(ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
+    # a pod that a node has just taken may have waited for it for long
+    since = ready or found(pod, "PodScheduled")
+    return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
 def _makes_room(live: Mapping[str, Any]) -> bool:
@@ -146,7 +152,7 @@ def _missing(
         changed is None
         or (now - changed).total_seconds() < PATIENCE_SECONDS
         or any(
-            "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and _unready_since(pod))
+            "deletionTimestamp" in pod["metadata"] or (pod["spec"].get("nodeName") and unready_since(pod))
             for pod in pods
         )
     )

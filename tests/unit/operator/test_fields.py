@@ -42,7 +42,17 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 """What else must be set for a field to matter."""
 _REFIT, _DECIDE = "unit/operator/test_refit.py::", "unit/operator/test_drift_decide.py::"
+_ROLLBACK = "unit/operator/test_rollback.py::"
 ELSEWHERE = {
+    **{
+        f"{role}.rollout.{field}": f"{_ROLLBACK}{test}"
+        for role in ("prefill", "decode")
+        for field, test in {
+            "revision": "test_a_revision_that_the_spec_names",
+            "onFailure": "test_wait_tries_a_revision_that_has_failed_again",
+        }.items()
+    },
+    "decode.rollout.progressDeadlineSeconds": f"{_ROLLBACK}test_what_is_no_failure",
     "update": "operator/test_revisions.py::test_a_window_that_is_not_open_waits",
     "centroids.pin": "unit/operator/test_activation.py::test_pin_rolls_back_and_its_removal_goes_forward",
     "centroids.ackTimeoutSeconds": "operator/locality/test_centroids.py::test_after_the_timeout_it_goes_on_and_names_who_lacks_it",

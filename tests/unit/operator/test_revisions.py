@@ -76,12 +76,20 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
         live = Snapshot(found, [], None)
         return lambda made: revisions.choose(cr, "decode", made, live, revisions.plan(cr, live, images, now))
 
-    first = look([])({"a": 1})
-    assert look([first])({"a": 1}) == first
-    second = look([first])({"a": 2})
-    assert (second.template, second.number, second.inputs) == ({"a": 2}, 2, first.inputs)
-    assert look([first, second])({"a": 2}) == second
-    assert look([first, second], Images("own:2"))({"a": 3}) == second, "another release may make others"
+    def made(number):
+        return {"metadata": {"labels": {"a": str(number)}}}
+
+    first = look([])(made(1))
+    assert first.template["metadata"]["labels"] == {"a": "1", "eldr.dev/revision": first.name}
+    assert look([first])(made(1)) == first
+    second = look([first])(made(2))
+    assert (second.template["metadata"]["labels"]["a"], second.number, second.inputs) == (
+        "2",
+        2,
+        first.inputs,
+    )
+    assert look([first, second])(made(2)) == second
+    assert look([first, second], Images("own:2"))(made(3)) == second, "another release may make others"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
             name = f"x-{role}-{number}"
             one = revisions.Revision(name, role, number, "", {}, Images("own"), "one", "")
             found[revisions.KIND, name] = revisions.manifest(cr, one)
-    old = revisions.surplus(cr, Snapshot(found, [], None), {"decode": "x-decode-1"})
+    old = revisions.surplus(cr, Snapshot(found, [], None), {"decode": ["x-decode-1"]})
     assert [(kind, one["metadata"]["name"]) for kind, one in old] == [
         (revisions.KIND, f"x-decode-{number}") for number in (2, 3, 4)
     ], "the oldest of those that pods do not have"

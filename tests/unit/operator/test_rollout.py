@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from eldr_operator import clock
-from eldr_operator.models import DecodeRolloutSpec, RolloutSpec
+from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import roles, rollout
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from eldr_operator.workloads.roles import Wanted
 
 FULL = "0/2 nodes are available: 2 Insufficient amd.com/gpu. preemption: 0/2 nodes are available."
@@ -45,7 +46,7 @@ SURGING = deployment(surge=1, replicas=1, existing=2, updated=1)
 
 
 def paced(now, *pods, live=None, **spec):
-    made = rollout.of_deployment(RolloutSpec(**spec), live, pods, now)
+    made = rollout.of_deployment(PrefillRolloutSpec(**spec), live, pods, now)
     return made["strategy"]["rollingUpdate"], made["paused"]
 
 
@@ -179,8 +180,23 @@ def stateful_set(updated):
     ],
 )
 def test_what_a_role_tells_of_it(now, updated, kept, is_paused, reason):
-    found = roles.role(Wanted("DecodeReady", 3, kept, is_paused), stateful_set(updated), [], now)
+    found = roles.role(
+        Wanted("DecodeReady", 3, RolloutSpec(pause="Enabled" if is_paused else "Disabled"), kept),
+        stateful_set(updated),
+        [],
+        now,
+    )
     assert found.condition.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted", "is_ready"),
+    [("new", "new", True), ("old", "new", False), (None, "new", True), ("old", "", True)],
+)
+def test_a_role_is_not_ready_for_what_is_only_being_written(now, named, wanted, is_ready):
+    live = stateful_set(3)
+    live["metadata"]["annotations"] = {ANNOTATION_REVISION: named} if named else None
+    assert roles.role(Wanted("DecodeReady", 3, revision=wanted), live, [], now).is_ready == is_ready
 
 
 PROBED = {"spec": {"containers": [{"startupProbe": {"periodSeconds": 5, "failureThreshold": 60}}, {}]}}
@@ -204,10 +220,10 @@ def test_a_new_pod_of_a_stateful_set_that_does_not_get_ready(now, seconds, hash_
     created = {"creationTimestamp": clock.stamp(now - timedelta(days=3))} if seconds is not None else {}
     labels = {"controller-revision-hash": hash_}
     pod = {"metadata": {"name": "p", "labels": labels, **created}, "status": {"conditions": [ready]}}
-    assert rollout.late(live, [pod], now) == expected
-    assert rollout.late(None, [pod], now) == ""
+    assert rollout.late(RolloutSpec(), live, [pod], now) == expected
+    assert rollout.late(RolloutSpec(), None, [pod], now) == ""
     pod["metadata"]["deletionTimestamp"] = "t"
-    assert rollout.late(live, [pod], now) == ""
+    assert rollout.late(RolloutSpec(), live, [pod], now) == ""
 
 
 def test_a_deployment_tells_itself_what_does_not_get_ready(now):
@@ -218,4 +234,4 @@ def test_a_deployment_tells_itself_what_does_not_get_ready(now):
         "message": "late",
     }
     live = {"spec": {"template": PROBED}, "status": {"conditions": [condition]}}
-    assert rollout.late(live, [], now) == "late"
+    assert rollout.late(RolloutSpec(), live, [], now) == "late"

@@ -1,0 +1,169 @@
+"""The command ``eldr rollout``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eldr import contract
+from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.rollout import revisions, text
+from eldr.rollout.revisions import ENGINES, Revision, UndoError
+
+_RIGHTS = (
+    "rollouts take get and patch of eldrdeployments, and list of controllerrevisions.apps; "
+    "status does without patch"
+)
+_ENDED = {"RolloutComplete": 0, "RolledBack": 1, "ProgressDeadlineExceeded": 1, "RolloutPaused": 1}
+"""Reasons of Progressing with which a rollout does not go on by itself, and the exit code."""
+_POLL_SECONDS = 2.0
+
+
+class Target:
+    """One EldrDeployment in a cluster."""
+
+    def __init__(self, server: ApiServer, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._what = f"{contract.KIND_DEPLOYMENT} {name}"
+        self._path = (
+            f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
+        )
+
+    def deployment(self) -> Object:
+        """Return the resource."""
+        found = self._server.read(self._path, self._what)
+        if not isinstance(found.get("spec"), dict):
+            raise foreign(self._what, "spec")
+        return found
+
+    def revisions(self) -> list[Revision]:
+        """Return its revisions."""
+        path = f"/apis/apps/v1/namespaces/{self._server.namespace}/controllerrevisions"
+        query = [("labelSelector", f"{contract.LABEL_DEPLOYMENT}={self._name},{contract.LABEL_REVISION_OF}")]
+        items = self._server.read(path, "its ControllerRevisions", query).get("items")
+        if not isinstance(items, list):
+            raise foreign("its ControllerRevisions", "a list in items")
+        return [*filter(None, map(revisions.revision, items))]
+
+    def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change fields of ``rollout`` of roles."""
+        spec = {role: {"rollout": dict(fields)} for role, fields in changes.items()}
+        self._server.merge(self._path, self._what, {"spec": spec})
+
+
+@click.group("rollout", context_settings={"auto_envvar_prefix": "ELDR_ROLLOUT", "show_default": True})
+@click.option("--namespace", "-n", help="Namespace of the deployment [default: the context's].")
+@click.option("--context", help="Context of the kubeconfig [default: the current one].")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The kubeconfig [default: KUBECONFIG's, or ~/.kube/config].",
+)
+@click.pass_context
+def command(
+    ctx: click.Context, *, namespace: str | None, context: str | None, kubeconfig: Path | None
+) -> None:
+    """Show, pause, resume and undo the rollouts of an EldrDeployment, with your kubeconfig.
+
+    The fields that this sets are prefill.rollout and decode.rollout of the resource: who keeps it in Git changes them there.
+    """
+    file = str(kubeconfig) if kubeconfig else None
+    ctx.obj = lambda name: Target(ApiServer(context, namespace, file, rights=_RIGHTS), name)
+
+
+_NAME = click.argument("name")
+_ROLE = click.option(
+    "--role", "roles", type=click.Choice(ENGINES), multiple=True, help="Only this role; may be repeated."
+)
+
+
+@command.command("status")
+@_NAME
+@click.option(
+    "--wait", is_flag=True, help="Wait until the rollout has ended; exit code 1 if it did not succeed."
+)
+@click.pass_obj
+def status(make: Any, *, name: str, wait: bool) -> None:
+    """Show the revisions of NAME, those in use first, and what is not as it should be."""
+    with _explained():
+        target = make(name)
+        deployment = target.deployment()
+        while wait and (code := _code(deployment)) is None:
+            time.sleep(_POLL_SECONDS)
+            deployment = target.deployment()
+        for line in text.lines(deployment, target.revisions()):
+            click.echo(line)
+        if wait and code:
+            raise SystemExit(code)
+
+
+@command.command("pause")
+@_NAME
+@_ROLE
+@click.pass_obj
+def pause(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
+    """Let the pods of NAME keep the template that they have."""
+    _set(make, name, {role: {"pause": "Enabled"} for role in roles or ENGINES})
+
+
+@command.command("resume")
+@_NAME
+@_ROLE
+@click.pass_obj
+def resume(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
+    """Roll the pods of NAME to what its spec asks for: ends pause and undo."""
+    _set(make, name, {role: {"pause": "Disabled", "revision": ""} for role in roles or ENGINES})
+
+
+@command.command("undo")
+@_NAME
+@_ROLE
+@click.option("--to-revision", default="", help="Name of the revision [default: the last one that worked].")
+@click.pass_obj
+def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> None:
+    """Give the pods of NAME an earlier revision, until `eldr rollout resume`.
+
+    Without --role the role goes back whose rollout is not over or ended last; the other one too where they could not exchange KV
+    otherwise.
+    """
+    if to_revision and roles:
+        raise click.UsageError("--to-revision names the role already; leave --role out")
+    with _explained():
+        target = make(name)
+        chosen = revisions.before(target.deployment(), target.revisions(), roles, to=to_revision)
+    _set(make, name, {role: {"revision": back.name} for role, back in chosen.items()})
+
+
+def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None:
+    with _explained():
+        make(name).set(changes)
+    for role, fields in changes.items():
+        click.echo(
+            f"{role}: "
+            + ", ".join(f"rollout.{key} is now {value or 'empty'}" for key, value in fields.items())
+        )
+
+
+def _code(deployment: Object) -> int | None:
+    """Return the exit code of a rollout that has ended."""
+    generation = deployment["metadata"].get("generation")
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Progressing" and condition.get("observedGeneration") == generation:
+            if condition.get("status") == "False":
+                return 1
+            return _ENDED.get(condition.get("reason", ""))
+    return None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (ClusterError, UndoError) as error:
+        raise click.ClickException(f"{error.reason}: {error}") from error

@@ -1,0 +1,156 @@
+"""Revisions of a deployment as its ControllerRevisions tell them, and what to go back to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from eldr import contract
+
+Object = Mapping[str, Any]
+
+ENGINES: Final = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+
+
+class Revision(NamedTuple):
+    """One state of the pods of a role.
+
+    Attributes
+    ----------
+    number : int
+        Later ones have higher numbers.
+    created : str
+        Time stamp, as the two that follow.
+    completed : str
+        When all pods were ready with it last; empty if never.
+    failed : str
+        When it was given up because no pod got ready; empty if it was not.
+    image : str
+        Of its engines, or of its routers.
+    key : str
+        Of the engines that it may exchange KV with.
+    """
+
+    name: str
+    role: str
+    number: int
+    created: str
+    completed: str
+    failed: str
+    image: str
+    key: str
+
+
+class UndoError(ValueError):
+    """There is nothing to go back to; ``reason`` is one CamelCase word, the message says what to do."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def revision(live: Object) -> Revision | None:
+    """Read a ControllerRevision; None if it is not one of ours."""
+    match live:
+        case {"metadata": {"name": str(name), "labels": {contract.LABEL_REVISION_OF: str(role)}} as metadata}:
+            marks = metadata.get("annotations") or {}
+        case _:
+            return None
+    match live.get("data"):
+        case {"template": {"spec": {"containers": [*containers]}} as template}:
+            labels = (template.get("metadata") or {}).get("labels") or {}
+        case _:
+            return None
+    number = live.get("revision")
+    return Revision(
+        name=name,
+        role=role,
+        number=number if isinstance(number, int) else 0,
+        created=str(metadata.get("creationTimestamp", "")),
+        completed=str(marks.get(contract.ANNOTATION_COMPLETED, "")),
+        failed=str(marks.get(contract.ANNOTATION_FAILED, "")),
+        image=_image(containers),
+        key=str(labels.get(contract.LABEL_KV, "")),
+    )
+
+
+def in_use(deployment: Object, role: str) -> str:
+    """Return the name of the revision that the pods of a role have or are getting; empty if that is not known."""
+    match deployment:
+        case {"status": dict(status)} if isinstance(status.get(role), dict):
+            return str(status[role].get("revision", ""))
+    return ""
+
+
+def before(
+    deployment: Object, found: Sequence[Revision], roles: Iterable[str] = (), *, to: str = ""
+) -> dict[str, Revision]:
+    """Return the revision to go back to, by role.
+
+    Parameters
+    ----------
+    roles : iterable of str
+        That go back. Empty: those whose rollout is not over, else the one whose rollout ended last; and the other one where KV
+        could not move otherwise.
+    to : str
+        Name of the revision. Empty: the last one that worked before the one in use.
+
+    Raises
+    ------
+    UndoError
+        If there is none.
+    """
+    if to:
+        return {_named(found, to).role: _named(found, to)}
+    if not [*roles] and _is_back(deployment):
+        text = "the operator has gone back already; name a revision with --to-revision, or a role with --role, to go further"
+        raise UndoError("RolledBack", text)
+    by_name = {each.name: each for each in found}
+    current = {role: by_name.get(in_use(deployment, role)) for role in ENGINES}
+    known = {role: each for role, each in current.items() if each is not None}
+    if not known:
+        raise UndoError(
+            "NoRevisions", "no revision of its engines is known yet; wait until the operator has seen it"
+        )
+    open_ = [role for role, each in known.items() if not each.completed]
+    latest = max(known, key=lambda role: known[role].completed)
+    chosen = {role: _last(found, role, known.get(role)) for role in (*roles,) or open_ or [latest]}
+    if not [*roles] and len(chosen) == 1:
+        ((role, back),) = chosen.items()
+        other = ENGINES[1 - ENGINES.index(role)]
+        partner = known.get(other)
+        if partner is not None and back.key != partner.key == known[role].key:
+            matching = [
+                each for each in found if each.role == other and each.completed and each.key == back.key
+            ]
+            if matching:
+                chosen[other] = max(matching, key=lambda each: (each.completed, each.number))
+    return chosen
+
+
+def _is_back(deployment: Object) -> bool:
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == "Progressing" and each.get("reason") == "RolledBack" for each in conditions
+    )
+
+
+def _last(found: Iterable[Revision], role: str, current: Revision | None) -> Revision:
+    worked = [each for each in found if each.role == role and each.completed and each != current]
+    if not worked:
+        text = f"no earlier revision of {role} is known to have worked; name one of `eldr rollout status` with --to-revision"
+        raise UndoError("NothingToUndo", text)
+    return max(worked, key=lambda each: (each.completed, each.number))
+
+
+def _named(found: Iterable[Revision], name: str) -> Revision:
+    for each in found:
+        if each.name == name and each.role in ENGINES:
+            return each
+    text = f"there is no revision {name} of prefill or decode; `eldr rollout status` lists them"
+    raise UndoError("NoSuchRevision", text)
+
+
+def _image(containers: Sequence[Any]) -> str:
+    named = {each.get("name"): each.get("image", "") for each in containers if isinstance(each, dict)}
+    return str(named.get(contract.CONTAINER_ENGINE) or next(iter(named.values()), ""))

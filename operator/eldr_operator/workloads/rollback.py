@@ -1,0 +1,199 @@
+"""Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
+
+A revision is *completed* once all pods are ready with it, and *failed* when its time is over and no pod has got ready. Both are kept
+as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.conditions import found
+from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.models import EldrDeployment, RolloutSpec
+from eldr_operator.unwritten import REFUSED, Unwritten
+from eldr_operator.workloads import revisions, rollout
+from eldr_operator.workloads.revisions import Plan, Revision
+
+_ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+
+
+class Choice(NamedTuple):
+    """What the pods of a role are made from.
+
+    Attributes
+    ----------
+    revision : Revision or None
+        None where the spec names one that is not kept: pods stay as they are.
+    known : mapping
+        All revisions of the role by name, the one that the spec asks for included, with their marks as they are now.
+    stale : tuple of Revision
+        Those of them whose objects have other marks.
+    failed : str
+        The revision in whose place pods have an earlier one; empty if they have what the spec asks for.
+    partner : str
+        The role that has failed, where this one only goes back with it.
+    """
+
+    revision: Revision | None
+    known: Mapping[str, Revision]
+    stale: tuple[Revision, ...] = ()
+    failed: str = ""
+    partner: str = ""
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of revisions that may be needed again: in use, asked for, and the last one that worked."""
+        last = _last_completed(self.known.values())
+        return [
+            each for each in {self.revision and self.revision.name, self.failed, last and last.name} if each
+        ]
+
+
+def settle(
+    cr: EldrDeployment, wanted: Mapping[str, Revision], live: Snapshot, plan: Plan, now: datetime
+) -> dict[str, Choice]:
+    """Choose a revision for each role.
+
+    Where one engine role goes back to another KV key, the other one goes with it, if it has a revision of that key that worked:
+    otherwise no KV could move.
+
+    Parameters
+    ----------
+    wanted : mapping
+        Role to the revision that the spec asks for.
+    """
+    chosen = {role: _choose(cr, revision, live, plan.found[role], now) for role, revision in wanted.items()}
+    for role, other in (_ENGINES, _ENGINES[::-1]):
+        back, partner = chosen.get(role), chosen.get(other)
+        if (
+            back is None
+            or partner is None
+            or not back.failed
+            or partner.failed
+            or _spec(cr, other).revision
+            or _key(wanted[role]) != _key(wanted[other])
+            or _key(back.revision) == _key(wanted[other])
+        ):
+            continue
+        worked = [each for each in partner.known.values() if _key(each) == _key(back.revision)]
+        if last := _last_completed(worked):
+            chosen[other] = partner._replace(revision=last, failed=wanted[other].name, partner=role)
+    return chosen
+
+
+def unknown(cr: EldrDeployment, role: str, choice: Choice) -> Unwritten:
+    """Return what is wrong with a spec that names a revision that is not kept."""
+    kept = ", ".join(sorted(choice.known))
+    text = (
+        f"{role}.rollout.revision {_spec(cr, role).revision} is not kept; there are {kept}. "
+        "Name one of these, or leave it empty for what the spec asks for"
+    )
+    return Unwritten(revisions.KIND, role, REFUSED, text)
+
+
+def told(role: str, choice: Choice) -> str:
+    """Return in words that a role has not the revision that its spec asks for."""
+    used = choice.revision.name if choice.revision else ""
+    if choice.partner:
+        return f"{role}: back to revision {used} too, the one that {choice.partner} can exchange KV with"
+    return (
+        f"{role}: no pod got ready with revision {choice.failed} in its time, back to {used}. "
+        f"Change the spec, or set {role}.rollout.onFailure Wait to try the same again"
+    )
+
+
+def _choose(
+    cr: EldrDeployment, wanted: Revision, live: Snapshot, found: Sequence[Revision], now: datetime
+) -> Choice:
+    spec = _spec(cr, wanted.role)
+    known = {each.name: each for each in (*found, wanted)}
+    workload, name = revisions.running(cr, live, wanted.role)
+    last = _last_completed(known.values())
+    marked = {
+        name: each._replace(failed="") if name != wanted.name or spec.on_failure == "Wait" else each
+        for name, each in known.items()
+    }
+    if workload is not None and name in marked and (last is None or name != last.name):
+        waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
+        judged = name == wanted.name and last is not None and not waits
+        allowed = rollout.deadline_seconds(spec, marked[name].template) if judged else math.inf
+        marked[name] = _judged(marked[name], workload, live.pods, allowed, now)
+        last = _last_completed(marked.values())
+    stale = tuple(each for each in marked.values() if each != known[each.name])
+    if spec.revision:
+        return Choice(marked.get(spec.revision), marked, stale)
+    if marked[wanted.name].failed and last is not None and last.name != wanted.name:
+        return Choice(last, marked, stale, failed=wanted.name)
+    return Choice(marked[wanted.name], marked, stale)
+
+
+def _judged(
+    revision: Revision,
+    workload: Mapping[str, Any],
+    pods: Iterable[Mapping[str, Any]],
+    allowed: float,
+    now: datetime,
+) -> Revision:
+    """Return the revision that a workload has, with what has become of it.
+
+    Parameters
+    ----------
+    allowed : float
+        Seconds that a pod may take to get ready, before the revision has failed.
+    """
+    if _is_complete(workload):
+        return revision._replace(completed=clock.stamp(now), failed="")
+    if not revision.failed and _has_failed(revision, pods, allowed, now):
+        return revision._replace(failed=clock.stamp(now))
+    return revision
+
+
+def _is_complete(workload: Mapping[str, Any]) -> bool:
+    status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
+    is_seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")}
+    return bool(is_seen and replicas and counts == {replicas})
+
+
+def _has_failed(revision: Revision, pods: Iterable[Mapping[str, Any]], allowed: float, now: datetime) -> bool:
+    """Tell whether a pod with this revision has had its time on a node, and none has got ready.
+
+    A pod that finds no node says nothing about its revision. Pods from before revisions were named are not judged.
+    """
+    mine = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get(contract.LABEL_REVISION) == revision.name
+        and "deletionTimestamp" not in pod["metadata"]
+    ]
+    since = [rollout.unready_since(pod) for pod in mine]
+    if any(found(pod, "Ready").get("status") == "True" for pod in mine):
+        return False
+    return any(
+        moment is not None and pod["spec"].get("nodeName") and (now - moment).total_seconds() > allowed
+        for pod, moment in zip(mine, since, strict=True)
+    )
+
+
+def _spec(cr: EldrDeployment, role: str) -> RolloutSpec:
+    if role == contract.ROLE_PREFILL:
+        return cr.spec.prefill.rollout
+    if role == contract.ROLE_DECODE:
+        return cr.spec.decode.rollout
+    return RolloutSpec()
+
+
+def _last_completed(known: Iterable[Revision]) -> Revision | None:
+    completed = [each for each in known if each.completed]
+    return max(completed, key=lambda each: (each.completed, each.number), default=None)
+
+
+def _key(revision: Revision | None) -> str:
+    labels = revision.template["metadata"].get("labels") or {} if revision else {}
+    return str(labels.get(contract.LABEL_KV, ""))

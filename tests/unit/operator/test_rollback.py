@@ -1,0 +1,228 @@
+"""Which revision pods have while a rollout works, fails, or is kept from happening."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr import contract
+from eldr_operator import clock, meta
+from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.workloads import revisions, rollback
+from eldr_operator.workloads.images import Images
+
+KINDS = {"prefill": "Deployment", "decode": "StatefulSet"}
+LATE = {"progress_deadline_seconds": 60}
+
+
+class World:
+    """Revisions, workloads and pods of one deployment."""
+
+    def __init__(self, make_vllm, now):
+        self._make, self.now = make_vllm, now
+        self.pods, self.workloads, self.found = [], {}, {"prefill": [], "decode": [], "router": []}
+        self.spec = {}
+
+    @property
+    def cr(self):
+        return self._make(**self.spec)
+
+    def revision(self, role, number, *, key="k", completed=None, failed=False):
+        name = f"x-{role}-{number}"
+        template = {"metadata": {"labels": {contract.LABEL_KV: key}}, "spec": {"containers": []}}
+        marks = [clock.stamp(self.now - timedelta(hours=completed))] if completed is not None else [""]
+        marks += [clock.stamp(self.now)] if failed else [""]
+        one = revisions.Revision(name, role, number, "", template, Images("own"), "me", "", *marks)
+        self.found[role].append(one)
+        return one
+
+    def runs(self, revision, *, updated=2, ready=2, replicas=2):
+        cr, role = self.cr, revision.role
+        self.workloads[KINDS[role], f"x-{role}"] = {
+            "metadata": {
+                "name": f"x-{role}",
+                "generation": 3,
+                "labels": {contract.LABEL_DEPLOYMENT: cr.name},
+                "ownerReferences": [meta.owner_of(cr)],
+                "annotations": {revisions.ANNOTATION_REVISION: revision.name},
+            },
+            "spec": {"replicas": 2},
+            "status": {
+                "observedGeneration": 3,
+                "replicas": replicas,
+                "updatedReplicas": updated,
+                "readyReplicas": ready,
+            },
+        }
+
+    def pod(self, revision, *, age=120, ready=False, node="n", **metadata):
+        since = clock.stamp(self.now - timedelta(seconds=age))
+        condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
+        labels = {contract.LABEL_ROLE: revision.role, contract.LABEL_REVISION: revision.name}
+        spec = {"nodeName": node} if node else {}
+        self.pods.append(
+            {
+                "metadata": {"name": "p", "labels": labels, **metadata},
+                "spec": spec,
+                "status": {"conditions": [condition]},
+            }
+        )
+
+    def settle(self, **wanted):
+        plan = revisions.Plan(self.found, Images("own"), (), False, "me")
+        return rollback.settle(self.cr, wanted, Snapshot(self.workloads, self.pods, None), plan, self.now)
+
+
+@pytest.fixture
+def world(make_vllm, now):
+    made = World(make_vllm, now)
+    made.spec = {role: {"rollout": dict(LATE)} for role in KINDS}
+    return made
+
+
+def marks(choice, revision):
+    found = choice.known[revision.name]
+    return bool(found.completed), bool(found.failed)
+
+
+@pytest.mark.parametrize("counts", [{"updated": 1}, {"ready": 1}, {"replicas": 3}])
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_is_completed_once_all_pods_are_ready_with_it(world, role, counts):
+    first = world.revision(role, 1)
+    world.runs(first, **counts)
+    assert marks(world.settle(**{role: first})[role], first) == (False, False)
+    world.runs(first)
+    choice = world.settle(**{role: first})[role]
+    assert (choice.revision.name, marks(choice, first)) == (first.name, (True, False))
+    assert [each.name for each in choice.stale] == [first.name]
+    world.found[role] = [*choice.stale]
+    world.now += timedelta(hours=1)
+    assert not world.settle(**{role: choice.revision})[role].stale, (
+        "the last one completed is not marked again"
+    )
+
+
+@pytest.mark.parametrize("role", KINDS)
+def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(world, role):
+    other, good = world.revision(role, 1, completed=5), world.revision(role, 2, completed=1)
+    bad = world.revision(role, 3)
+    world.runs(bad, ready=1)
+    world.pod(bad)
+    choice = world.settle(**{role: bad})[role]
+    assert (choice.revision.name, choice.failed, marks(choice, bad)) == (good.name, bad.name, (False, True))
+    assert {good.name, bad.name} == {*choice.kept}
+    assert f"{bad.name} in its time, back to {good.name}" in rollback.told(role, choice)
+    # from then on the mark decides, whatever pods do
+    world.found[role] = [other, good, choice.stale[0]]
+    world.pods.clear()
+    world.runs(good)
+    again = world.settle(**{role: choice.stale[0]})[role]
+    assert (again.revision.name, again.failed, again.stale) == (good.name, bad.name, ())
+    # and is forgotten when something else is asked for
+    after = world.settle(**{role: other})[role]
+    assert (after.revision.name, after.failed, marks(after, bad)) == (other.name, "", (False, False))
+
+
+@pytest.mark.parametrize(
+    ("pods", "rollout"),
+    [
+        ([], {}),
+        ([{"age": 30}], {}),
+        ([{"node": ""}], {}),
+        ([{}, {"ready": True}], {}),
+        ([{"deletionTimestamp": "x"}], {}),
+        ([{"labels": {}}], {}),
+        ([{}], {"on_failure": "Wait"}),
+        ([{}], {"pause": "Enabled"}),
+        ([{}], {"revision": "x-decode-2"}),
+    ],
+    ids=str,
+)
+def test_what_is_no_failure(world, pods, rollout):
+    world.spec["decode"] = {"rollout": {**LATE, **rollout}}
+    world.revision("decode", 1, completed=1)
+    new = world.revision("decode", 2)
+    world.runs(new, ready=1)
+    for pod in pods:
+        world.pod(new, **pod)
+    choice = world.settle(decode=new)["decode"]
+    assert (choice.revision.name, choice.failed, marks(choice, new)) == (new.name, "", (False, False))
+
+
+def test_wait_tries_a_revision_that_has_failed_again(world):
+    world.revision("decode", 1, completed=1)
+    bad = world.revision("decode", 2, failed=True)
+    world.spec["decode"]["rollout"]["on_failure"] = "Wait"
+    choice = world.settle(decode=bad)["decode"]
+    assert (choice.revision.name, marks(choice, bad)) == (bad.name, (False, False))
+
+
+def test_without_a_revision_that_worked_there_is_nothing_to_go_back_to(world):
+    first = world.revision("decode", 1)
+    world.runs(first, ready=0)
+    world.pod(first)
+    choice = world.settle(decode=first)["decode"]
+    assert (choice.revision.name, choice.failed) == (first.name, "")
+
+
+def test_the_revision_that_worked_last_does_not_fail_when_its_pods_do(world):
+    world.revision("decode", 1, completed=5)
+    good = world.revision("decode", 2, completed=1)
+    world.runs(good, ready=0)
+    world.pod(good)
+    choice = world.settle(decode=good)["decode"]
+    assert (choice.revision.name, choice.failed) == (good.name, "")
+
+
+def test_one_that_worked_earlier_may_fail_and_the_one_in_between_comes_back(world):
+    old = world.revision("decode", 1, completed=5)
+    last = world.revision("decode", 2, completed=1)
+    world.runs(old, ready=1)
+    world.pod(old)
+    choice = world.settle(decode=old)["decode"]
+    assert (choice.revision.name, choice.failed) == (last.name, old.name)
+    world.pods.clear()
+    world.runs(old)
+    choice = world.settle(decode=old)["decode"]
+    assert choice.known[old.name].completed == clock.stamp(world.now)
+
+
+@pytest.mark.parametrize(("role", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_the_other_role_goes_back_where_kv_would_not_match(world, role, other):
+    good = world.revision(role, 1, completed=1)
+    bad = world.revision(role, 2, key="new", failed=True)
+    before = world.revision(other, 1, completed=3)
+    after = world.revision(other, 2, key="new", completed=0)
+    chosen = world.settle(**{role: bad, other: after})
+    assert [chosen[each].revision.name for each in (role, other)] == [good.name, before.name]
+    assert rollback.told(other, chosen[other]).endswith(f"the one that {role} can exchange KV with")
+    assert {*chosen[other].kept} >= {before.name, after.name}
+
+
+@pytest.mark.parametrize(
+    "change", ["same key as before", "other key than the failed one", "none worked", "pinned"]
+)
+def test_the_other_role_stays_where_that_changes_nothing(world, change):
+    bad_key = "k" if change == "same key as before" else "new"
+    world.revision("prefill", 1, completed=1)
+    bad = world.revision("prefill", 2, key=bad_key, failed=True)
+    world.revision("decode", 1, completed=None if change == "none worked" else 3)
+    key = {"same key as before": "k", "other key than the failed one": "third"}.get(change, "new")
+    now = world.revision("decode", 2, key=key, completed=0)
+    if change == "pinned":
+        world.spec["decode"]["rollout"]["revision"] = now.name
+    choice = world.settle(prefill=bad, decode=now)["decode"]
+    assert (choice.revision.name, choice.failed) == (now.name, "")
+
+
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_that_the_spec_names(world, role):
+    old, new = world.revision(role, 1, completed=2), world.revision(role, 2, completed=1)
+    world.spec[role]["rollout"]["revision"] = old.name
+    choice = world.settle(**{role: new})[role]
+    assert (choice.revision, choice.failed) == (old, "")
+    assert {*choice.kept} == {old.name, new.name}
+    world.spec[role]["rollout"]["revision"] = "other"
+    choice = world.settle(**{role: new})[role]
+    assert choice.revision is None
+    left = rollback.unknown(world.cr, role, choice)
+    assert f"{role}.rollout.revision other is not kept; there are {old.name}, {new.name}" in left.message

@@ -1,0 +1,188 @@
+"""`eldr rollout` against a server that plays the API: what it goes back to, what it sets, and what it says."""
+
+import pytest
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from eldr.rollout import revisions
+from eldr.rollout.revisions import UndoError
+from tests.support.api_server import answering, as_json
+
+DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/chat"
+REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
+
+
+def kept(role, number, *, key="k", completed="", failed=""):
+    marks = {contract.ANNOTATION_COMPLETED: completed, contract.ANNOTATION_FAILED: failed}
+    template = {
+        "metadata": {"labels": {contract.LABEL_KV: key}},
+        "spec": {"containers": [{"name": "side", "image": "s"}, {"name": "engine", "image": f"e:{number}"}]},
+    }
+    return {
+        "metadata": {
+            "name": f"chat-{role}-{number}",
+            "labels": {contract.LABEL_REVISION_OF: role},
+            "annotations": {name: value for name, value in marks.items() if value},
+            "creationTimestamp": "2026-11-20T00:00:00Z",
+        },
+        "revision": number,
+        "data": {"template": template},
+    }
+
+
+def deployment(prefill=2, decode=2, *, reason="RolloutComplete", status="True", seen=4):
+    role = {"ready": 2, "desired": 2}
+    progressing = {"type": "Progressing", "status": status, "reason": reason, "message": "so it is"}
+    return {
+        "metadata": {"name": "chat", "generation": 4},
+        "spec": {},
+        "status": {
+            "prefill": role | {"revision": f"chat-prefill-{prefill}"},
+            "decode": role | {"revision": f"chat-decode-{decode}"},
+            "conditions": [progressing | {"observedGeneration": seen}],
+        },
+    }
+
+
+def back(found, *roles, live=None, to=""):
+    known = [*filter(None, map(revisions.revision, found))]
+    chosen = revisions.before(live or deployment(), known, roles, to=to)
+    return {role: each.number for role, each in chosen.items()}
+
+
+WORKED = [
+    kept("prefill", 1, completed="2026-11-01"),
+    kept("prefill", 2, completed="2026-11-05"),
+    kept("decode", 1, completed="2026-11-02"),
+    kept("decode", 2, completed="2026-11-06"),
+]
+
+
+def test_the_role_whose_rollout_ended_last_goes_back():
+    assert back(WORKED) == {"decode": 1}
+    assert back([*WORKED[:3], kept("decode", 2, completed="2026-11-03")]) == {"prefill": 1}
+    assert back(WORKED, "prefill") == {"prefill": 1}
+    assert back(WORKED, "prefill", "decode") == {"prefill": 1, "decode": 1}
+
+
+def test_roles_whose_rollout_is_not_over_go_back():
+    assert back([*WORKED[:3], kept("decode", 2)]) == {"decode": 1}
+    assert back([WORKED[0], kept("prefill", 2), WORKED[2], kept("decode", 2)]) == {"prefill": 1, "decode": 1}
+
+
+def test_the_other_role_goes_back_where_kv_could_not_move():
+    found = [*WORKED[:1], kept("prefill", 2, key="new", completed="2026-11-05"), WORKED[2]]
+    new = kept("decode", 2, key="new", completed="2026-11-06")
+    assert back([*found, new]) == {"decode": 1, "prefill": 1}
+    assert back([*found, new], "decode") == {"decode": 1}, "who names a role means it"
+    assert back([*found[1:], new]) == {"decode": 1}, "no prefill revision of that key worked"
+
+
+def test_a_revision_by_name():
+    assert back(WORKED, to="chat-prefill-1") == {"prefill": 1}
+    with pytest.raises(UndoError, match=r"no revision chat-prefill-9 of prefill or decode"):
+        back(WORKED, to="chat-prefill-9")
+
+
+def test_nothing_to_go_back_to():
+    with pytest.raises(UndoError, match=r"no earlier revision of decode"):
+        back([WORKED[1], WORKED[3], kept("decode", 1)])
+    with pytest.raises(UndoError, match=r"no revision of its engines is known yet"):
+        back([], live={"spec": {}})
+    with pytest.raises(UndoError, match=r"gone back already"):
+        back(WORKED, live=deployment(reason="RolledBack", status="False"))
+    assert back(WORKED, "decode", live=deployment(reason="RolledBack", status="False")) == {"decode": 1}
+
+
+@pytest.mark.parametrize(
+    "live",
+    [{}, {"metadata": {}}, {"metadata": {"name": "x", "labels": {}}}, {**kept("decode", 1), "data": None}],
+)
+def test_what_is_no_revision_of_ours(live):
+    assert revisions.revision(live) is None
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """What the server answers, by path, and the patches that it was sent."""
+    found = {DEPLOYMENT: as_json(deployment()), REVISIONS: as_json({"items": WORKED})}
+    missing = (404, '{"kind": "Status", "message": "not found"}')
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with answering(lambda path: found.get(path, missing), tmp_path / "config") as patches:
+        yield found, patches
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, ["rollout", *arguments])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.mark.usefixtures("server")
+def test_status():
+    rows = [line.split() for line in run("status", "chat").splitlines()]
+    assert rows == [
+        ["ROLE", "READY", "REVISION", "WORKED", "FAILED", "IMAGE"],
+        ["prefill", "2/2", "chat-prefill-2", "2026-11-05", "-", "e:2"],
+        ["chat-prefill-1", "2026-11-01", "-", "e:1"],
+        ["decode", "2/2", "chat-decode-2", "2026-11-06", "-", "e:2"],
+        ["chat-decode-1", "2026-11-02", "-", "e:1"],
+        ["router", "0/0", "-", "-", "-", "-"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code"),
+    [
+        ("RolloutComplete", "True", 0),
+        ("RolledBack", "False", 1),
+        ("ChildRefused", "False", 1),
+        ("RolloutPaused", "Unknown", 1),
+    ],
+)
+def test_status_waits_for_the_end(server, monkeypatch, reason, status, code):
+    found, _ = server
+    seen = iter(
+        [deployment(seen=3), deployment(reason="RolloutInProgress"), deployment(reason=reason, status=status)]
+    )
+    found[DEPLOYMENT] = as_json(next(seen))
+
+    def slept(_):
+        found[DEPLOYMENT] = as_json(next(seen))
+
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", slept)
+    shown = run("status", "chat", "--wait", code=code)
+    assert next(seen, None) is None
+    assert ("so it is" in shown) == (code == 1)
+
+
+def test_what_is_set(server):
+    _, patches = server
+    told = run("undo", "chat")
+    assert told == "decode: rollout.revision is now chat-decode-1\n"
+    run("pause", "chat")
+    run("resume", "chat", "--role", "prefill")
+    run("undo", "chat", "--to-revision", "chat-prefill-1")
+    assert [path for path, _ in patches] == [DEPLOYMENT] * 4
+    assert [body for _, body in patches] == [
+        {"spec": {"decode": {"rollout": {"revision": "chat-decode-1"}}}},
+        {"spec": {role: {"rollout": {"pause": "Enabled"}} for role in ("prefill", "decode")}},
+        {"spec": {"prefill": {"rollout": {"pause": "Disabled", "revision": ""}}}},
+        {"spec": {"prefill": {"rollout": {"revision": "chat-prefill-1"}}}},
+    ]
+
+
+def test_what_goes_wrong_is_explained(server):
+    found, _ = server
+    assert "NotFound: there is no EldrDeployment other in namespace team" in run("pause", "other", code=1)
+    assert "leave --role out" in run("undo", "chat", "--role", "decode", "--to-revision", "x", code=2)
+    found[REVISIONS] = (403, '{"message": "controllerrevisions is forbidden"}')
+    told = " ".join(run("status", "chat", code=1).split())
+    assert (
+        "Forbidden: controllerrevisions is forbidden; rollouts take get and patch of eldrdeployments" in told
+    )
+    found[REVISIONS] = as_json({"items": 3})
+    assert "ClusterUnreachable: its ControllerRevisions" in run("status", "chat", code=1)
+    found[DEPLOYMENT] = as_json({})
+    assert "ClusterUnreachable: EldrDeployment chat: expected spec" in run("status", "chat", code=1)
