@@ -148,7 +148,11 @@ class Reconciler:
         if outcome.is_unfinished:
             return 0.0
         is_retried = bool(running.unwritten or outcome.unwritten)
-        return _next_look(outcome, now, is_retried=is_retried, waits=rollout.seconds_left(live.pods, now))
+        waits = rollout.seconds_left(live.pods, now)
+        waits += [
+            _seconds_until(role.gap_at, now) for role in (running.prefill, running.decode) if role.gap_at
+        ]
+        return _next_look(outcome, now, is_retried=is_retried, waits=waits)
 
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
         if outcome.decision.is_waiting:
@@ -191,5 +195,9 @@ def _next_look(outcome: Outcome, now: datetime, *, is_retried: bool, waits: list
     if is_retried:
         waits.append(RETRY_SECONDS)
     if outcome.wake_at is not None:
-        waits.append(max((outcome.wake_at - now) / timedelta(seconds=1), WAITING_SECONDS))
+        waits.append(_seconds_until(outcome.wake_at, now))
     return min(waits, default=None)
+
+
+def _seconds_until(moment: datetime, now: datetime) -> float:
+    return max((moment - now) / timedelta(seconds=1), WAITING_SECONDS)

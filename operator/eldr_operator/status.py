@@ -174,6 +174,9 @@ def _rollout(role: Role) -> str:
     text = "not all pods run the newest template"
     if role.is_paused:
         return f"{text}; rollout.pause Disabled goes on"
+    if role.gap_at is not None:
+        gap = f"its only pod ends at {clock.stamp(role.gap_at)}, and no engine of this role serves until its successor is ready"
+        return f"{text}; {gap}; rollout.pause Enabled keeps it"
     if not role.has_gaps:
         return text
     text += "; each pod ends before its successor starts, as with prefill.rollout.maxSurge 0 or where no node has room for one more"

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from eldr import contract
 from eldr.cli import main
 from eldr_operator import clock
+from eldr_operator.workloads import gaps
 from tests.operator.world import KIND, World
 from tests.support.kube import Object, Refused
 from tests.support.processes import wait_for
@@ -194,10 +195,26 @@ def test_no_engine_makes_room_for_one_that_would_not_start(full):
     assert full.with_new("prefill")[0] == 1
 
 
-def test_a_new_pod_comes_first_where_there_is_room(full):
+def test_a_new_pod_comes_first_where_there_is_room_and_the_end_of_an_only_pod_is_announced(full):
     full.up(decode={"replicas": 1})
     full.patch(prefill={"env": NEW})
     full.until_rolled("prefill", least=2)
+    full.make_ready()
+    version = full.kube.get(KIND, "x")["metadata"]["resourceVersion"]
+    full.patch(decode={"env": NEW})
+    wait_for(
+        lambda: full.run_pods() or full.with_new("decode") == (1, 1), "decode rolled", 60, lambda: full.status
+    )
+    url = f"/apis/{contract.API_VERSION}/namespaces/{full.kube.namespace}/{contract.DEPLOYMENTS}"
+    seen = [
+        condition["message"]
+        for event in full.kube.watch(url, 2, resourceVersion=version)
+        for condition in event["object"]["status"]["conditions"]
+        if condition["type"] == "Progressing"
+    ]
+    assert any("decode: " in message and "its only pod ends at" in message for message in seen), seen
+    full.make_ready()
+    assert gaps.ANNOTATION_GAP not in full.kube.get("StatefulSet", "x-decode")["metadata"]["annotations"]
 
 
 def test_a_rollout_waits_while_it_is_paused_or_kept_from_ordinals(full):

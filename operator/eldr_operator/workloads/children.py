@@ -15,7 +15,7 @@ from eldr_operator.kube.owners import is_ours, owned_elsewhere
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
-from eldr_operator.workloads import desired, revisions, rollback, rollout
+from eldr_operator.workloads import desired, gaps, revisions, rollback, rollout
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.roles import of_role
 from eldr_operator.workloads.rollback import Choice
@@ -107,7 +107,10 @@ class Children:
                 # kept first: the next release would make a template anew that runs and is not kept
                 kept = {each.name: each for each in (choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
-                steps.append(revisions.frozen(manifest, choice.revision))
+                made = revisions.frozen(manifest, choice.revision)
+                if role == contract.ROLE_DECODE:
+                    made = gaps.announced(made, live.owned(kind, name, cr.metadata.uid), now)
+                steps.append(made)
             for step in steps:
                 if fault := await self._write(cr, step, live):
                     left[fault.kind, fault.name] = fault

@@ -63,7 +63,12 @@ async def reconcile(
     decode = summed("StatefulSet", contract.ROLE_DECODE, wanted, refusal)
     if cr.spec.router.placement == "Sidecar":
         router = replace(
-            prefill, type="RouterReady", ready=min(ready_routers, prefill.desired), has_gaps=False, late=""
+            prefill,
+            type="RouterReady",
+            ready=min(ready_routers, prefill.desired),
+            has_gaps=False,
+            gap_at=None,
+            late="",
         )
     else:
         router = summed("Deployment", contract.ROLE_ROUTER, Wanted("RouterReady", cr.router_replicas))

@@ -11,7 +11,7 @@ from eldr import contract
 from eldr_operator.conditions import Condition, found
 from eldr_operator.models import RolloutSpec
 from eldr_operator.unwritten import Unwritten
-from eldr_operator.workloads import rollout
+from eldr_operator.workloads import gaps, rollout
 from eldr_operator.workloads.revisions import ANNOTATION_REVISION, Plan
 from eldr_operator.workloads.rollback import Choice
 
@@ -45,6 +45,8 @@ class Role:
         Whether a rollout waits until the spec lets it go on.
     has_gaps : bool
         Whether pods end before their successors start.
+    gap_at : datetime or None
+        When its only pod will end before its successor starts.
     late : str
         What has not become ready in its time, where a rollout stands still.
     """
@@ -58,6 +60,7 @@ class Role:
     kept: int = 0
     is_paused: bool = False
     has_gaps: bool = False
+    gap_at: datetime | None = None
     late: str = ""
 
     @property
@@ -160,6 +163,7 @@ def role(
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
+        gap_at=gaps.begins_at(wanted.rollout, workload, pods, now),
         late=rollout.late(wanted.rollout, workload, pods, now),
     )
 

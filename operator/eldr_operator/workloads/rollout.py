@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from eldr_operator import clock
@@ -43,7 +43,7 @@ def of_deployment(
     """
     surge, unavailable = spec.max_surge, spec.max_unavailable
     if surge == "Auto":
-        waiting = sum(_would_fit_in_anothers_place(pod, pods, now) for pod in pods)
+        waiting = sum(moment <= now for moment in makes_room_at(pods))
         if waiting or (live is not None and _makes_room(live)):
             surge, unavailable = 0, max(1, unavailable) + _missing(live, pods, waiting, now)
         else:
@@ -55,6 +55,16 @@ def of_deployment(
     # a Deployment that is paused before it has pods makes none
     runs = live is not None and (live.get("status") or {}).get("replicas", 0) > 0
     return {"strategy": strategy, "paused": spec.pause == "Enabled" and runs}
+
+
+def makes_room_at(pods: Sequence[Mapping[str, Any]]) -> list[datetime]:
+    """Return when another pod ends for each one that finds no node, and would start in its place."""
+    waiting = ((pod, _unschedulable(pod)) for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    return [
+        found[0] + timedelta(seconds=PATIENCE_SECONDS)
+        for pod, found in waiting
+        if found is not None and _would_fit_in_anothers_place(pod, found[1], pods)
+    ]
 
 
 def of_stateful_set(spec: DecodeRolloutSpec, replicas: int) -> Object:
@@ -133,7 +143,8 @@ def _surge(live: Mapping[str, Any]) -> object:
 
 def seconds_left(pods: Iterable[Mapping[str, Any]], now: datetime) -> list[float]:
     """Return when each pod that finds no node will have waited for long enough."""
-    left = (PATIENCE_SECONDS - waited for waited, _ in filter(None, (_waits(pod, now) for pod in pods)))
+    found = filter(None, map(_unschedulable, pods))
+    left = (PATIENCE_SECONDS - (now - since).total_seconds() for since, _ in found)
     return [seconds + 1.0 for seconds in left if seconds > 0]  # times are told to the second
 
 
@@ -161,29 +172,26 @@ def _missing(
 
 
 def _would_fit_in_anothers_place(
-    pod: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], now: datetime
+    pod: Mapping[str, Any], message: str, pods: Iterable[Mapping[str, Any]]
 ) -> bool:
-    """Tell whether a pod has waited for long for what another pod of its role would give free.
+    """Tell whether a pod waits for what another pod of its role would give free.
 
     A pod that no node may run for another reason, such as a selector that none has, would not start in its place either.
     """
-    waits = _waits(pod, now)
-    if waits is None or waits[0] < PATIENCE_SECONDS or "deletionTimestamp" in pod["metadata"]:
-        return False
-    lacking = _LACKING.findall(waits[1])
+    lacking = _LACKING.findall(message)
     others = [each for each in pods if each["spec"].get("nodeName")]
     return bool(lacking) and any(
         all(_at_most(_amounts(pod, name), _amounts(each, name)) for name in lacking) for each in others
     )
 
 
-def _waits(pod: Mapping[str, Any], now: datetime) -> tuple[float, str] | None:
-    """Return for how many seconds a pod has found no node, and what the scheduler says of it."""
+def _unschedulable(pod: Mapping[str, Any]) -> tuple[datetime, str] | None:
+    """Return since when a pod has found no node, and what the scheduler says of it."""
     scheduled = found(pod, "PodScheduled")
     since = clock.read(scheduled.get("lastTransitionTime"))
     if scheduled.get("reason") != "Unschedulable" or since is None:
         return None
-    return (now - since).total_seconds(), str(scheduled.get("message", ""))
+    return since, str(scheduled.get("message", ""))
 
 
 def _amounts(pod: Mapping[str, Any], resource: str) -> list[str]:

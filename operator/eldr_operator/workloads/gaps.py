@@ -1,0 +1,69 @@
+"""A rollout that leaves a role without any engine for a while is announced before it begins. Pure.
+
+The only prefill pod makes room for its successor where no node has room for both; the only decode pod always does, because its
+successor has its name. Both wait for :data:`rollout.PATIENCE_SECONDS`, and the condition Progressing says when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.models import PrefillRolloutSpec, RolloutSpec
+from eldr_operator.workloads import rollout
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+
+Object = dict[str, Any]
+
+ANNOTATION_GAP = f"{contract.GROUP}/gap-at"
+"""On a StatefulSet: when its only pod may be replaced."""
+
+
+def announced(manifest: Object, live: Mapping[str, Any] | None, now: datetime) -> Object:
+    """Return a StatefulSet whose only pod, as long as it is ready, keeps its template until its end has been announced.
+
+    Parameters
+    ----------
+    manifest : dict
+        With the revision that its pods are to have.
+    """
+    if (
+        live is None
+        or manifest["spec"]["replicas"] != 1
+        or not (live.get("status") or {}).get("readyReplicas")
+    ):
+        return manifest
+    before = live["metadata"].get("annotations") or {}
+    is_new = before.get(ANNOTATION_REVISION) not in {
+        None,
+        manifest["metadata"]["annotations"][ANNOTATION_REVISION],
+    }
+    at = (
+        now + timedelta(seconds=rollout.PATIENCE_SECONDS)
+        if is_new
+        else clock.read(before.get(ANNOTATION_GAP))
+    )
+    if at is None or at <= now:
+        return manifest
+    annotations = manifest["metadata"]["annotations"] | {ANNOTATION_GAP: clock.stamp(at)}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    return manifest | {
+        "metadata": manifest["metadata"] | {"annotations": annotations},
+        "spec": manifest["spec"] | {"updateStrategy": strategy},
+    }
+
+
+def begins_at(
+    spec: RolloutSpec, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+) -> datetime | None:
+    """Return when the only pod of a role will end before its successor starts; None if it will not, or has ended."""
+    if live is None or (live.get("spec") or {}).get("replicas", 1) != 1:
+        return None
+    told = clock.read((live["metadata"].get("annotations") or {}).get(ANNOTATION_GAP))
+    moments = [told] if told else []
+    if isinstance(spec, PrefillRolloutSpec) and spec.max_surge == "Auto" and not rollout.has_gaps(live):
+        moments += rollout.makes_room_at(pods)
+    return min((moment for moment in moments if moment > now), default=None)

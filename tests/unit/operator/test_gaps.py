@@ -1,0 +1,85 @@
+"""A rollout that leaves a role without any engine is announced, and waits."""
+
+from datetime import timedelta
+
+import pytest
+
+from eldr_operator import clock
+from eldr_operator.models import DecodeRolloutSpec, PrefillRolloutSpec
+from eldr_operator.workloads import gaps
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+from tests.unit.operator.test_rollout import deployment, running, waiting
+
+PATIENCE = timedelta(seconds=60)
+
+
+def stateful_set(revision, *, replicas=1, ready=1, gap=None, partition=0):
+    annotations = {ANNOTATION_REVISION: revision} | ({gaps.ANNOTATION_GAP: clock.stamp(gap)} if gap else {})
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"replicas": replicas, "updateStrategy": strategy},
+        "status": {"readyReplicas": ready},
+    }
+
+
+def partition(made):
+    return made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
+
+
+def test_the_only_decode_pod_waits_from_the_change_on(now):
+    made = gaps.announced(stateful_set("new"), stateful_set("old"), now)
+    assert partition(made) == 1
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
+    live = made | {"status": {"readyReplicas": 1}}
+    later = now + PATIENCE - timedelta(seconds=1)
+    assert gaps.announced(stateful_set("new"), live, later) == made, "it is counted from the change"
+    assert gaps.begins_at(DecodeRolloutSpec(), live, [], later) == now + PATIENCE
+    wanted = stateful_set("new")
+    assert gaps.announced(wanted, live, now + PATIENCE) is wanted
+    assert gaps.begins_at(DecodeRolloutSpec(), live, [], now + PATIENCE) is None
+    assert partition(gaps.announced(stateful_set("third"), live, later)) == 1, (
+        "another change is announced anew"
+    )
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        None,
+        stateful_set("new"),
+        stateful_set("old", ready=0),
+        stateful_set("old") | {"metadata": {}},
+        stateful_set("old") | {"status": {}},
+    ],
+)
+def test_nobody_waits_where_no_engine_would_go(now, live):
+    wanted = stateful_set("new")
+    assert gaps.announced(wanted, live, now) is wanted
+
+
+def test_of_several_decode_pods_others_serve(now):
+    wanted = stateful_set("new", replicas=2)
+    assert gaps.announced(wanted, stateful_set("old"), now) is wanted
+    assert (
+        gaps.begins_at(DecodeRolloutSpec(), stateful_set("x", replicas=2, gap=now + PATIENCE), [], now)
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "live", "pod", "is_told"),
+    [
+        ({}, {}, {}, True),
+        ({"max_surge": 1}, {}, {}, False),
+        ({}, {"replicas": 2}, {}, False),
+        ({}, {"surge": 0}, {}, False),  # it has begun, and is told so
+        ({}, {}, {"gpus": "2"}, False),
+        ({}, {}, {"deletionTimestamp": "t"}, False),
+    ],
+)
+def test_the_only_prefill_pod_makes_room_after_the_patience(now, spec, live, pod, is_told):
+    since = now - timedelta(seconds=20)
+    live = deployment(**{"surge": 1, "replicas": 1, **live})
+    found = gaps.begins_at(PrefillRolloutSpec(**spec), live, [waiting(since, **pod), running()], now)
+    assert found == (since + PATIENCE if is_told else None)
