@@ -1,32 +1,69 @@
-"""Engines that are replaced by others, under traffic, on a node without a free accelerator."""
+"""Engines that are replaced by others, under traffic, on nodes without a free accelerator."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
-from tests.e2e.conftest import NAME, SPEED, System, traffic
+from eldr_demo.load import Load
+from eldr_kube.cluster import Cluster
+from tests.e2e.conftest import CHART, NAME, SPEED, System, traffic
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
 
 FAILED = "vllm:nixl_num_failed_transfers_total"
+ARGS = ["--speed", str(SPEED)]
+DEADLINE_SECONDS = 20
+RATE = 8.0
+"""Requests per second: half of the engines can serve them."""
+Step = Callable[[System], None]
+"""Changes something, and returns when that is over."""
 
 
-@pytest.fixture
-def full(system: System) -> Iterator[System]:
-    """All eight accelerators are taken: by two prefill engines, and by three decode engines with two each."""
-    system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": {"decode": {"gpus": 2}}})
-    wait_for(lambda: settled(system), "Ready", 300)
-    yield system
-    system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": {"decode": {"gpus": 1}}})
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with eight accelerators each."""
+    with Cluster(nodes=2, audit=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def full(system: System) -> System:
+    """All accelerators are taken, by two prefill and two decode engines, one of each on either node."""
+    roles: dict[str, Any] = {}
+    for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE):
+        apart = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {contract.LABEL_DEPLOYMENT: NAME, contract.LABEL_ROLE: role}},
+            "nodeTaintsPolicy": "Honor",
+        }
+        rollout = {"progressDeadlineSeconds": DEADLINE_SECONDS}
+        template = {"spec": {"topologySpreadConstraints": [apart]}}
+        roles[role] = {"gpus": 4, "replicas": 2, "podTemplate": template, "rollout": rollout}
+    patch(roles)(system)
+    return system
+
+
+def patch(spec: dict[str, Any]) -> Step:
+    """Change the spec, until the deployment is Ready for it."""
+
+    def step(system: System) -> None:
+        system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": spec})
+        wait_for(lambda: settled(system), f"Ready with {spec}", 300, lambda: system.get("eldr")["status"])
+
+    step.__qualname__ = str(spec)
+    return step
 
 
 def settled(system: System) -> bool:
@@ -50,6 +87,12 @@ class Witness:
         self.failed: dict[str, float] = {}
         self.whole: dict[str, float] = {}
 
+    async def watch(self, system: System) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.to_thread(self.look, system)
+            await asyncio.sleep(0.2)
+
     def look(self, system: System) -> None:
         self.keys |= keys(system)
         for address in system.addresses(contract.ROLE_DECODE):
@@ -69,44 +112,117 @@ class Witness:
         into[url] = max(found, into.get(url, 0.0))
 
 
-async def rolled(system: System, *changes: dict[str, Any]) -> Witness:
-    """Change the spec under traffic, each time until the rollout is over; no request may fail."""
+async def under_traffic(system: System, *steps: Step) -> Witness:
+    """Take steps under traffic; no request may fail, and no KV move between engines that are unlike."""
     witness = Witness()
-    async with traffic(system, 12.0, logged=False) as load:
-        while len(load.outcomes) < 20:
-            await asyncio.sleep(0.05)
-        for change in changes:
+    async with traffic(system, RATE, logged=False) as load:
+        watching = asyncio.create_task(witness.watch(system))
+        begun = time.monotonic()
+        await asyncio.to_thread(until, load, 60)
+        print(told("before", load, 0, time.monotonic() - begun))  # noqa: T201
+        for step in steps:
             begun, before = time.monotonic(), len(load.outcomes)
-            await asyncio.to_thread(system.kube.merge, contract.KIND_DEPLOYMENT, NAME, {"spec": change})
-
-            def over() -> bool:
-                witness.look(system)
-                return settled(system)
-
-            await asyncio.to_thread(wait_for, over, "the rollout to be over", 300.0)
-            print(f"{change}: {time.monotonic() - begun:.0f} s, {len(load.outcomes) - before} requests")  # noqa: T201
-        after = len(load.outcomes)
-        while len(load.outcomes) < after + 40:
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(step, system)
+            print(told(step.__qualname__, load, before, time.monotonic() - begun))  # noqa: T201
+        await asyncio.to_thread(until, load, len(load.outcomes) + 40)
+        watching.cancel()
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []
     assert not any(witness.failed.values()), "engines that are unlike exchanged KV"
     return witness
 
 
-async def test_all_engines_are_replaced_on_a_full_node_and_back(full: System):
+def until(load: Load, requests: int) -> None:
+    wait_for(lambda: len(load.outcomes) >= requests, f"{requests} answers", 120)
+
+
+def told(what: str, load: Load, since: int, seconds: float) -> str:
+    """Return what requests saw meanwhile."""
+    seen = load.outcomes[since:]
+    first = [outcome.first_token - outcome.started for outcome in seen if not outcome.error]
+    tokens = sum(outcome.tokens for outcome in seen)
+    tail = f"{np.percentile(first, 99):.2f} s" if first else "-"
+    return f"{what}: {seconds:.0f} s, {len(seen)} requests, TTFT P99 {tail}, {tokens / seconds:.0f} tokens/s"
+
+
+async def test_all_engines_are_replaced_on_full_nodes_and_back(full: System):
     before = keys(full)
-    await rolled(full, {"engine": {"args": ["--speed", str(SPEED), "--kv-key=new"]}})
+    await under_traffic(full, patch({"engine": {"args": [*ARGS, "--kv-key=new"]}}))
     assert not keys(full) & before
-    witness = await rolled(full, {"engine": {"args": ["--speed", str(SPEED)]}})
+    witness = await under_traffic(full, patch({"engine": {"args": ARGS}}))
     assert keys(full) == before
     assert len(witness.keys) == 2
 
 
 async def test_one_role_is_replaced_before_the_other(full: System):
     args = {"args": ["--kv-key=new"]}
-    witness = await rolled(full, {"decode": args}, {"prefill": args})
+    witness = await under_traffic(full, patch({"decode": args}), patch({"prefill": args}))
     assert any(witness.whole.values()), "decode engines that no prefill engine may serve had no requests"
     assert len(witness.keys) == 2
     assert len(keys(full)) == 1
-    witness = await rolled(full, {"decode": {"args": []}, "prefill": {"args": []}})
+    witness = await under_traffic(full, patch({"decode": {"args": []}, "prefill": {"args": []}}))
     assert len(witness.keys) == 2
+
+
+async def test_engines_that_do_not_start_go_back_by_themselves(full: System):
+    before = {role: full.get("eldr")["status"][role]["revision"] for role in ("prefill", "decode")}
+
+    def broken(system: System) -> None:
+        spec = {"engine": {"args": [*ARGS, "--kv-key=broken", "--no-such-option"]}}
+        system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": spec})
+        wait_for(lambda: is_back(system), "both roles to go back", 300, lambda: system.get("eldr")["status"])
+
+    def is_back(system: System) -> bool:
+        status = system.get("eldr")["status"]
+        roles = [status[role] for role in before]
+        return (
+            system.condition("eldr", NAME, "Progressing").get("reason") == "RolledBack"
+            and {role: status[role]["revision"] for role in before} == before
+            and all(role["ready"] == role["desired"] for role in roles)
+            and all(len(system.pods(role)) == 2 for role in before)
+        )
+
+    witness = await under_traffic(full, broken)
+    assert len(witness.keys) == 2
+    patch({"engine": {"args": ARGS}})(full)
+    assert {role: full.get("eldr")["status"][role]["revision"] for role in before} == before
+
+
+async def test_both_roles_are_scaled(full: System):
+    await under_traffic(
+        full,
+        patch({"prefill": {"replicas": 1}}),
+        patch({"prefill": {"replicas": 2}, "decode": {"replicas": 1}}),
+        patch({"decode": {"replicas": 2}}),
+    )
+
+
+async def test_a_node_is_drained(full: System):
+    def drained(system: System) -> None:
+        node = system.pods(contract.ROLE_DECODE)[0]["spec"]["nodeName"]
+        options = "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=180s"
+        system.cluster.kubectl("drain", node, *options)
+        pods = [*system.pods(contract.ROLE_PREFILL), *system.pods(contract.ROLE_DECODE)]
+        assert node not in {pod["spec"]["nodeName"] for pod in pods}
+        system.cluster.kubectl("uncordon", node)
+        wait_for(lambda: settled(system), "Ready again", 300, lambda: system.get("eldr")["status"])
+
+    await under_traffic(full, drained)
+
+
+async def test_an_upgrade_of_the_operator_touches_no_pod(full: System):
+    def seen(system: System) -> dict[str, Any]:
+        workloads = (
+            system.kube.get("Deployment", f"{NAME}-prefill"),
+            system.kube.get("StatefulSet", f"{NAME}-decode"),
+        )
+        pods = [*system.pods(contract.ROLE_PREFILL), *system.pods(contract.ROLE_DECODE)]
+        return {one["metadata"]["uid"]: one["metadata"].get("generation") for one in (*workloads, *pods)}
+
+    def upgraded(system: System) -> None:
+        options = "--reuse-values", "--set", "image.tag=next", "--wait", "--timeout", "180s"
+        system.cluster.helm("upgrade", "eldr", str(CHART), *options)
+        system.wait("UpdateAvailable", status="True", text="eldr:next")
+
+    before = seen(full)
+    await under_traffic(full, upgraded)
+    assert seen(full) == before

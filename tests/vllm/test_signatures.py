@@ -164,6 +164,8 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(pools):
 
 def test_preempted_requests_count_every_token_once(pools):
     """More tokens than the decode engine's cache holds: some requests lose their blocks and are computed again."""
+    if pools.family == "gptoss" and pools.decode.mode().runner == "V2":
+        pytest.skip("a step of these 16 requests takes ten seconds while V2's kernels are interpreted")
     preempted, prefilled = pools.decode.metric(PREEMPTIONS), pools.prefill.metric(FINISHED)
     prompts = [tokens(300 + i, 60) for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
