@@ -79,8 +79,10 @@ class RealEngines:
             start_seconds=600.0,
             fit_seconds=600.0,
         )
-        if gpu_mode:  # interpreted kernels make ten tokens a second
-            defaults = replace(defaults, tokens=32, samples=150, fit_seconds=1800.0)
+        self._drift = DRIFT
+        if gpu_mode:  # interpreted kernels make ten tokens a second: short answers, small windows
+            defaults = replace(defaults, tokens=12, samples=120, fit_seconds=1800.0)
+            self._drift = DRIFT | {"windowRequests": 50}
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._in_flight = in_flight
         self._texts = corpus.load()
@@ -100,7 +102,7 @@ class RealEngines:
             "decode": {"replicas": size.decode},
             "router": {"maxInFlightPerDecode": _SEQUENCES},
             "signatures": {"samplePercent": 100},
-            "refit": {"minSamples": size.samples, "drift": DRIFT},
+            "refit": {"minSamples": size.samples, "drift": self._drift},
         }
 
     def images(self) -> Mapping[str, Image]:

@@ -150,6 +150,25 @@ def test_a_field_changes_what_is_made(field, now):
     assert made(merged(base, nested(field, other(field, FIELDS[field]))), now) != made(base, now)
 
 
+FIT_FIELDS = dict(leaves(schema(contract.FITS)))
+REFERENCE = "deploymentRef.name"
+"""``operator/locality/test_centroids.py::test_a_fit_waits_for_its_deployment`` shows what it does."""
+
+
+@pytest.mark.parametrize("field", [field for field in FIT_FIELDS if field != REFERENCE])
+def test_a_field_of_a_fit_changes_its_job(field):
+
+    def job(spec: dict[str, Any]) -> Any:
+        metadata = {"namespace": "ns", "uid": "u", "creationTimestamp": "2026-11-01T00:00:00Z"}
+        cr = parse(EldrDeployment, {"metadata": metadata | {"name": "x"}, "spec": BASE})
+        fit = {"metadata": metadata | {"name": "f"}, "spec": {"deploymentRef": {"name": "x"}, **spec}}
+        return fit_job(cr, parse(EldrFit, fit), "own:1")
+
+    found = FIT_FIELDS[field]
+    value = "2026-11-02T00:00:00Z" if found.get("format") == "date-time" else other(field, found)
+    assert job({field: value}) != job({})
+
+
 @pytest.mark.parametrize("field", ELSEWHERE)
 def test_a_field_has_a_test_elsewhere(field):
     where, _, name = ELSEWHERE[field].partition("::")
