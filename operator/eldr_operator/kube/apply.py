@@ -11,6 +11,7 @@ from eldr_operator import meta
 from eldr_operator.errors import ApiError, ConflictError, ForeignConflictError
 from eldr_operator.kube import foreign
 from eldr_operator.kube.api import Api
+from eldr_operator.kube.applied import is_as_applied
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.owners import is_ours, owned_elsewhere, owner_uids
 from eldr_operator.metrics import Metrics
@@ -32,7 +33,8 @@ class Applier:
     """Applies manifests.
 
     What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
-    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. What others
+    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. After a restart
+    managed fields tell the same. What others
     added to the pods of a Deployment or StatefulSet is removed after an apply, unless they set it again and again.
 
     Parameters
@@ -91,6 +93,9 @@ class Applier:
                 await self._take_back(manifest, live)
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
         elif remembered.get(key) == (digest, _version(live)):
+            return live
+        elif key not in remembered and _has_arrived(live, manifest):
+            remembered[key] = (digest, _version(live))
             return live
         elif remembered.get(key) == (digest + _CONFLICT, _version(live)):
             self._check_undo(owner, key, foreign.additions(live, contract.FIELD_MANAGER))
@@ -246,6 +251,12 @@ class Applier:
         self._applied.pop(owner, None)
         self._undos.pop(owner, None)
         self._undone.pop(owner, None)
+
+
+def _has_arrived(live: Object, manifest: Object) -> bool:
+    """Tell whether an operator that ran before this one has applied a manifest, and nobody has added to it."""
+    manager = contract.FIELD_MANAGER
+    return is_as_applied(live, manifest, manager) and not foreign.additions(live, manager)
 
 
 def _version(live: Mapping[str, Any]) -> str:

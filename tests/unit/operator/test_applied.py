@@ -1,0 +1,163 @@
+"""Whether an object is as it was applied last, by its managed fields."""
+
+from copy import deepcopy
+
+import pytest
+
+from eldr_operator.kube.applied import is_as_applied
+
+MANIFEST = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {
+        "name": "x",
+        "namespace": "ns",
+        "labels": {"a": "1"},
+        "ownerReferences": [{"uid": "u", "name": "x"}],
+        "annotations": {},
+    },
+    "spec": {
+        "paused": False,
+        "replicas": 2,
+        "selector": {"matchLabels": {"a": "1"}},
+        "finalizers": ["f"],
+        "template": {
+            "spec": {
+                "nodeSelector": {"zone": "a", "disk": "b"},
+                "containers": [
+                    {
+                        "name": "c",
+                        "args": ["--x"],
+                        "ports": [{"containerPort": 1, "protocol": "TCP"}],
+                        "env": [{"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                    }
+                ],
+            }
+        },
+    },
+}
+LIVE = {
+    "metadata": {
+        "name": "x",
+        "namespace": "ns",
+        "labels": {"a": "1", "others": "too"},
+        "ownerReferences": [{"uid": "u", "name": "x"}],
+    },
+    "spec": {
+        "replicas": 2,
+        "revisionHistoryLimit": 10,
+        "selector": {"matchLabels": {"a": "1"}},
+        "finalizers": ["f"],
+        "template": {
+            "spec": {
+                "restartPolicy": "Always",
+                "nodeSelector": {"zone": "a", "disk": "b"},
+                "containers": [
+                    {
+                        "name": "c",
+                        "args": ["--x"],
+                        "terminationMessagePath": "/dev",
+                        "ports": [{"containerPort": 1, "protocol": "TCP"}],
+                        "env": [
+                            {
+                                "name": "E",
+                                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
+                            }
+                        ],
+                    }
+                ],
+            }
+        },
+    },
+}
+CONTAINER = {
+    ".": {},
+    "f:name": {},
+    "f:args": {},
+    "f:ports": {'k:{"containerPort":1,"protocol":"TCP"}': {".": {}, "f:containerPort": {}, "f:protocol": {}}},
+    "f:env": {'k:{"name":"E"}': {".": {}, "f:name": {}, "f:valueFrom": {"f:fieldRef": {}}}},
+}
+OWNED = {
+    "f:metadata": {
+        "f:labels": {"f:a": {}},
+        "f:ownerReferences": {'k:{"uid":"u"}': {}},
+    },
+    "f:spec": {
+        "f:replicas": {},
+        "f:selector": {},
+        "f:finalizers": {'v:"f"': {}},
+        "f:template": {"f:spec": {"f:nodeSelector": {}, "f:containers": {'k:{"name":"c"}': CONTAINER}}},
+    },
+}
+
+
+def live(owned=OWNED, **entry):
+    found = deepcopy(LIVE)
+    found["metadata"]["managedFields"] = [
+        {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:status": {}}},
+        {"manager": "me", "operation": "Apply", "fieldsV1": deepcopy(owned), **entry},
+    ]
+    return found
+
+
+def test_what_others_and_defaults_added_does_not_matter():
+    assert is_as_applied(live(), MANIFEST, "me")
+
+
+@pytest.mark.parametrize(
+    "entry", [{"manager": "you"}, {"operation": "Update"}, {"subresource": "status"}, {"fieldsV1": None}]
+)
+def test_only_what_we_applied_counts(entry):
+    assert not is_as_applied(live(**entry), MANIFEST, "me")
+
+
+def test_without_managed_fields_nothing_is_certain():
+    assert not is_as_applied(LIVE, MANIFEST, "me")
+
+
+def container(spec):
+    return spec["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made["metadata"]["labels"].update(a="2"),
+        lambda made: made["metadata"]["labels"].update(b="1"),
+        lambda made: made["metadata"]["ownerReferences"][0].update(name="y"),
+        lambda made: made["metadata"]["ownerReferences"].append({"uid": "v"}),
+        lambda made: made["spec"].update(paused=True),
+        lambda made: made["spec"].update(replicas=0),
+        lambda made: made["spec"].pop("replicas"),
+        lambda made: made["spec"]["selector"].update(matchLabels={"a": "2"}),
+        lambda made: made["spec"]["finalizers"].append("g"),
+        lambda made: made["spec"]["template"]["spec"]["nodeSelector"].pop("disk"),
+        lambda made: made["spec"]["template"]["spec"].update(containers=[]),
+        lambda made: container(made["spec"]).update(name="d"),
+        lambda made: container(made["spec"])["args"].append("--y"),
+        lambda made: container(made["spec"])["ports"][0].pop("protocol"),
+        lambda made: container(made["spec"])["env"][0].update(valueFrom={"fieldRef": {"fieldPath": "other"}}),
+        lambda made: container(made["spec"])["env"][0].update(valueFrom={"secretKeyRef": {"key": "k"}}),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_applied(change):
+    made = deepcopy(MANIFEST)
+    change(made)
+    assert not is_as_applied(live(), made, "me")
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda owned: owned["f:spec"].pop("f:replicas"),
+        lambda owned: owned["f:metadata"]["f:labels"].clear(),
+        lambda owned: owned["f:spec"]["f:template"]["f:spec"].pop("f:nodeSelector"),
+        lambda owned: owned["f:spec"]["f:template"]["f:spec"]["f:containers"].clear(),
+        lambda owned: owned["f:spec"].update({"f:minReadySeconds": {}}),
+    ],
+)
+def test_what_others_have_taken_over_is_applied(taken):
+    """Also where they left the value as it was: then it is theirs to change."""
+    owned = deepcopy(OWNED)
+    taken(owned)
+    assert not is_as_applied(live(owned), MANIFEST, "me")
