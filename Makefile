@@ -1,4 +1,4 @@
-.PHONY: help venv check quick test test-all e2e-vllm e2e-vllm-all e2e-vllm-inside demo bench bench-engine gpu-kernels gpu-check soak kube-up lab-test
+.PHONY: help venv check quick test test-all e2e-vllm e2e-vllm-all e2e-vllm-inside demo bench bench-engine bench-operator gpu-kernels gpu-check soak kube-up lab-test
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -33,6 +33,8 @@ bench: venv ## measure, and write docs/benchmarks/README.md; ONLY=decision, fit,
 bench-engine: venv ## measure what the plug-in costs a real engine, and write docs/benchmarks/engine.md and kernels.md
 	@.venv/bin/python -m eldr_bench.engine
 	@PYTHONPATH=.:hack/bench $$(hack/vllm/install)/bin/python -m eldr_bench.kernels
+bench-operator: venv ## measure what the operator costs with 100, 200 and 500 deployments, and write docs/benchmarks/operator.md; about fifteen minutes
+	@.venv/bin/python -m eldr_bench.operator $(foreach n,$(DEPLOYMENTS),--deployments $(n))
 gpu-kernels: ## on a GPU: compare and time our kernels, writes docs/benchmarks/gpu-kernels.md; needs PyTorch and Triton only, PYTHON=... names who has them
 	@PYTHONPATH=.:hack/bench $${PYTHON:-python3} -m eldr_bench.gpu_kernels
 gpu-check: venv ## on a GPU: what the plug-in costs vLLM, writes docs/benchmarks/gpu-check.md; needs an installed vLLM, PYTHON=... names who has it, MODEL=...

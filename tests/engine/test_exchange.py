@@ -145,7 +145,7 @@ def test_many_tokens_per_expert_leave_vllms_choice_without_a_collective():
     ids = as_vllm_maps(maps, routed(1, 2))
     assert alone.exchange(0, ids, 100 * EXPERTS // TOP_K) is ids
     assert not alone.figures.any()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RankAloneError, match="ZeroDivisionError"):
         alone.exchange(0, ids, 100 * EXPERTS // TOP_K - 1)
 
 
@@ -293,6 +293,36 @@ def test_a_rank_that_cannot_choose_at_all_ends_its_process(monkeypatch):
     stock = as_vllm_maps(maps[0], routed(0, 3))
     fail_at(monkeypatch, found[1], "decide")
     chosen, alone = choices(found, stock)
+    assert isinstance(chosen, torch.Tensor)
+    assert isinstance(alone, RankAloneError)
+
+
+class Poor(torch.Tensor):
+    """Ids of a rank without memory for a copy of them."""
+
+    def contiguous(self, *_):
+        raise torch.OutOfMemoryError("out of memory")
+
+
+@pytest.mark.parametrize("what", ["ids", "sum"])
+def test_a_rank_that_fails_before_the_others_have_its_word_ends_its_process(monkeypatch, what):
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps)
+    ids = as_vllm_maps(maps[0], routed(0, 3))
+    if what == "ids":
+        ids = ids.as_subclass(Poor)
+    else:
+        monkeypatch.setattr(found[1], "_group", replace(found[1]._group, add=fails))
+    with pytest.raises(RankAloneError):  # the others would wait in the sum
+        found[1].exchange(0, ids, 3)
+
+
+def test_a_rank_that_can_neither_choose_nor_say_so_ends_its_process(monkeypatch):
+    maps = [maps_of(FIRST), maps_of(FIRST)]
+    found = balances(maps)
+    fail_at(monkeypatch, found[1], "decide")
+    monkeypatch.setattr(choice, "compare", fails)
+    chosen, alone = choices(found, as_vllm_maps(maps[0], routed(0, 3)))
     assert isinstance(chosen, torch.Tensor)
     assert isinstance(alone, RankAloneError)
 

@@ -170,8 +170,19 @@ class Balance:
         RanksDisagreeError
             On CPUs; on accelerators the step's report tells.
         RankAloneError
-            If nothing can be chosen when the others have.
+            If nothing can be chosen when the others have, or may have.
         """
+        try:
+            return self._exchange(number, ids, tokens)
+        except (RanksDisagreeError, RankAloneError):
+            raise
+        except Exception as error:
+            # others wait in this layer's sum, or have had it: only the end of this process tells them
+            raise RankAloneError(
+                f"ELDR: {self._names[number]}: the exchange has failed: {error!r}"
+            ) from error
+
+    def _exchange(self, number: int, ids: torch.Tensor, tokens: int) -> torch.Tensor:
         layer, form, tail = self.layers[number], self._rules.form, self._tails.said[number]
         if bound_by_compute(tokens, self._rules.top_k, len(layer.count)):
             return ids

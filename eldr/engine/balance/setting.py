@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eldr.contract import BALANCE_ACTIVATIONS, BALANCE_TOKENS, ENV_BALANCE, ENV_BALANCE_CHECK
+from eldr.engine.errors import UnsupportedEngineError
 
 TOKENS_PER_EXPERT = 100
 """From so many tokens per expert on computing takes longer than loading the expert's weights, and vLLM's choice stays.
@@ -65,12 +66,12 @@ def read(environ: Mapping[str, str]) -> BalanceSetting:
     """Return the setting of an environment; ValueError if a variable has a value that means nothing."""
     balance = environ.get(ENV_BALANCE, BALANCE_TOKENS)
     if balance not in (BALANCE_TOKENS, BALANCE_ACTIVATIONS):
-        raise ValueError(
+        raise UnsupportedEngineError(
             f"{ENV_BALANCE}: expected {BALANCE_TOKENS} (vLLM's choice of replicas) or {BALANCE_ACTIVATIONS}, got {balance!r}"
         )
     check = environ.get(ENV_BALANCE_CHECK, "0")
     if check not in ("0", "1"):
-        raise ValueError(f"{ENV_BALANCE_CHECK}: expected 0 or 1, got {check!r}")
+        raise UnsupportedEngineError(f"{ENV_BALANCE_CHECK}: expected 0 or 1, got {check!r}")
     return BalanceSetting(activations=balance == BALANCE_ACTIVATIONS, checked=check == "1")
 
 

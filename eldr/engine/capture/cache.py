@@ -7,6 +7,8 @@ from typing import Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
+from eldr.engine.errors import UnsupportedEngineError
+
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
@@ -34,6 +36,6 @@ def full_attention_group(kv_cache_config: Any) -> CacheGroup:
         if all(isinstance(item, FullAttentionSpec | MLAAttentionSpec) for item in specs):
             return CacheGroup(index, group.layer_names[0], spec.block_size)
     kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in kv_cache_config.kv_cache_groups)
-    raise ValueError(
+    raise UnsupportedEngineError(
         f"ELDR needs a layer with full attention, whose KV blocks cover the whole prompt; found {kinds}"
     )

@@ -20,12 +20,13 @@ from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.ring import RingWriter, rings_of
 from eldr.engine.decode.tracking import Ended, Tracker, n_rows
 from eldr.engine.decode.windows import Windows
-from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError
+from eldr.engine.errors import HiddenRoutingError, RanksDisagreeError, UnsupportedEngineError
 from eldr.engine.messages import StepReport
 from eldr.engine.steps import blocks_in, scheduled
 from eldr.wire import ExpertCounts, encode_counts
 
 DEFAULT_RECORDS = 1024
+MOST_RECORDS = 1 << 20
 _STEPS_AHEAD = 64
 
 
@@ -34,14 +35,14 @@ def kept_records(extra: Mapping[str, Any]) -> int:
 
     Raises
     ------
-    ValueError
-        If it is no positive integer.
+    UnsupportedEngineError
+        If it is no positive integer, or more than :data:`MOST_RECORDS`.
     """
     value = extra.get("activation_records", DEFAULT_RECORDS)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RECORDS:
+        raise UnsupportedEngineError(
             f"activation_records of EldrConnector: expected how many finished requests wait for a reader, an integer "
-            f"of 1 or more, got {value!r}"
+            f"from 1 to {MOST_RECORDS}, got {value!r}"
         )
     return value
 

@@ -30,6 +30,7 @@ from eldr.engine.decode.orders import DecodeOrders
 from eldr.engine.decode.scheduler import DecodeScheduler, kept_records
 from eldr.engine.decode.windows import Windows
 from eldr.engine.decode.worker import UNREPORTED, DecodeWorker, agree
+from eldr.engine.errors import UnsupportedEngineError
 from eldr.engine.hooks import compatibility
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
@@ -54,24 +55,18 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
     Raises
     ------
     UnsupportedEngineError
-        If the engine's configuration would give wrong counts, or is to balance activations and cannot.
-    ValueError
-        If ``kv_role`` is neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention,
-        ``activation_records`` is no positive integer, or ``ELDR_BALANCE`` means nothing.
+        If the engine's configuration would give wrong counts, or is to balance activations and cannot. If ``kv_role`` is
+        neither ``kv_producer`` nor ``kv_consumer``, no layer has full attention, ``activation_records`` is no number of
+        records, or ``ELDR_BALANCE`` means nothing.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        kv_role = self._kv_transfer_config.kv_role
-        if kv_role not in ("kv_producer", "kv_consumer"):
-            raise ValueError(
-                f"kv_role of EldrConnector: expected kv_producer on prefill engines or kv_consumer on decode engines, "
-                f"got {kv_role!r}"
-            )
-        self._prefill = kv_role == "kv_producer"
-        self._group = full_attention_group(kv_cache_config)
-        self._setting = setting.read(os.environ)
         with refusal.told():
+            self._prefill = self._is_prefill()
+            self._group = full_attention_group(kv_cache_config)
+            self._setting = setting.read(os.environ)
+            records = kept_records(self._kv_transfer_config.kv_connector_extra_config)
             problems = compatibility.problems(
                 vllm_config,
                 self._group.block_size,
@@ -89,10 +84,18 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: PrefillWorker | DecodeWorker | None = None
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._reports: list[Any] = []  # of a step that is counted, until vLLM asks
-        records = kept_records(self._kv_transfer_config.kv_connector_extra_config)
         if role == KVConnectorRole.SCHEDULER:
             with self._counting:
                 self._scheduler = self._half(records)
+
+    def _is_prefill(self) -> bool:
+        kv_role = self._kv_transfer_config.kv_role
+        if kv_role not in ("kv_producer", "kv_consumer"):
+            raise UnsupportedEngineError(
+                f"kv_role of EldrConnector: expected kv_producer on prefill engines or kv_consumer on decode engines, "
+                f"got {kv_role!r}"
+            )
+        return bool(kv_role == "kv_producer")
 
     def _half(self, records: int) -> PrefillScheduler | DecodeScheduler:
         config, caches = self._vllm_config, self._kv_cache_config

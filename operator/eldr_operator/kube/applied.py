@@ -31,16 +31,15 @@ def is_as_applied(live: Object, manifest: Object, manager: str) -> bool:
     manager : str
         Our field manager.
     """
-    tree = next(
-        (
-            entry.get("fieldsV1") or {}
-            for entry in live["metadata"].get("managedFields") or ()
-            if entry["manager"] == manager and entry["operation"] == "Apply" and not entry.get("subresource")
-        ),
-        None,
-    )
-    if tree is None:
+    ours = {
+        entry["operation"]: entry.get("fieldsV1") or {}
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry["manager"] == manager and not entry.get("subresource")
+    }
+    if not ours:
         return False
+    # what was created and never applied since is an update
+    tree = ours.get("Apply", ours.get("Update", {}))
     wanted = {name: value for name, value in manifest.items() if name not in _HEAD}
     wanted["metadata"] = {name: value for name, value in manifest["metadata"].items() if name not in _NAMES}
     return _matches(wanted, tree, live)

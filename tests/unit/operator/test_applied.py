@@ -105,10 +105,18 @@ def test_what_others_and_defaults_added_does_not_matter():
 
 
 @pytest.mark.parametrize(
-    "entry", [{"manager": "you"}, {"operation": "Update"}, {"subresource": "status"}, {"fieldsV1": None}]
+    "entry", [{"manager": "you"}, {"subresource": "status"}, {"fieldsV1": None}, {"operation": "Delete"}]
 )
 def test_only_what_we_applied_counts(entry):
     assert not is_as_applied(live(**entry), MANIFEST, "me")
+
+
+def test_what_we_created_counts_until_we_apply():
+    """Later an update of ours is what admission webhooks made of an apply."""
+    created = live(operation="Update")
+    assert is_as_applied(created, MANIFEST, "me")
+    created["metadata"]["managedFields"].append({"manager": "me", "operation": "Apply", "fieldsV1": {}})
+    assert not is_as_applied(created, MANIFEST, "me")
 
 
 def test_without_managed_fields_nothing_is_certain():
