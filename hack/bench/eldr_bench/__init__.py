@@ -1,1 +1,1 @@
-"""Benchmarks of the product: `make bench`, `make bench-engine`."""
+"""Benchmarks of the product: `make bench`, `make bench-engine`, `make bench-operator`."""
