@@ -51,8 +51,9 @@ def engine_config(folder: Path, transfer: Any) -> Any:
     return config
 
 
-def scheduler_of(config: Any, window: int = 0) -> Any:
+def scheduler_of(config: Any, window: int = 0, *, asynchronous: bool = False) -> Any:
     """Return vLLM's scheduler with a KV cache of one full-attention group, and one of a sliding window if there is one."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
@@ -66,8 +67,9 @@ def scheduler_of(config: Any, window: int = 0) -> Any:
     groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
     if window:
         groups.append(KVCacheGroupSpec(["sliding"], SlidingWindowSpec(sliding_window=window, **shape)))
-    caches = KVCacheConfig(BLOCKS, [], groups)
-    return Scheduler(config, caches, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
+    caches = KVCacheConfig(config.cache_config.num_gpu_blocks, [], groups)
+    kind = AsyncScheduler if asynchronous else Scheduler
+    return kind(config, caches, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
 
 
 class Capture:

@@ -1,0 +1,256 @@
+"""Whatever engines are started with and whatever happens to requests: what is called exact is right, and nothing is left behind.
+
+More seeds than the default: ``ELDR_FUZZ_SEEDS=400``. A failure names its seed, and ``fuzz(seed)`` alone repeats it.
+"""
+
+import os
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.request import RequestStatus
+
+from eldr.contract import PULL_BEFORE_KEY
+from eldr.engine.decode import deadline
+from eldr.engine.decode import scheduler as decode_scheduler
+from eldr.engine.decode import worker as decode_worker
+from eldr.engine.decode.tracking import n_rows
+from eldr.engine.hooks import plugin
+from eldr.engine.prefill.worker import PrefillWorker
+from eldr.wire import decode_counts
+from tests.engine.fuzz_runner import STOP, STORED, VOCABULARY, Transport, counts_of
+from tests.engine.fuzzing import RING, Engine, Setting
+
+SEEDS = int(os.environ.get("ELDR_FUZZ_SEEDS", "16"))
+REQUESTS = 45
+KINDS = [
+    f"{role} {scheduling} {drafts}"
+    for role in ("prefill", "decode")
+    for scheduling in ("synchronous", "asynchronous")
+    for drafts in ("without drafts", "with drafts")
+]
+EVENTS = {
+    "prefill": ["preempted", "aborted", "failed", "lost", "reset"],
+    "decode": ["preempted", "aborted", "failed", "late", "reset", "reset with connectors"],
+}
+
+
+class Traffic:
+    """Requests with common prefixes, and what happens to them.
+
+    Attributes
+    ----------
+    seen : Counter
+        What happened, how often.
+    forgotten : set of str
+        Requests whose counts went with a reset of the connectors.
+    """
+
+    def __init__(self, engine, chance, clock):
+        self.engine, self._chance, self._clock = engine, chance, clock
+        self._stems = [[chance.randrange(VOCABULARY) for _ in range(40)] for _ in range(3)]
+        self.seen, self.forgotten = Counter(), set()
+
+    def run(self):
+        chance, engine = self._chance, self.engine
+        for _ in range(REQUESTS):
+            prompt = self._prompt()
+            engine.add(prompt, self._sampling(len(prompt)))
+            for _ in range(chance.randrange(5)):
+                engine.step()
+            if chance.random() < 0.08:
+                self._abort()
+            if chance.random() < 0.05:
+                self._reset()
+        engine.run()
+        self.seen["preempted"] = sum(request.num_preemptions for request in engine.requests.values())
+        self.seen += Counter(late=engine.late, failed=engine.failed, lost=engine.lost)
+
+    def _prompt(self):
+        chance, engine = self._chance, self.engine
+        ended = [engine.requests[name] for name in engine.answers]
+        if ended and engine.setting.role == "prefill" and chance.random() < 0.2:  # a conversation goes on
+            return [*chance.choice(ended).all_token_ids[:50], chance.randrange(VOCABULARY)]
+        tail = [chance.randrange(VOCABULARY) for _ in range(chance.randrange(6))]
+        return chance.choice(self._stems)[: chance.randrange(1, 36)] + tail
+
+    def _sampling(self, prompt_tokens):
+        prefill = self.engine.setting.role == "prefill"
+        params = self._stored(prompt_tokens) if prefill else self._pulled()
+        return SamplingParams(
+            max_tokens=self._chance.choice([1, 1, 2, 7, 18] if prefill else [1, 2, 3, 9, 25]),
+            stop_token_ids=[STOP] if self._chance.random() < 0.5 else [],
+            extra_args={"kv_transfer_params": params},
+        )
+
+    def _stored(self, prompt_tokens):
+        chance = self._chance
+        params = {"do_remote_decode": chance.random() < 0.8}
+        if chance.random() < 0.2:
+            params[STORED] = chance.randrange(prompt_tokens), chance.random() < 0.5
+        return params
+
+    def _pulled(self):
+        """Return the offer of a prompt's KV: none, without a deadline, or with one that passed, passes soon, or never does."""
+        before = self._clock.value + self._chance.choice([-5, 2.5, 1e6])
+        pulled = {"do_remote_prefill": True}
+        return self._chance.choice([{}, pulled, pulled | {PULL_BEFORE_KEY: before}])
+
+    def _abort(self):
+        live = [name for name in self.engine.requests if name in self.engine.scheduler.requests]
+        if live:
+            self.engine.abort(self._chance.choice(live))
+            self.seen["aborted"] += 1
+
+    def _reset(self):
+        requests = self.engine.scheduler.requests
+        if any(one.status == RequestStatus.WAITING_FOR_REMOTE_KVS for one in requests.values()):
+            return  # vLLM cannot
+        connectors = self._chance.random() < 0.5
+        if not self.engine.reset(connectors=connectors):
+            return
+        self.seen["reset with connectors" if connectors else "reset"] += 1
+        if connectors and self.engine.setting.role == "decode":
+            self.forgotten |= self.engine.requests.keys() - self.engine.records().keys()
+
+
+def check_prefill(engine):
+    """Check all signatures of an engine; return how many are exact, and not."""
+    checked = Counter()
+    for name, answer in engine.answers.items():
+        if answer is None:  # nobody asked for it, or the request failed
+            continue
+        request, value = engine.requests[name], decode_counts(answer)
+        right = np.array_equal(
+            value.counts, counts_of(request.prompt_token_ids, 0, request.num_prompt_tokens)
+        )
+        assert right or not value.exact, f"signature of {name}"
+        checked["exact signatures" if value.exact else "inexact signatures"] += 1
+    return checked
+
+
+def check_decode(engine, forgotten):
+    """Check all records of an engine, that none is missing, and that nothing is left; return how many are exact, and not."""
+    checked, records = Counter(), engine.records()
+    for name, record in records.items():
+        request, value = engine.requests[name], decode_counts(record)
+        prompt, fed = request.num_prompt_tokens, max(0, request.num_output_tokens - 1)
+        right = np.array_equal(value.counts, counts_of(request.all_token_ids, prompt, prompt + fed))
+        assert (right and value.tokens == fed) or not value.exact, f"record of {name}"
+        assert value.exact or name in forgotten, (
+            f"record of {name} is not exact, though nothing was forgotten"
+        )
+        checked["exact records" if value.exact else "inexact records"] += 1
+    ended = {name for name in engine.answers if engine.requests[name].num_output_tokens}
+    assert ended <= records.keys() | forgotten, "requests without a record"
+    half = engine.connector._scheduler
+    assert not half._ended
+    assert not half._empty
+    assert len(half._tracker) == 0
+    assert sorted(half._tracker._free) == list(range(n_rows(engine.connector._vllm_config)))
+    pulls = half.pulls
+    assert not any((pulls._deadlines, pulls._pulling, pulls._held, pulls._refused))
+    return checked
+
+
+@pytest.fixture
+def fuzz(engine, tmp_path, monkeypatch):
+    """Return a function that serves the requests of a seed and checks what was counted; it returns what was seen."""
+    plugin.register()
+    clock = SimpleNamespace(value=0.0)
+    monkeypatch.setitem(KVConnectorFactory._registry, "Transport", lambda: Transport)
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(time=lambda: clock.value))
+    monkeypatch.setattr(decode_scheduler, "rings_of", lambda *_: [tmp_path / RING])
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    init_none_hash(sha256)
+
+    def run(seed):
+        chance = random.Random(seed)
+        setting = Setting.drawn(seed, chance)
+        simulated = Engine(setting, chance, tmp_path, clock)
+        try:
+            traffic = Traffic(simulated, chance, clock)
+            traffic.run()
+            for counting in (simulated.connector._counting, simulated.worker._counting):
+                assert not counting.stopped
+            prefill = setting.role == "prefill"
+            checked = check_prefill(simulated) if prefill else check_decode(simulated, traffic.forgotten)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {setting}")
+            raise
+        finally:
+            simulated.close()
+        return (
+            Counter({f"{setting.role}: {event}": n for event, n in traffic.seen.items()})
+            + checked
+            + kind(setting)
+        )
+
+    return run
+
+
+def kind(setting):
+    """Return what kind of engine it is, to be counted."""
+    scheduling = "asynchronous" if setting.asynchronous else "synchronous"
+    return Counter([f"{setting.role} {scheduling} {'with' if setting.drafts else 'without'} drafts"])
+
+
+@pytest.mark.timeout(300 + 10 * SEEDS)
+def test_what_is_called_exact_is_right_whatever_happens(fuzz):
+    seen = Counter()
+    for seed in range(SEEDS):
+        seen += fuzz(seed)
+    events = [f"{role}: {event}" for role, happened in EVENTS.items() for event in happened]
+    assert not [what for what in KINDS + events if not seen[what]]
+    assert seen["exact signatures"] > 100
+    assert seen["exact records"] > 200
+    # or else every engine would do that takes nothing for certain, or knows of nothing that can go wrong
+    assert seen["inexact signatures"] > 10
+    assert seen["inexact records"]
+
+
+def moved(counts):
+    """Return counts of which one is told of another expert: their sums stay right, so that only the truth shows it."""
+    fullest, emptiest = counts.argmax(-1, keepdim=True), counts.argmin(-1, keepdim=True)
+    one = torch.ones_like(fullest, dtype=counts.dtype)
+    return counts.scatter_add(-1, fullest, -one).scatter_add(-1, emptiest, one)
+
+
+def move_a_count_of_signatures(monkeypatch):
+    total = PrefillWorker._sum
+    monkeypatch.setattr(PrefillWorker, "_sum", lambda worker, blocks: moved(total(worker, blocks)))
+
+
+def move_a_count_of_records(monkeypatch):
+    take = decode_worker.take_requests
+    monkeypatch.setattr(decode_worker, "take_requests", lambda *args: moved(take(*args)))
+
+
+def take_steps_for_known_when_the_next_one_begins(monkeypatch):
+    rows = decode_worker.request_rows
+    monkeypatch.setattr(
+        decode_worker, "request_rows", lambda *args, window, **more: rows(*args, window=window // 2, **more)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "seeds", "told"),
+    [
+        (move_a_count_of_signatures, [0], "signature of"),
+        (move_a_count_of_records, [1], "record of"),
+        (take_steps_for_known_when_the_next_one_begins, [7, 15], "record of"),
+    ],
+    ids=["signatures", "records", "window"],
+)
+def test_wrong_counts_are_noticed(fuzz, monkeypatch, fault, seeds, told):
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match=told):
+        for seed in seeds:
+            fuzz(seed)
