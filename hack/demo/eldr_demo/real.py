@@ -80,8 +80,10 @@ class RealEngines:
             fit_seconds=600.0,
         )
         self._drift = DRIFT
-        if gpu_mode:  # interpreted kernels make ten tokens a second: short answers, small windows
-            defaults = replace(defaults, tokens=12, samples=120, fit_seconds=1800.0)
+        if gpu_mode:
+            # interpreted kernels make ten tokens a second: short answers, small windows, and as many samples as a baseline
+            # takes that drift is seen against, which a quarter of them are
+            defaults = replace(defaults, tokens=12, samples=240, fit_seconds=1800.0)
             self._drift = DRIFT | {"windowRequests": 50}
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._in_flight = in_flight
