@@ -176,6 +176,7 @@ def test_pods_make_room_on_a_full_node_and_come_first_where_there_is_room(full):
     full.make_ready()
 
 
+@pytest.mark.long  # the decision is tested without a cluster
 def test_a_replica_without_a_node_stops_no_rollout(full):
     full.up()
     full.patch(prefill={"replicas": 3})
@@ -184,6 +185,7 @@ def test_a_replica_without_a_node_stops_no_rollout(full):
     full.until_rolled("prefill", least=1)
 
 
+@pytest.mark.long  # the decision is tested without a cluster
 def test_no_engine_makes_room_for_one_that_would_not_start(full):
     full.up(prefill={"replicas": 1})
     full.patch(prefill={"podTemplate": {"spec": {"nodeSelector": {"no-such": "label"}}}})
