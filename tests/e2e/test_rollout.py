@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
 
 FAILED = "vllm:nixl_num_failed_transfers_total"
 ARGS = ["--speed", str(SPEED)]
-DEADLINE_SECONDS = 20
 RATE = 8.0
 """Requests per second: half of the engines can serve them."""
 Step = Callable[[System], None]
@@ -48,9 +47,8 @@ def full(system: System) -> System:
             "labelSelector": {"matchLabels": {contract.LABEL_DEPLOYMENT: NAME, contract.LABEL_ROLE: role}},
             "nodeTaintsPolicy": "Honor",
         }
-        rollout = {"progressDeadlineSeconds": DEADLINE_SECONDS}
         template = {"spec": {"topologySpreadConstraints": [apart]}}
-        roles[role] = {"gpus": 4, "replicas": 2, "podTemplate": template, "rollout": rollout}
+        roles[role] = {"gpus": 4, "replicas": 2, "podTemplate": template}
     patch(roles)(system)
     return system
 
@@ -167,7 +165,9 @@ async def test_engines_that_do_not_start_go_back_by_themselves(full: System):
     before = {role: full.get("eldr")["status"][role]["revision"] for role in ("prefill", "decode")}
 
     def broken(system: System) -> None:
-        spec = {"engine": {"args": [*ARGS, "--kv-key=broken", "--no-such-option"]}}
+        deadline = {"rollout": {"progressDeadlineSeconds": 20}}
+        args = {"args": [*ARGS, "--kv-key=broken", "--no-such-option"]}
+        spec = {"engine": args, "prefill": deadline, "decode": deadline}
         system.kube.merge(contract.KIND_DEPLOYMENT, NAME, {"spec": spec})
         wait_for(lambda: is_back(system), "both roles to go back", 300, lambda: system.get("eldr")["status"])
 
@@ -183,7 +183,8 @@ async def test_engines_that_do_not_start_go_back_by_themselves(full: System):
 
     witness = await under_traffic(full, broken)
     assert len(witness.keys) == 2
-    patch({"engine": {"args": ARGS}})(full)
+    usual = {"rollout": {"progressDeadlineSeconds": None}}
+    patch({"engine": {"args": ARGS}, "prefill": usual, "decode": usual})(full)
     assert {role: full.get("eldr")["status"][role]["revision"] for role in before} == before
 
 

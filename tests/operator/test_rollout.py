@@ -256,10 +256,10 @@ def test_decode_engines_that_no_prefill_engine_may_serve_are_told(full):
 
 
 def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
-    deadline = {"rollout": {"progressDeadlineSeconds": 3}}
-    full.up(prefill=deadline, decode=deadline)
+    full.up()
     before = full.keys()
-    full.patch(engine={"args": [BROKEN]})
+    deadline = {"rollout": {"progressDeadlineSeconds": 3}}
+    full.patch(engine={"args": [BROKEN]}, prefill=deadline, decode=deadline)
 
     def is_back():
         full.run_pods()
@@ -278,7 +278,8 @@ def test_engines_that_do_not_get_ready_go_back_by_themselves_and_by_hand(full):
         shown
     )
 
-    full.patch(engine={"args": ["--kv-key=fixed"]})
+    patient = {"rollout": {"progressDeadlineSeconds": 600}}  # however slow this machine is
+    full.patch(engine={"args": ["--kv-key=fixed"]}, prefill=patient, decode=patient)
     full.make_ready()
     fixed = full.keys()
     assert len(fixed) == 1
