@@ -14,6 +14,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eldr_operator.kube.foreign import has_keys
+
 Object = Mapping[str, Any]
 
 _HEAD = {"apiVersion", "kind"}
@@ -76,7 +78,7 @@ def _items(wanted: list[Any], tree: Object, live: list[Any]) -> Iterator[bool]:
 
 def _item(items: list[Any], keys: Object) -> Any:
     """Return the item of a list that has these keys; None also where it leaves one at its default."""
-    return next((item for item in items if all(item.get(key) == value for key, value in keys.items())), None)
+    return next((item for item in items if has_keys(item, keys)), None)
 
 
 def _same(wanted: Any, live: Any) -> bool:

@@ -171,7 +171,9 @@ def _place(key: str, live: Any) -> tuple[str | int, str] | None:
         return None
     wanted = json.loads(name)
     positions = [
-        index for index, item in enumerate(live) if (_has(item, wanted) if kind == "k" else item == wanted)
+        index
+        for index, item in enumerate(live)
+        if (has_keys(item, wanted) if kind == "k" else item == wanted)
     ]
     if len(positions) != 1:
         return None
@@ -179,5 +181,6 @@ def _place(key: str, live: Any) -> tuple[str | int, str] | None:
     return positions[0], f"[{','.join(map(str, values))}]"
 
 
-def _has(item: Any, wanted: Mapping[str, Any]) -> bool:
+def has_keys(item: Any, wanted: Mapping[str, Any]) -> bool:
+    """Tell whether an item of a list is the one with these keys, as managed fields name it."""
     return isinstance(item, Mapping) and all(item.get(key) == value for key, value in wanted.items())

@@ -14,7 +14,7 @@ from eldr import contract
 from eldr_operator import clock
 from eldr_operator.models import PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import rollout
-from eldr_operator.workloads.revisions import ANNOTATION_REVISION
+from eldr_operator.workloads.revisions import name_of
 
 Object = dict[str, Any]
 
@@ -36,16 +36,8 @@ def announced(manifest: Object, live: Mapping[str, Any] | None, now: datetime) -
         or not (live.get("status") or {}).get("readyReplicas")
     ):
         return manifest
-    before = live["metadata"].get("annotations") or {}
-    is_new = before.get(ANNOTATION_REVISION) not in {
-        None,
-        manifest["metadata"]["annotations"][ANNOTATION_REVISION],
-    }
-    at = (
-        now + timedelta(seconds=rollout.PATIENCE_SECONDS)
-        if is_new
-        else clock.read(before.get(ANNOTATION_GAP))
-    )
+    is_new = name_of(live) not in {"", name_of(manifest)}
+    at = now + timedelta(seconds=rollout.PATIENCE_SECONDS) if is_new else _told(live)
     if at is None or at <= now:
         return manifest
     annotations = manifest["metadata"]["annotations"] | {ANNOTATION_GAP: clock.stamp(at)}
@@ -62,8 +54,12 @@ def begins_at(
     """Return when the only pod of a role will end before its successor starts; None if it will not, or has ended."""
     if live is None or (live.get("spec") or {}).get("replicas", 1) != 1:
         return None
-    told = clock.read((live["metadata"].get("annotations") or {}).get(ANNOTATION_GAP))
+    told = _told(live)
     moments = [told] if told else []
     if isinstance(spec, PrefillRolloutSpec) and spec.max_surge == "Auto" and not rollout.has_gaps(live):
         moments += rollout.makes_room_at(pods)
     return min((moment for moment in moments if moment > now), default=None)
+
+
+def _told(live: Mapping[str, Any]) -> datetime | None:
+    return clock.read((live["metadata"].get("annotations") or {}).get(ANNOTATION_GAP))

@@ -132,7 +132,7 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
         return same[-1]
     if same and not known.updates and same[-1].maker != known.maker:
         return same[-1]
-    workload = _workload(cr, live, role)
+    workload = live_workload(cr, live, role)
     if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
         adopted = _plain(workload["spec"]["template"])
     number = found[-1].number + 1 if found else 1
@@ -169,11 +169,15 @@ def frozen(workload: Object, revision: Revision) -> Object:
     return workload | {"metadata": metadata | {"annotations": annotations}, "spec": spec}
 
 
-def running(cr: EldrDeployment, live: Snapshot, role: str) -> tuple[Object | None, str]:
-    """Return the workload of a role, and the name of the revision that it has."""
-    workload = _workload(cr, live, role)
-    annotations = workload["metadata"].get("annotations") if workload is not None else None
-    return workload, (annotations or {}).get(ANNOTATION_REVISION, "")
+def live_workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | None:
+    """Return the workload of a role as it is; None if there is none of ours."""
+    found = live.children.get((_WORKLOADS[role], meta.child_name(cr, role)))
+    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
+
+
+def name_of(workload: Mapping[str, Any]) -> str:
+    """Return the name of the revision that a workload has; empty if a release without revisions has written it."""
+    return str((workload["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION, ""))
 
 
 def role_of(workload: Object) -> str:
@@ -256,7 +260,7 @@ def _running(
             return found[role][-1].images
     seen: dict[str, str] = {}
     for role in _WORKLOADS:
-        workload = _workload(cr, live, role)
+        workload = live_workload(cr, live, role)
         pod = workload["spec"]["template"]["spec"] if workload is not None else {}
         for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
             seen[container["name"]] = container["image"]
@@ -289,11 +293,6 @@ def _labelled(template: Object, name: str) -> Object:
 def _plain(template: Mapping[str, Any]) -> Object:
     metadata = {name: value for name, value in template["metadata"].items() if value is not None}
     return {**template, "metadata": metadata}
-
-
-def _workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | None:
-    found = live.children.get((_WORKLOADS[role], meta.child_name(cr, role)))
-    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
 
 
 def _objects(cr: EldrDeployment, live: Snapshot, role: str) -> list[Object]:

@@ -12,7 +12,7 @@ from eldr_operator.conditions import Condition, found
 from eldr_operator.models import RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout
-from eldr_operator.workloads.revisions import ANNOTATION_REVISION, Plan
+from eldr_operator.workloads.revisions import Plan, name_of
 from eldr_operator.workloads.rollback import Choice
 
 Object = Mapping[str, Any]
@@ -146,10 +146,9 @@ def role(
     if workload is None:
         return Role(type_, desired)
     status = workload.get("status") or {}
-    seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
     # what is only being written has no status yet; a release without revisions names none
-    named = (workload["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)
-    seen = seen and (not named or not wanted.revision or named == wanted.revision)
+    named = name_of(workload)
+    seen = rollout.is_observed(workload) and (not named or not wanted.revision or named == wanted.revision)
     kept = min(wanted.kept, desired)
     current = status.get("updatedReplicas", 0) >= desired - kept and seen
     return Role(

@@ -113,7 +113,8 @@ def _choose(
 ) -> Choice:
     spec = _spec(cr, wanted.role)
     known = {each.name: each for each in (*found, wanted)}
-    workload, name = revisions.running(cr, live, wanted.role)
+    workload = revisions.live_workload(cr, live, wanted.role)
+    name = revisions.name_of(workload) if workload is not None else ""
     last = _last_completed(known.values())
     marked = {
         name: each._replace(failed="") if name != wanted.name or spec.on_failure == "Wait" else each
@@ -156,9 +157,8 @@ def _judged(
 
 def _is_complete(workload: Mapping[str, Any]) -> bool:
     status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    is_seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 1)
     counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")}
-    return bool(is_seen and replicas and counts == {replicas})
+    return bool(rollout.is_observed(workload) and replicas and counts == {replicas})
 
 
 def _has_failed(revision: Revision, pods: Iterable[Mapping[str, Any]], allowed: float, now: datetime) -> bool:

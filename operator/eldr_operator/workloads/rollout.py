@@ -129,12 +129,17 @@ def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
+def is_observed(live: Mapping[str, Any]) -> bool:
+    """Tell whether the status of a workload is that of its newest spec."""
+    status = live.get("status") or {}
+    return bool(status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1))
+
+
 def _makes_room(live: Mapping[str, Any]) -> bool:
     """Tell whether pods of a rollout that is not over have begun to make room."""
     status, wanted = live.get("status") or {}, live["spec"].get("replicas", 1)
-    is_seen = status.get("observedGeneration", 0) >= live["metadata"].get("generation", 1)
     is_over = status.get("updatedReplicas", 0) == status.get("replicas", 0) == wanted
-    return _surge(live) == 0 and not (is_seen and is_over)
+    return _surge(live) == 0 and not (is_observed(live) and is_over)
 
 
 def _surge(live: Mapping[str, Any]) -> object:
