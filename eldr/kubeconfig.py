@@ -88,8 +88,8 @@ class ApiServer:
 
     def merge(self, path: str, what: str, patch: Object) -> Object:
         """Apply a JSON merge patch and return the object; errors as of :meth:`read`."""
-        headers = {"Accept": "application/json", "Content-Type": "application/merge-patch+json"}
-        return _object(self._ask("PATCH", path, what, header_params=headers, body=patch), what)
+        headers = {"Content-Type": "application/merge-patch+json"}
+        return _object(self._ask("PATCH", path, what, headers, body=patch), what)
 
     def get(
         self,
@@ -99,11 +99,18 @@ class ApiServer:
         headers: dict[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Return an answer of 200, its body not yet read; parameters and errors as of :meth:`read`."""
-        headers = {"Accept": "application/json", **(headers or {})}
-        return self._ask("GET", path, what, header_params=headers, query_params=query or [])
+        return self._ask("GET", path, what, headers or {}, query_params=query or [])
 
-    def _ask(self, method: str, path: str, what: str, **parts: Any) -> urllib3.BaseHTTPResponse:
-        serialized = self._client.param_serialize(method, path, auth_settings=["BearerToken"], **parts)
+    def _ask(
+        self, method: str, path: str, what: str, headers: dict[str, str], **parts: Any
+    ) -> urllib3.BaseHTTPResponse:
+        serialized = self._client.param_serialize(
+            method,
+            path,
+            header_params={"Accept": "application/json", **headers},
+            auth_settings=["BearerToken"],
+            **parts,
+        )
         try:
             answer: urllib3.BaseHTTPResponse = self._client.call_api(
                 *serialized, _request_timeout=_TIMEOUT

@@ -12,6 +12,7 @@ import click
 
 from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.options import of_cluster
 from eldr.rollout import revisions, text
 from eldr.rollout.revisions import ENGINES, Revision, UndoError
 
@@ -19,8 +20,8 @@ _RIGHTS = (
     "rollouts take get and patch of eldrdeployments, and list of controllerrevisions.apps; "
     "status does without patch"
 )
-_ENDED = {"RolloutComplete": 0, "RolledBack": 1, "ProgressDeadlineExceeded": 1, "RolloutPaused": 1}
-"""Reasons of Progressing with which a rollout does not go on by itself, and the exit code."""
+_ENDED = {"RolloutComplete": 0, "RolloutPaused": 1}
+"""Reasons of Progressing, where that is not False, with which a rollout does not go on by itself, and the exit code."""
 _POLL_SECONDS = 2.0
 
 
@@ -58,13 +59,7 @@ class Target:
 
 
 @click.group("rollout", context_settings={"auto_envvar_prefix": "ELDR_ROLLOUT", "show_default": True})
-@click.option("--namespace", "-n", help="Namespace of the deployment [default: the context's].")
-@click.option("--context", help="Context of the kubeconfig [default: the current one].")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The kubeconfig [default: KUBECONFIG's, or ~/.kube/config].",
-)
+@of_cluster
 @click.pass_context
 def command(
     ctx: click.Context, *, namespace: str | None, context: str | None, kubeconfig: Path | None
@@ -152,13 +147,10 @@ def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None
 
 def _code(deployment: Object) -> int | None:
     """Return the exit code of a rollout that has ended."""
-    generation = deployment["metadata"].get("generation")
-    for condition in (deployment.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Progressing" and condition.get("observedGeneration") == generation:
-            if condition.get("status") == "False":
-                return 1
-            return _ENDED.get(condition.get("reason", ""))
-    return None
+    condition = revisions.progressing(deployment)
+    if not condition or condition.get("observedGeneration") != deployment["metadata"].get("generation"):
+        return None
+    return 1 if condition.get("status") == "False" else _ENDED.get(condition.get("reason", ""))
 
 
 @contextmanager

@@ -82,6 +82,12 @@ def in_use(deployment: Object, role: str) -> str:
     return ""
 
 
+def progressing(deployment: Object) -> Object:
+    """Return the condition Progressing; empty if there is none yet."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == "Progressing"), {})
+
+
 def before(
     deployment: Object, found: Sequence[Revision], roles: Iterable[str] = (), *, to: str = ""
 ) -> dict[str, Revision]:
@@ -101,8 +107,9 @@ def before(
         If there is none.
     """
     if to:
-        return {_named(found, to).role: _named(found, to)}
-    if not [*roles] and _is_back(deployment):
+        named = _named(found, to)
+        return {named.role: named}
+    if not [*roles] and progressing(deployment).get("reason") == "RolledBack":
         text = "the operator has gone back already; name a revision with --to-revision, or a role with --role, to go further"
         raise UndoError("RolledBack", text)
     by_name = {each.name: each for each in found}
@@ -126,13 +133,6 @@ def before(
             if matching:
                 chosen[other] = max(matching, key=lambda each: (each.completed, each.number))
     return chosen
-
-
-def _is_back(deployment: Object) -> bool:
-    conditions = (deployment.get("status") or {}).get("conditions") or ()
-    return any(
-        each.get("type") == "Progressing" and each.get("reason") == "RolledBack" for each in conditions
-    )
 
 
 def _last(found: Iterable[Revision], role: str, current: Revision | None) -> Revision:

@@ -22,8 +22,8 @@ def lines(deployment: Object, found: Sequence[Revision]) -> Iterator[str]:
     for role in _ROLES:
         current, state = in_use(deployment, role), status.get(role) or {}
         ready = f"{state.get('ready', 0)}/{state.get('desired', 0)}"
-        own = sorted((each for each in found if each.role == role), key=lambda each: -each.number)
-        for each in sorted(own, key=lambda each: each.name != current):
+        own = [each for each in found if each.role == role]
+        for each in sorted(own, key=lambda each: (each.name != current, -each.number)):
             first = each.name == current
             marks = each.completed or "-", each.failed or "-"
             rows.append((role if first else "", ready if first else "", each.name, *marks, each.image))

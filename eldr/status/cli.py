@@ -11,6 +11,7 @@ from rich.console import Console
 
 from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.options import of_cluster
 from eldr.status import text
 from eldr.status.story import Story, document
 from eldr.status.tell import tell
@@ -21,13 +22,7 @@ _WIDTH = 120  # of what goes to a file
 
 @click.command("status", context_settings={"auto_envvar_prefix": "ELDR_STATUS", "show_default": True})
 @click.argument("name")
-@click.option("--namespace", "-n", help="Namespace of the deployment [default: the context's].")
-@click.option("--context", help="Context of the kubeconfig [default: the current one].")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The kubeconfig [default: KUBECONFIG's, or ~/.kube/config].",
-)
+@of_cluster
 @click.option("--json", "as_json", is_flag=True, help="Write what there is to tell as JSON.")
 def command(
     *, name: str, namespace: str | None, context: str | None, kubeconfig: Path | None, as_json: bool
