@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    SupportsHMA,
-)
 from vllm.v1.outputs import DraftTokenIds
 
 from eldr.engine.steps import scheduled
 from tests.engine.fakes import BLOCK, EXPERTS, LAYERS
+from tests.vllm.engine_side.eldr_test_connector import Idle
 
 VOCABULARY = 5
 """Few tokens, so that drafts and prefixes are often right by chance."""
@@ -58,7 +54,7 @@ def counts_of(tokens: Sequence[int], first: int, end: int) -> np.ndarray:
     return counts
 
 
-class Transport(KVConnectorBase_V1, SupportsHMA):
+class Transport(Idle):
     """The connector beside ours: it pulls prompts on decode engines, and has parts of some stored on prefill engines."""
 
     def __init__(self, *args: Any) -> None:
@@ -86,20 +82,6 @@ class Transport(KVConnectorBase_V1, SupportsHMA):
         if params.get("do_remote_prefill"):
             return request.num_prompt_tokens, True
         return params.get(STORED, (0, False))
-
-    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        return KVConnectorMetadata()
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        return False, None
-
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
-
-    def wait_for_layer_load(self, layer_name: str) -> None: ...
-
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None: ...
-
-    def wait_for_save(self) -> None: ...
 
 
 @dataclass

@@ -10,12 +10,7 @@ import pytest
 import torch
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    SupportsHMA,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -42,11 +37,12 @@ from tests.engine.fakes import (
     engine_config,
     scheduler_of,
 )
+from tests.vllm.engine_side.eldr_test_connector import Idle
 
 REMOTE = {"do_remote_decode": True}
 
 
-class Loader(KVConnectorBase_V1, SupportsHMA):
+class Loader(Idle):
     """Another connector that brings KV blocks from elsewhere, as offloading ones do."""
 
     offers: ClassVar[
@@ -69,20 +65,6 @@ class Loader(KVConnectorBase_V1, SupportsHMA):
             self.blocks += blocks.get_block_ids()[0][first:end]
             if self.offers[request.request_id][1]:
                 self.loading.add(request.request_id)
-
-    def build_connector_meta(self, scheduler_output):
-        return KVConnectorMetadata()
-
-    def request_finished_all_groups(self, request, block_ids):
-        return False, None
-
-    def start_load_kv(self, forward_context, **kwargs): ...
-
-    def wait_for_layer_load(self, layer_name): ...
-
-    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
-
-    def wait_for_save(self): ...
 
 
 def experts_of(tokens):

@@ -1,7 +1,7 @@
 """A KV connector that moves nothing: what tests put into a real engine derives from it.
 
 It runs inside the engine, as a child of its MultiConnector, and only where a test asked for it. Tests speak to it by files in
-the folder ``ELDR_TEST_GATE``.
+the folder ``ELDR_TEST_GATE``. Tests without an engine (``tests/engine``) derive their transports from it, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 class Idle(KVConnectorBase_V1, SupportsHMA):
     """Does nothing at every hook that a connector must have."""
 
-    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        self._folder = Path(os.environ["ELDR_TEST_GATE"])
+    @property
+    def _folder(self) -> Path:
+        return Path(os.environ["ELDR_TEST_GATE"])
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         return 0, False
