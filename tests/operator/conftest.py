@@ -66,10 +66,7 @@ class Operator:
         """
         with Kube(self.cluster, self._system) as kube:
             token = kube.account_token(ACCOUNT)
-        kubeconfig: dict[str, Any] = json.loads(self.cluster.kubeconfig.read_text())
-        kubeconfig["users"][0]["user"] = {"token": token}
-        path = self._folder / "kubeconfig"
-        path.write_text(json.dumps(kubeconfig))
+        path = self.cluster.kubeconfig_of(token, self._folder / "kubeconfig")
         program = f"{release}\nfrom eldr.cli import main; main()"
         command = [sys.executable, "-c", program, "operator", *self._serves, *options]
         command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]

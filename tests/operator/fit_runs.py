@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from eldr import contract
 from eldr_kube.processes import end, spawn
@@ -39,10 +38,8 @@ class FitRun:
         self.pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         spec = kube.get("Job", name)["spec"]["template"]["spec"]
         (container,) = spec["containers"]
-        kubeconfig: dict[str, Any] = json.loads(kube.cluster.kubeconfig.read_text())
-        kubeconfig["users"][0]["user"] = {"token": kube.account_token(spec["serviceAccountName"])}
-        path = folder / f"{name}-{attempt}.kubeconfig"
-        path.write_text(json.dumps(kubeconfig))
+        token = kube.account_token(spec["serviceAccountName"])
+        path = kube.cluster.kubeconfig_of(token, folder / f"{name}-{attempt}.kubeconfig")
         self.log = folder / f"{name}-{attempt}.log"
         command = [sys.executable, "-c", "from eldr.cli import main; main()", *container["args"]]
         env = {**os.environ, **self._environment(container), "KUBECONFIG": str(path)}

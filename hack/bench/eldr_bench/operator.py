@@ -74,20 +74,10 @@ class Operator:
     def start(self) -> None:
         """Start it."""
         token = self._cluster.kubectl("-n", SYSTEM, "create", "token", ACCOUNT, "--duration=2h").strip()
-        kubeconfig = json.loads(self._cluster.kubeconfig.read_text())
-        kubeconfig["users"][0]["user"] = {"token": token}
-        path = self._folder / "kubeconfig"
-        path.write_text(json.dumps(kubeconfig))
+        path = self._cluster.kubeconfig_of(token, self._folder / "kubeconfig")
         metrics, liveness = free_ports(2)
-        command = [
-            sys.executable,
-            "-c",
-            "from eldr.cli import main; main()",
-            "operator",
-            "--all-namespaces",
-            "--host=127.0.0.1",
-        ]
-        command += [f"--metrics-port={metrics}", f"--liveness-port={liveness}"]
+        command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", "--all-namespaces"]
+        command += ["--host=127.0.0.1", f"--metrics-port={metrics}", f"--liveness-port={liveness}"]
         log = self._folder / "operator.log"
         self._process = spawn(command, log=log, env={**os.environ, "KUBECONFIG": str(path)})
 

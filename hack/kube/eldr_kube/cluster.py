@@ -188,6 +188,13 @@ class Cluster:
                 return error.code
             raise CommandError(f"{method} {path}: {error.read().decode(errors='replace')}") from error
 
+    def kubeconfig_of(self, token: str, path: Path) -> Path:
+        """Write a kubeconfig for who has a token, such as a service account; return the path."""
+        config = json.loads(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path.write_text(json.dumps(config))
+        return path
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return what it prints; CommandError if it fails."""
         return self._command("kubectl", arguments, stdin)

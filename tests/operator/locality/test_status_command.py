@@ -107,10 +107,7 @@ def test_a_night_on_which_traffic_drifted_twice(world):
 def test_who_may_not_is_told_what_it_takes(world, tmp_path):
     world.deploy()
     world.kube.create("ServiceAccount", {"name": "nobody"})
-    config = json.loads(world.kube.cluster.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": world.kube.account_token("nobody")}
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(config))
+    path = world.kube.cluster.kubeconfig_of(world.kube.account_token("nobody"), tmp_path / "kubeconfig")
     done = run(world, "x", kubeconfig=path)
     assert done.exit_code == 1
     said = " ".join(done.output.split())
