@@ -1,0 +1,56 @@
+"""What is sent for an object that an operator before this one has applied."""
+
+from copy import deepcopy
+
+import pytest
+
+from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.cache import Cache
+from eldr_operator.metrics import Metrics
+from tests.unit.operator.test_applied import MANIFEST, OWNED, live
+
+OWNER = ("ns", "x")
+
+
+class Server:
+    """Holds one object, and takes every write."""
+
+    def __init__(self, found):
+        self.live, self.sent = found, []
+
+    async def apply(self, manifest, subresource=""):
+        self.sent.append(manifest["kind"])
+        return self.live
+
+    async def json_patch(self, kind, namespace, name, operations, manager):
+        self.sent.append([each for each in operations if each["op"] != "test"])
+        return self.live
+
+
+def known(*others):
+    found = live()
+    ours = {"manager": "eldr-operator", "operation": "Apply", "fieldsV1": deepcopy(OWNED)}
+    found["metadata"] |= {"uid": "u", "generation": 1, "resourceVersion": "1"}
+    found["metadata"]["managedFields"] = [ours, *others]
+    return found
+
+
+async def applied(found):
+    server = Server(found)
+    applier = Applier(server, Cache(), Metrics())
+    for _ in range(2):
+        await applier.apply(OWNER, MANIFEST, found)
+    return server.sent
+
+
+async def test_nothing_is_sent_for_what_is_as_it_was_applied():
+    assert await applied(known()) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}])
+async def test_the_traces_of_an_undo_that_did_not_end_are_removed(fields):
+    undone = {"manager": "eldr-operator-undo", "operation": "Update", "fieldsV1": fields}
+    found = known(undone)
+    sent = await applied(found)
+    kept = found["metadata"]["managedFields"][:1]
+    assert [{"op": "replace", "path": "/metadata/managedFields", "value": kept}] in sent
