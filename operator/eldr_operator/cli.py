@@ -52,6 +52,12 @@ _option = functools.partial(click.option, show_envvar=True)
 @_option(
     "--identity", default=socket.gethostname, help="Name of this operator in the Lease; each needs its own."
 )
+@_option(
+    "--key",
+    default="eldr-operator-key",
+    help="Secret with the key that tokens of admin ports are derived from; made where it is missing.",
+)
+@_option("--key-namespace", default="default", help="Namespace of that Secret.")
 @_option("--host", default="0.0.0.0", help="Address of both ports.")
 @_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str, **plain: Any) -> None:

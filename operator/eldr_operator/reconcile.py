@@ -14,6 +14,7 @@ from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.streams import Streams
+from eldr_operator.kube.tokens import Tokens
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.ownership import is_of_another
 from eldr_operator.locality.polls import Polls
@@ -23,7 +24,7 @@ from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.status import status, unknown
 from eldr_operator.validation import spec
 from eldr_operator.workloads import reconciler as workloads
-from eldr_operator.workloads import rollout
+from eldr_operator.workloads import rollout, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.images import Images
 
@@ -54,6 +55,8 @@ class Reconciler:
         What of that can be read.
     polls : Polls
         Ask the routers.
+    tokens : Tokens
+        Of the routers' admin ports.
     image : str
         Image of our own programs where a resource names none.
     resync_seconds : float
@@ -68,6 +71,7 @@ class Reconciler:
         streams: Streams,
         polls: Polls,
         metrics: Metrics,
+        tokens: Tokens,
         image: str,
         clock: Clock,
         resync_seconds: float,
@@ -77,10 +81,10 @@ class Reconciler:
         self._streams = streams
         self._metrics = metrics
         self._clock = clock
-        self._cluster = Cluster(api, cache)
+        self._cluster = Cluster(api, cache, tokens)
         self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
-        self._children = Children(api, self._applier, Images(image))
+        self._children = Children(self._applier, Images(image), tokens)
         self._polls = polls
         self._poll_seconds = min(POLL_SECONDS, resync_seconds)
         self._locality = Locality(
@@ -120,11 +124,12 @@ class Reconciler:
     ) -> float | None:
         now = self._clock()
         live = await self._cluster.look(cr)
+        cr = scaling.scaled(cr, live)
         look = await self._locality.look(cr, all_fits, live, now)
         if look is None:
             return None  # the routers' first answer wakes it
         if any(view.refuses_token for view in look.routers):
-            self._cluster.forget((cr.namespace, cr.name))
+            await self._cluster.refused((cr.namespace, cr.name))
         problems = spec.problems(cr)
         running = await workloads.reconcile(
             self._api,

@@ -27,6 +27,8 @@ class Settings:
         By which one of several operators acts; without a namespace there is no other one.
     identity : str
         Of this process, in the Lease.
+    key, key_namespace : str
+        Secret with the key that tokens of admin ports are derived from.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -38,3 +40,5 @@ class Settings:
     lease: str = "eldr-operator"
     lease_namespace: str = ""
     identity: str = ""
+    key: str = "eldr-operator-key"
+    key_namespace: str = "default"

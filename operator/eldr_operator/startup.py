@@ -25,6 +25,7 @@ from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.streams import Streams
+from eldr_operator.kube.tokens import load
 from eldr_operator.locality.polls import Polls
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
@@ -43,6 +44,7 @@ async def serve(settings: Settings) -> None:
         contextlib.AsyncExitStack() as stack,
     ):
         await check_resources(api)
+        tokens = await load(api, settings.key_namespace, settings.key)
         cache = Cache()
         streams = Streams(api, cache, settings.namespaces)
         queue = WorkQueue(time.monotonic)
@@ -54,6 +56,7 @@ async def serve(settings: Settings) -> None:
             streams=streams,
             polls=polls,
             metrics=metrics,
+            tokens=tokens,
             image=settings.image,
             clock=utc_now,
             resync_seconds=settings.resync_seconds,
@@ -117,7 +120,7 @@ async def check_resources(api: Api) -> None:
             raise
         answer = {"resources": []}
     served = {resource["name"] for resource in answer["resources"]}
-    if missing := {contract.DEPLOYMENTS, contract.FITS} - served:
+    if missing := {contract.DEPLOYMENTS, contract.FITS, contract.SCALERS} - served:
         names = ", ".join(f"{plural}.{contract.GROUP}" for plural in sorted(missing))
         raise OperatorError(
             f"the API server does not serve {names}; install the CustomResourceDefinitions: kubectl apply -f crds/"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import clock, meta
+from eldr_operator import clock
 from eldr_operator.conditions import ROLLED_BACK, UPDATE_AVAILABLE, Condition, merged
 from eldr_operator.errors import Problem
 from eldr_operator.locality import drift_status, law
@@ -44,11 +44,7 @@ def status(
         "model": cr.served_model,
         "url": f"http://{cr.name}.{cr.namespace}.svc",
         "prefill": _role(running, contract.ROLE_PREFILL),
-        "decode": _role(running, contract.ROLE_DECODE)
-        | {
-            "replicas": running.decode.existing,
-            "selector": ",".join(f"{key}={value}" for key, value in meta.role_selector(cr, "decode").items()),
-        },
+        "decode": _role(running, contract.ROLE_DECODE),
         "router": router,
         "centroids": _centroids(table),
         "locality": law.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
@@ -69,7 +65,8 @@ def unknown(cr: EldrDeployment, reason: str, why: str, now: datetime) -> Object:
 def _role(running: Workloads, name: str) -> Object:
     role = running.prefill if name == contract.ROLE_PREFILL else running.decode
     made = {"desired": role.desired, "ready": role.ready, "summary": f"{role.ready}/{role.desired}"}
-    return made | _revision(running, name)
+    by = running.scaled_by.get(name)
+    return made | _revision(running, name) | ({"scaledBy": by} if by else {})
 
 
 def _revision(running: Workloads, name: str) -> Object:

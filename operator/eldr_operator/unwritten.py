@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from http import HTTPStatus
 from typing import NamedTuple
 
 from eldr_operator.errors import ApiError, ForeignConflictError, OwnedElsewhereError, RequestFailedError
@@ -31,15 +30,8 @@ class Unwritten(NamedTuple):
     message: str
 
 
-async def tried(
-    kind: str, name: str, write: Awaitable[object], *, may_exist: bool = False
-) -> Unwritten | None:
+async def tried(kind: str, name: str, write: Awaitable[object]) -> Unwritten | None:
     """Await a write; return why it failed, where that is this object's own affair.
-
-    Parameters
-    ----------
-    may_exist : bool
-        Whether status 409 is as good as success.
 
     Raises
     ------
@@ -57,7 +49,5 @@ async def tried(
     except RequestFailedError as error:
         return Unwritten(kind, name, UNAVAILABLE, f"{kind} {name}: {error.message}")
     except ApiError as error:
-        if may_exist and error.status == HTTPStatus.CONFLICT:
-            return None
         return Unwritten(kind, name, REFUSED, f"{kind} {name}: {error.message or error}")
     return None

@@ -71,6 +71,7 @@ class Operator:
         command = [sys.executable, "-c", program, "operator", *self._serves, *options]
         command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]
         command += [f"--metrics-port={self.metrics_port}", f"--liveness-port={self.liveness_port}"]
+        command += [f"--key-namespace={self._system}"]
         self._process = spawn(command, log=self.log, env={**os.environ, "KUBECONFIG": str(path)})
         if is_ready:
             self.until_ready()

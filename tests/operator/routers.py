@@ -19,8 +19,7 @@ class PretendRouter:
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
     ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
     (best similarity, slot, how many requests); ``saving`` is what it has measured. ``told`` lists epoch and policy of the
-    routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy; the token is that of when it
-    was first asked, as a real one's is that of its start.
+    routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of its start.
     """
 
     def __init__(self, kube: Kube, deployment: str) -> None:
@@ -36,7 +35,7 @@ class PretendRouter:
         self.told: list[tuple[int, str]] = []
         self._traffic: dict[str, Any] | None = None
         self.is_deaf = False
-        self._token = ""
+        self._token = self._read_token()
         self._active: dict[str, Any] | None = None
         router = self
 
@@ -63,7 +62,6 @@ class PretendRouter:
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if self.is_deaf:
             return 503, b"{}"
-        self._token = self._token or self._read_token()
         if authorization != f"Bearer {self._token}":
             return 401, b"{}"
         if path == contract.PATH_STATE:
@@ -76,7 +74,7 @@ class PretendRouter:
         return b""
 
     def restart(self) -> None:
-        self._token = ""
+        self._token = self._read_token()
 
     def _read_token(self) -> str:
         secret = self.kube.get("Secret", contract.admin_secret_name(self.deployment))

@@ -83,18 +83,70 @@ def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_
         "--namespace=a",
         "--namespace=b",
         "--lease-namespace=eldr-system",
+        "--key-namespace=eldr-system",
     ]
 
 
+READ, MADE = {"get", "list", "watch"}, {"get", "list", "watch", "create", "patch", "delete"}
+RIGHTS = {
+    ("eldr.dev", "eldrdeployments"): (READ, "what is wanted"),
+    ("eldr.dev", "eldrdeployments/status"): ({"patch"}, "how it is"),
+    ("eldr.dev", "eldrfits"): (MADE, "automatic fits, and the end of old ones"),
+    ("eldr.dev", "eldrfits/status"): ({"patch"}, "how a fit ended"),
+    ("eldr.dev", "eldrscalers"): (MADE, "/scale of each role"),
+    ("eldr.dev", "eldrscalers/status"): ({"patch"}, "what autoscalers read"),
+    ("apps", "deployments"): (MADE, "prefill engines, routers"),
+    ("apps", "statefulsets"): (MADE, "decode engines"),
+    ("apps", "controllerrevisions"): (MADE, "templates of pods"),
+    ("batch", "jobs"): (READ | {"create"}, "fits; a deleted EldrFit takes its Job along"),
+    ("policy", "poddisruptionbudgets"): (MADE, "one pod of a role at a time"),
+    ("rbac.authorization.k8s.io", "roles"): (MADE, "what routers and fits may do"),
+    ("rbac.authorization.k8s.io", "rolebindings"): (MADE, "the same"),
+    ("", "services"): (MADE, "for clients, and names of decode pods"),
+    ("", "serviceaccounts"): (MADE, "of routers, engines and fits"),
+    ("", "configmaps"): (
+        MADE,
+        "routing tables, and sets that are no longer used; fits and routers are granted some of it",
+    ),
+    ("", "pods"): (READ, "what runs; routers are granted it"),
+    ("", "secrets"): ({"create"}, "tokens of admin ports; none is read"),
+    ("", "events"): ({"list", "create"}, "why pods are refused, and what has happened"),
+}
+"""Every right in the namespaces that are served, and why."""
+OWN = {
+    ("coordination.k8s.io", "leases", ()): ({"create"}, "the Lease, once"),
+    ("coordination.k8s.io", "leases", ("eldr-operator",)): ({"get", "update"}, "which operator acts"),
+    ("", "secrets", ()): ({"create"}, "the key, once"),
+    ("", "secrets", ("eldr-operator-key",)): ({"get"}, "the key that tokens are derived from"),
+}
+"""Every right in the operator's own namespace, and why."""
+
+
 @pytest.mark.process
-def test_no_right_that_is_not_needed(render):
-    rules = render()["ClusterRole", "eldr-system-eldr-operator"]["rules"]
-    verbs = {resource: set(rule["verbs"]) for rule in rules for resource in rule["resources"]}
-    assert verbs["secrets"] == {"get", "create"}
-    assert verbs["pods"] == {"get", "list", "watch"}
-    assert "*" not in str(rules)
-    assert not {"escalate", "bind", "impersonate"} & set().union(*verbs.values())
-    assert not {"nodes", "namespaces", "customresourcedefinitions"} & set(verbs)
+def test_every_right_has_a_reason(render):
+    made = render()
+    rules = made["ClusterRole", "eldr-system-eldr-operator"]["rules"]
+    found = {
+        (group, resource): set(rule["verbs"])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert found == {place: verbs for place, (verbs, _) in RIGHTS.items()}
+    assert not any("resourceNames" in rule for rule in rules)
+    own = {
+        (rule["apiGroups"][0], rule["resources"][0], tuple(rule.get("resourceNames", ()))): set(rule["verbs"])
+        for rule in made["Role", "eldr-operator-own"]["rules"]
+    }
+    assert own == {place: verbs for place, (verbs, _) in OWN.items()}
+    assert {kind for kind, _ in made if kind.endswith("Role")} == {"ClusterRole", "Role"}
+    assert len([kind for kind, _ in made if kind in {"ClusterRole", "Role"}]) == 2
+
+
+@pytest.mark.process
+def test_secrets_are_read_only_where_a_value_says_so(render):
+    rules = render("--set", "rbac.readSecrets=true")["ClusterRole", "eldr-system-eldr-operator"]["rules"]
+    assert next(rule["verbs"] for rule in rules if "secrets" in rule["resources"]) == ["create", "get"]
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eldr import contract
-from tests.operator.world import KIND, simulated
+from tests.operator.world import KIND, SCALER, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
 
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.kube
 CHILDREN = {
     "ConfigMap": ["x-routing"],
     "Deployment": ["x-prefill"],
+    "EldrScaler": ["x-decode", "x-prefill"],
     "PodDisruptionBudget": ["x-decode", "x-prefill"],
     "Role": ["x-fit", "x-router"],
     "RoleBinding": ["x-fit", "x-router"],
@@ -86,19 +87,47 @@ def test_hot_settings_change_without_a_restart(world):
     ]
 
 
-def test_scale_subresource_drives_the_decode_workers(world):
+def test_decode_engines_are_scaled_by_their_scaler(world):
     world.up()
-    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldr/x", "--replicas=3")
+    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldrscaler/x-decode", "--replicas=3")
     wait_for(lambda: world.routing["slots"] == 3, "three slots", 60)
     world.condition("DecodeReady", status="False")
     world.make_ready()
-    scale = world.kube.request(
-        "GET", f"/apis/eldr.dev/v1alpha1/namespaces/{world.kube.namespace}/eldrdeployments/x/scale"
-    )
-    wait_for(lambda: world.status["decode"]["replicas"] == 3, "three in status", 60)
+    scale = wait_for(lambda: scale_of(world, "x-decode", 3), "three exist", 60)
     pods = world.kube.list("Pod", scale["status"]["selector"])
     assert sorted(pod["metadata"]["name"] for pod in pods) == ["x-decode-0", "x-decode-1", "x-decode-2"]
     assert [pod["metadata"]["labels"][contract.LABEL_STATEFULSET_INDEX] for pod in pods] == ["0", "1", "2"]
+    with pytest.raises(Refused, match="at most 64 for decode"):
+        world.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 65}}, "scale")
+    with pytest.raises(Refused, match="greater than or equal to 1"):
+        world.kube.merge(SCALER, "x-decode", {"spec": {"replicas": 0}}, "scale")
+
+
+def test_replicas_are_those_of_the_spec_until_somebody_sets_them_and_once_the_scaler_is_deleted(world):
+    def replicas() -> int:
+        return world.kube.get("Deployment", "x-prefill")["spec"]["replicas"]
+
+    world.up()
+    world.patch(prefill={"replicas": 2})
+    wait_for(lambda: replicas() == 2, "as the spec says", 60)
+    world.kube.cluster.kubectl("-n", world.kube.namespace, "scale", "eldrscaler/x-prefill", "--replicas=3")
+    wait_for(lambda: replicas() == 3, "as the scaler says", 60)
+    wait_for(lambda: world.status["prefill"].get("scaledBy") == "kubectl", "who has set it", 60)
+    world.patch(prefill={"replicas": 1, "drainSeconds": 5})
+    generation = world.kube.get(KIND, "x")["metadata"]["generation"]
+    wait_for(lambda: world.status["observedGeneration"] == generation, "the spec seen", 60)
+    assert replicas() == 3
+    assert world.kube.get(SCALER, "x-prefill")["spec"]["replicas"] == 3
+    world.kube.delete(SCALER, "x-prefill")
+    wait_for(lambda: replicas() == 1, "as the spec says", 60)
+    wait_for(lambda: "scaledBy" not in world.status["prefill"], "nobody else has set it", 60)
+    assert wait_for(lambda: world.kube.find(SCALER, "x-prefill"), "made again")["spec"]["replicas"] == 1
+
+
+def scale_of(world, name, exist):
+    url = f"/apis/eldr.dev/v1alpha1/namespaces/{world.kube.namespace}/eldrscalers/{name}/scale"
+    found = world.kube.request("GET", url)
+    return found if found["status"]["replicas"] == exist else None
 
 
 def test_routers_move_into_a_deployment_and_back(world):

@@ -11,7 +11,7 @@ from tests.operator.routers import PretendRouter
 from tests.support.kube import Kube, Object, Refused
 from tests.support.processes import wait_for
 
-KIND, FIT = contract.KIND_DEPLOYMENT, contract.KIND_FIT
+KIND, FIT, SCALER = contract.KIND_DEPLOYMENT, contract.KIND_FIT, contract.KIND_SCALER
 
 
 def simulated(**spec: Any) -> Object:
@@ -68,7 +68,7 @@ class World:
             if pod["status"].get("phase") != "Running" and "deletionTimestamp" not in pod["metadata"]:
                 self._run(pod)
 
-    def make_ready(self) -> Object:
+    def make_ready(self, seconds: float = 90) -> Object:
         """Play the kubelet until the operator says Ready for what the spec wants now."""
 
         def is_ready() -> Object | None:
@@ -78,12 +78,26 @@ class World:
             current = found.get("observedGeneration") == deployment["metadata"]["generation"]
             return found if current and found["status"] == "True" else None
 
-        return wait_for(is_ready, "Ready", 90, lambda: self.status)
+        return wait_for(is_ready, "Ready", seconds, lambda: self.status)
+
+    def _wait_for(self, secret: str, pod: Object) -> None:
+        """Say what a kubelet says of a container that refers to a Secret which does not exist."""
+        reason = {"reason": "CreateContainerConfigError", "message": f'secret "{secret}" not found'}
+        (container,) = pod["spec"]["containers"]
+        status = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
+        waiting = [status | {"ready": False, "state": {"waiting": reason}}]
+        self.kube.strategic(
+            "Pod", pod["metadata"]["name"], {"status": {"containerStatuses": waiting}}, "status"
+        )
 
     def _run(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
         address = "127.0.0.1"
         if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true":
+            secret = contract.admin_secret_name(self.name)
+            if not self.kube.find("Secret", secret):
+                self._wait_for(secret, pod)
+                return
             router = self.routers.get(name) or self.router_kind(self.kube, self.name)
             self.routers[name] = router
             address = router.address

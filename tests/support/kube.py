@@ -19,7 +19,9 @@ Object = dict[str, Any]
 
 def delete_crds(cluster: Cluster) -> None:
     """Delete what the chart keeps: another release, in another namespace, could not take them over."""
-    kinds = [f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS)]
+    kinds = [
+        f"{plural}.{contract.GROUP}" for plural in (contract.DEPLOYMENTS, contract.FITS, contract.SCALERS)
+    ]
     cluster.kubectl("delete", "crd", *kinds, "--wait=true", "--timeout=60s")
 
 

@@ -34,7 +34,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/*
 What the operator may do. Server-side apply needs create and patch. It can grant only what it holds, so it holds what the
-Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmaps get/create) need.
+Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmaps get/create) need. It creates a Secret for each
+deployment and reads none of them.
 */}}
 {{- define "eldr.rules" -}}
 - apiGroups: [eldr.dev]
@@ -44,7 +45,10 @@ Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmap
   resources: [eldrfits]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [eldr.dev]
-  resources: [eldrdeployments/status, eldrfits/status]
+  resources: [eldrscalers]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [eldr.dev]
+  resources: [eldrdeployments/status, eldrfits/status, eldrscalers/status]
   verbs: [patch]
 - apiGroups: [apps]
   resources: [deployments, statefulsets, controllerrevisions]
@@ -69,7 +73,7 @@ Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmap
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, create]
+  verbs: [create{{ if .Values.rbac.readSecrets }}, get{{ end }}]
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]

@@ -42,7 +42,7 @@ def build(folder: Path, names: Sequence[str], say: Say) -> None:
     BinariesUnavailableError
         If Go or modules cannot be had, or do not build.
     """
-    go = _find_go(folder.parent, say)
+    go = find_go(folder.parent, say)
     say(f"building {', '.join(names)} from Go modules (once; some minutes on two cores)")
     files = ["main.go", *(f"{name}.go" for name in names)]
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="build-") as scratch:
@@ -103,7 +103,7 @@ def _run(command: list[str], folder: Path, progress: Callable[[int], str], say: 
     return output.read_text()
 
 
-def _find_go(folder: Path, say: Say) -> str:
+def find_go(folder: Path, say: Say) -> str:
     found = shutil.which("go")
     if found and _go_version(found) >= GO_MINIMUM:
         return found

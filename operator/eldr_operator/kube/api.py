@@ -35,6 +35,7 @@ class Resource(NamedTuple):
 RESOURCES = {
     contract.KIND_DEPLOYMENT: Resource(contract.API_VERSION, contract.DEPLOYMENTS),
     contract.KIND_FIT: Resource(contract.API_VERSION, contract.FITS),
+    contract.KIND_SCALER: Resource(contract.API_VERSION, contract.SCALERS),
     "ConfigMap": Resource("v1", "configmaps"),
     "ControllerRevision": Resource("apps/v1", "controllerrevisions"),
     "Deployment": Resource("apps/v1", "deployments"),

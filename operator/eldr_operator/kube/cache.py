@@ -13,6 +13,7 @@ _OURS = f"{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
 WATCHED: Mapping[str, str] = {
     contract.KIND_DEPLOYMENT: "",
     contract.KIND_FIT: "",
+    contract.KIND_SCALER: _OURS,
     "ConfigMap": _OURS,
     "ControllerRevision": _OURS,
     "Deployment": _OURS,

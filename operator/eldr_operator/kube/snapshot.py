@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eldr import contract
 from eldr_operator.kube.owners import owner_uids
 
 Object = dict[str, Any]
@@ -23,13 +20,13 @@ class Snapshot:
     children : mapping
         Kind and name to object, for everything that carries our labels.
     pods : list of dict
-    secret : dict or None
-        The Secret of the admin ports, whoever owns it.
+    token : str
+        By which routers are asked.
     """
 
     children: Mapping[tuple[str, str], Object]
     pods: list[Object]
-    secret: Object | None
+    token: str
 
     def owned(self, kind: str, name: str, uid: str) -> Object | None:
         """Return a child, if the resource of that uid owns it."""
@@ -50,13 +47,3 @@ class Snapshot:
             and (kind, name) not in kept
             and uid in owner_uids(found)
         ]
-
-    @property
-    def token(self) -> str:
-        """The bearer token of the admin ports; empty while there is none."""
-        try:
-            return base64.b64decode(
-                ((self.secret or {}).get("data") or {})[contract.SECRET_TOKEN_KEY]
-            ).decode()
-        except (KeyError, binascii.Error, UnicodeDecodeError):
-            return ""

@@ -203,8 +203,9 @@ def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
     )
     if any(router.refuses_token for router in routers):
         remedy = (
-            f"Secret {contract.admin_secret_name(cr.name)} has changed since they started: restart their pods"
-            f" (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
+            f"they have another token than this operator gives: one from before it had a key of its own (let it read theirs: chart"
+            f" value rbac.readSecrets), or Secret {contract.admin_secret_name(cr.name)} was changed: delete it, and restart their"
+            f" pods (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
         )
     text = f"nothing is known of the routers, they go on with what they have: {_lacking(routers)}; {remedy}"
     return _says("Unknown", "RoutersUnreachable", text)

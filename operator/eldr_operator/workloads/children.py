@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.kube.api import Api
+from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
-from eldr_operator.kube.owners import is_ours, owned_elsewhere
 from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.kube.tokens import Tokens
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
-from eldr_operator.workloads import desired, gaps, revisions, rollback, rollout
+from eldr_operator.workloads import desired, gaps, revisions, roles, rollback, rollout, scaling
 from eldr_operator.workloads.images import Images
-from eldr_operator.workloads.roles import of_role
 from eldr_operator.workloads.rollback import Choice
 
 Object = dict[str, Any]
@@ -48,12 +47,15 @@ class Children:
     ----------
     images : Images
         Of this operator, where the resource names none.
+    tokens : Tokens
+        Of the routers' admin ports.
     """
 
-    def __init__(self, api: Api, applier: Applier, images: Images) -> None:
-        self._api = api
+    def __init__(self, applier: Applier, images: Images, tokens: Tokens) -> None:
         self._applier = applier
         self._images = images
+        self._tokens = tokens
+        self._with_secret: set[str] = set()
 
     async def apply(
         self,
@@ -80,7 +82,10 @@ class Children:
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         plan = revisions.plan(cr, live, self._images, now)
-        wanted = desired.children(_without_pod_templates(cr, broken), shards, plan.images)
+        wanted = [
+            *scaling.manifests(cr, live),
+            *desired.children(_without_pod_templates(cr, broken), shards, plan.images),
+        ]
         asked = {
             role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
             for manifest in wanted
@@ -120,6 +125,9 @@ class Children:
             name = surplus["metadata"]["name"]
             if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
                 left[kind, name] = fault
+        for scaler, status in scaling.statuses(cr, live):
+            if fault := await self._tell_scaler(scaler, status):
+                left[fault.kind, fault.name] = fault
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault
         return Applied([*left.values()], chosen, plan)
@@ -127,27 +135,43 @@ class Children:
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
         return rollout.of_deployment(
-            cr.spec.prefill.rollout, found, of_role(live.pods, contract.ROLE_PREFILL), now
+            cr.spec.prefill.rollout, found, roles.of_role(live.pods, contract.ROLE_PREFILL), now
         )
 
     async def _write(self, cr: EldrDeployment, manifest: Object, live: Snapshot) -> Unwritten | None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         owned = live.owned(kind, name, cr.metadata.uid)
-        return await tried(kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned))
+        # whose its replicas are may have changed since it was read
+        is_memory = kind == contract.KIND_SCALER
+        return await tried(
+            kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
+        )
+
+    async def _made_secret(self, uid: str, manifest: Object) -> None:
+        try:
+            await self._applier.create(manifest)
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return  # it may be that of a deployment that was deleted, and go with it: asked again until a router runs
+        self._with_secret.add(uid)
+
+    async def _tell_scaler(self, scaler: Object, status: Object) -> Unwritten | None:
+        kind, metadata = scaler["kind"], scaler["metadata"]
+        name = metadata["name"]
+        told = self._applier.patch_status(kind, metadata["namespace"], name, metadata["uid"], status)
+        return await tried(kind, name, told)
 
     async def _ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
-        """Create the Secret of the admin ports where there is none; return what is wrong with a foreign one."""
-        kind, name, found = "Secret", contract.admin_secret_name(cr.name), live.secret
-        if found is None:
-            token = secrets.token_urlsafe(32)
-            manifest = desired.admin_secret(cr, name, contract.SECRET_TOKEN_KEY, token)
-            return await tried(kind, name, self._applier.create(manifest), may_exist=True)
-        if not is_ours(found, cr.name, cr.metadata.uid):
-            return Unwritten(kind, name, REFUSED, str(owned_elsewhere(kind, cr.name, found)))
-        if not live.token:
-            text = f"Secret {name} has no readable key {contract.SECRET_TOKEN_KEY}; delete it, it is created again"
-            return Unwritten(kind, name, REFUSED, text)
-        return None
+        """Create the Secret of the admin ports where there may be none: it is never read, so pods tell whether it is there."""
+        uid = cr.metadata.uid
+        if not any(map(roles.waits_for_reference, live.pods)) and (
+            uid in self._with_secret or any(map(roles.runs_router, live.pods))
+        ):
+            return None
+        kind, name = "Secret", contract.admin_secret_name(cr.name)
+        manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
+        return await tried(kind, name, self._made_secret(uid, manifest))
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads import engines, network, rbac, router
@@ -35,6 +36,7 @@ def children(cr: EldrDeployment, shards: Iterable[str], images: Images) -> list[
     ]
 
 
-def admin_secret(cr: EldrDeployment, name: str, key: str, token: str) -> Object:
+def admin_secret(cr: EldrDeployment, name: str, token: str) -> Object:
     """Return the Secret that guards the admin ports; created once, never applied."""
-    return meta.manifest("v1", "Secret", cr, name, meta.ROUTER) | {"stringData": {key: token}}
+    head = meta.manifest("v1", "Secret", cr, name, meta.ROUTER)
+    return head | {"stringData": {contract.SECRET_TOKEN_KEY: token}}

@@ -13,7 +13,7 @@ from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
-from eldr_operator.workloads import kv, roles
+from eldr_operator.workloads import kv, roles, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.roles import Role, Wanted, Workloads
 
@@ -80,5 +80,6 @@ async def reconcile(
         revisions=applied.revisions,
         plan=applied.plan,
         unpaired=kv.unpaired(live.pods),
+        scaled_by=scaling.set_by(cr, live),
         is_readable=not any(child.kind in _ACCESS for child in unwritten),
     )

