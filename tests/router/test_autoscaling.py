@@ -1,0 +1,59 @@
+"""The queries of the autoscaling example, run by Prometheus over a router and an engine under load."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.processes import engine, wait_for
+from tests.support.prometheus import prometheus
+from tests.support.router import router
+
+pytestmark = pytest.mark.process
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "autoscaling.yaml"
+REQUESTS = 12
+
+
+def queries() -> dict[str, str]:
+    found = {}
+    for scaled in yaml.safe_load_all(EXAMPLE.read_text()):
+        (trigger,) = scaled["spec"]["triggers"]
+        found[scaled["spec"]["scaleTargetRef"]["name"]] = trigger["metadata"]["query"]
+    return found
+
+
+def test_queries_of_the_example_follow_load(tmp_path):
+    asked = queries()
+    assert asked.keys() == {"qwen3-prefill", "qwen3-decode"}
+    with (
+        engine("prefill", "--speed", "20") as p,
+        engine("decode") as d,
+        router(tmp_path, {"p0": p.url, "d0": d.url}) as r,
+    ):
+        targets = {
+            r.admin: {"namespace": "default", "pod": "qwen3-prefill-abc"},
+            d.url: {"namespace": "default", "pod": "qwen3-decode-0"},
+        }
+        (tmp_path / "prometheus").mkdir()
+        with (
+            prometheus(tmp_path / "prometheus", targets) as p8s,
+            concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool,
+        ):
+
+            def value(name: str) -> float | None:
+                return p8s.value(asked[name])
+
+            wait_for(lambda: (value("qwen3-prefill"), value("qwen3-decode")) == (0, 0), "idle figures")
+            answers = [pool.submit(r.ask, f"prompt {n} " * 400, 200) for n in range(REQUESTS)]
+            wait_for(
+                lambda: value("qwen3-prefill") > 0, "prompts that wait", show=lambda: value("qwen3-prefill")
+            )
+            wait_for(
+                lambda: value("qwen3-decode") > 0, "KV blocks in use", show=lambda: value("qwen3-decode")
+            )
+            assert {answer.result()[0] for answer in answers} == {"ok"}
+            wait_for(lambda: (value("qwen3-prefill"), value("qwen3-decode")) == (0, 0), "idle figures again")
