@@ -70,6 +70,7 @@ class ControlPlane:
         self._audit = audit
         self._stack = ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._flags: dict[str, list[str]] = {}
         data.mkdir(parents=True, exist_ok=True)
         authority = pki.Authority(data, "ca")
         self._front_proxy = pki.Authority(data, "front-proxy-ca")
@@ -109,7 +110,17 @@ class ControlPlane:
         self._run("kube-controller-manager", self._controller_manager_flags())
         self._run("kube-scheduler", self._client_flags())
 
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again, and then the controllers, which otherwise end with their Lease."""
+        server, controllers = "kube-apiserver", "kube-controller-manager"
+        for name in (controllers, server):
+            end(self.processes[name], 0.0)
+        self._run(server, self._flags[server])
+        self._wait(server, f"{self.server}/readyz")
+        self._run(controllers, self._flags[controllers])
+
     def _run(self, name: str, flags: list[str]) -> None:
+        self._flags[name] = flags
         log = self._data / f"{name}.log"
         process = spawn([self._binaries / name, *flags], log=log, env=os.environ | _GO)
         self.processes[name] = process
