@@ -59,7 +59,10 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
     name, spec = resource["metadata"]["name"], resource["spec"]
     router: Mapping[str, Any] = spec.get("router", {})
     model = spec.get("model", {}).get("name") or name
-    engines = int(spec.get("decode", {}).get("replicas", 2))
+    decode: Mapping[str, Any] = spec.get("decode", {})
+    # as the operator says, which knows what an autoscaler has set
+    told = resource.get("status", {}).get("decode", {}).get("desired")
+    engines = int(told or decode.get("replicas", 2))
     percent = int(spec.get("signatures", {}).get("samplePercent", 10))
     policy, tau = str(router.get("policy", contract.POLICY_DEFAULT)), float(router.get("tau", DEFAULT_TAU))
     notes: tuple[str, ...] = ()
@@ -67,10 +70,8 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
         notes = (
             "the policy in effect, Domain, goes by a header that the log does not hold: it is not simulated",
         )
-    parallelism: Mapping[str, Any] = spec.get("decode", {}).get("parallelism", {})
-    notes += _on_ranks(_ranks(parallelism, int(spec.get("decode", {}).get("gpus", 1)))) + _on_copies(
-        parallelism
-    )
+    parallelism: Mapping[str, Any] = decode.get("parallelism", {})
+    notes += _on_ranks(_ranks(parallelism, int(decode.get("gpus", 1)))) + _on_copies(parallelism)
     learned = _learned(states)
     return InEffect(
         model=model,

@@ -51,6 +51,8 @@ class ControlPlane:
     ----------
     server : str
         URL of the API server.
+    etcd : str
+        URL of its store.
     token : str
         Bearer token of a cluster administrator.
     ca : Path
@@ -83,7 +85,7 @@ class ControlPlane:
         self._ca_key = authority.key
         self._accounts = pki.service_account_keys(data)
         self.token = secrets.token_hex(16)
-        self.server = ""
+        self.server = self.etcd = ""
         self.kubeconfig = data / "kubeconfig"
 
     def __enter__(self) -> Self:
@@ -99,7 +101,7 @@ class ControlPlane:
 
     def _start(self) -> None:
         client, peer, secure = free_ports(3)
-        self.server = f"https://127.0.0.1:{secure}"
+        self.server, self.etcd = f"https://127.0.0.1:{secure}", f"http://127.0.0.1:{client}"
         tokens = self._data / "tokens.csv"
         tokens.write_text(f'{self.token},admin,admin,"system:masters"\n')
         self.kubeconfig.write_text(json.dumps(self._kubeconfig()))

@@ -21,6 +21,12 @@ def test_engines_law_and_share_are_the_deployments():
     assert in_effect(resource(), [{"law": None}]).law is None
 
 
+def test_engines_are_those_that_an_autoscaler_has_set():
+    scaled = resource() | {"status": {"decode": {"desired": 9, "scaledBy": "kube-controller-manager"}}}
+    assert in_effect(scaled, []).engines == 9
+    assert in_effect(resource() | {"status": {}}, []).engines == 6
+
+
 def slower(factor):
     return {name: factor * LAW[name] for name in ("fixed", "per_expert", "per_request")}
 
