@@ -279,9 +279,10 @@ class EldrFit(CamelModel):
         return str(said.get("status", "Unknown")), str(said.get("reason", "Pending"))
 
     @property
-    def barred(self) -> str:
-        """Reason of the condition Barred; empty while the set may be activated."""
-        said = self._condition("Barred")
+    def blocked(self) -> str:
+        """Reason of the condition Blocked; empty while the set may be activated."""
+        # until 0.1 it was called Barred
+        said = self._condition("Blocked") or self._condition("Barred")
         return str(said["reason"]) if said.get("status") == "True" else ""
 
     @property

@@ -108,7 +108,7 @@ def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> t
     state = note_harm(_believe(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
-        state = bar(state, roll_back.digest)
+        state = block(state, roll_back.digest)
     return state, _verdict(state, spec, seen, roll_back, now)
 
 
@@ -117,7 +117,7 @@ def _adopt(state: State, seen: Observation) -> State:
     if seen.digest == state.digest:
         return state
     # What serves after a roll-back has been on trial before: what it lacks now is a matter of drift.
-    tried = state.digest is not None and state.digest in state.barred
+    tried = state.digest is not None and state.digest in state.blocked
     # One that harmed may do so again: it is active, to tell when its traffic returns, but does not serve until then.
     harms = seen.digest in state.harmful
     spread = state.spread
@@ -132,7 +132,7 @@ def _adopt(state: State, seen: Observation) -> State:
         promise=Promise(windows=ON_TRIAL if tried else 0),
         protection=Protection(active=True, since=seen.activated, left=True) if harms else Protection(),
         fits=state.fits,
-        barred=state.barred,
+        blocked=state.blocked,
         harmful=state.harmful,
     )
 
@@ -181,9 +181,9 @@ def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | N
     if state.digest is None or seen.pinned:
         return None
     lost = _has_failed(state, spec)
-    to = None if seen.previous in state.barred else seen.previous
+    to = None if seen.previous in state.blocked else seen.previous
     returned = to is not None and state.drift.phase == "Detected" and state.drift.returned
-    if not lost and not returned and state.digest not in state.barred:
+    if not lost and not returned and state.digest not in state.blocked:
         return None
     return RollBack(state.digest, to, returned=returned)
 
@@ -193,11 +193,11 @@ def _has_failed(state: State, spec: DriftSpec) -> bool:
     return state.promise.lost >= spec.consecutive_windows and state.promise.windows <= ON_TRIAL
 
 
-def bar(state: State, digest: str) -> State:
-    """Return it with a set barred: it is not activated by itself any more."""
-    if digest in state.barred:
+def block(state: State, digest: str) -> State:
+    """Return it with a set blocked: it is not activated by itself any more."""
+    if digest in state.blocked:
         return state
-    return state.model_copy(update={"barred": (*state.barred, digest)[-MOST_SETS:]})
+    return state.model_copy(update={"blocked": (*state.blocked, digest)[-MOST_SETS:]})
 
 
 def _verdict(

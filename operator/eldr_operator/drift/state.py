@@ -197,7 +197,7 @@ class State(_Record):
         Of the set that the evidence is about.
     seen : datetime or None
         End of the last window that was judged; a window is judged once.
-    barred : tuple of str
+    blocked : tuple of str
         Digests of sets that were rolled back, newest last; only a pin brings one back.
     harmful : tuple of str
         Digests of sets that harm, or harmed when they were active last.
@@ -212,7 +212,7 @@ class State(_Record):
     promise: Promise = Promise()
     protection: Protection = Protection()
     fits: Fits = Fits()
-    barred: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
     harmful: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:

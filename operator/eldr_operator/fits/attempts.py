@@ -57,12 +57,12 @@ def following(base: str, fits: Sequence[EldrFit], since: datetime | None, now: d
     return Attempt(max((found for found, _ in tried), default=0) + 1, count + 1)
 
 
-def situation_since(fits: Iterable[EldrFit], table: Table, barred: Collection[str]) -> datetime | None:
+def situation_since(fits: Iterable[EldrFit], table: Table, blocked: Collection[str]) -> datetime | None:
     """Return since when attempts count. A set that was rolled back to none was one more of them that has not helped."""
     if not table.rolled_back_to_none:
         return table.activated_at
     made = ((fit.finished_at, fit.accepted_set) for fit in fits)
-    return max((when for when, found in made if found and found.digest not in barred), default=None)
+    return max((when for when, found in made if found and found.digest not in blocked), default=None)
 
 
 def latest(name: str, finished: Sequence[EldrFit], since: datetime | None) -> set[str]:

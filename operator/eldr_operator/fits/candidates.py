@@ -9,7 +9,7 @@ from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
 
 
 def candidates(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str] = ()
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str] = ()
 ) -> list[EldrFit]:
     """Return the fits whose set may be active now, the best last.
 
@@ -21,7 +21,7 @@ def candidates(
     ----------
     fits : sequence of EldrFit
         All of the deployment.
-    barred : collection of str
+    blocked : collection of str
         Digests of sets that were rolled back.
     """
     active = table.active
@@ -29,7 +29,7 @@ def candidates(
     if active is not None:
         own = next((fit.finished_at for fit in fits if fit.name == active.fit), made)
         judged = (
-            fit.finished_at for fit in fits if (has := fit.accepted_set) is not None and has.digest in barred
+            fit.finished_at for fit in fits if (has := fit.accepted_set) is not None and has.digest in blocked
         )
         made = max((at for at in (own, *judged) if at is not None), default=None)
     found = [
@@ -38,17 +38,17 @@ def candidates(
         if (has := fit.accepted_set) is not None
         and has.k == cr.spec.decode.replicas
         and is_for_model(cr, fit)
-        and has.digest not in barred
+        and has.digest not in blocked
         and (made is None or fit.finished_at > made or (active is not None and fit.name == active.fit))
     ]
     return sorted(found, key=lambda fit: (fit.finished_at, fit.name))
 
 
 def about_to_serve(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]
 ) -> EldrFit | None:
     """Return the fit whose set comes next; None where that serves already, also where another fit made the very same one."""
-    best = candidates(cr, fits, table, barred)[-1:]
+    best = candidates(cr, fits, table, blocked)[-1:]
     digests = [found.digest for fit in best if (found := fit.accepted_set) is not None]
     serves = table.active is not None and digests == [table.active.digest]
     return best[0] if best and not serves else None

@@ -58,7 +58,7 @@ class Situation:
         All of the deployment.
     taken : collection of str
         Names of all EldrFits of the namespace, also of other deployments.
-    barred : collection of str
+    blocked : collection of str
         Digests of sets that were rolled back.
     order : FitOrder or None
         What drift asks for.
@@ -75,7 +75,7 @@ class Situation:
     fits: Sequence[EldrFit]
     taken: Collection[str] = ()
     table: Table = field(default_factory=Table)
-    barred: Collection[str] = ()
+    blocked: Collection[str] = ()
     order: FitOrder | None = None
     regime_since: datetime | None = None
     before: Object = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Situation:
     @property
     def tried_since(self) -> datetime | None:
         """Since when attempts count, see :func:`eldr_operator.fits.attempts.situation_since`."""
-        return attempts.situation_since(self.fits, self.table, self.barred)
+        return attempts.situation_since(self.fits, self.table, self.blocked)
 
 
 def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
@@ -95,7 +95,7 @@ def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetim
     """
     changed = drift.drift.changed if drift.drift.phase == "Detected" else None
     left = table.previous
-    if table.reason == ROLLED_BACK or (left is not None and left.digest in drift.barred):
+    if table.reason == ROLLED_BACK or (left is not None and left.digest in drift.blocked):
         return max(filter(None, (table.activated_at, changed)), default=None)
     if drift.drift.phase == "Detected":
         return changed
@@ -178,13 +178,13 @@ def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Obj
 def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
     """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
     active, slots = at.table.active, cr.spec.decode.replicas
-    if about_to_serve(cr, at.fits, at.table, at.barred) is not None:
+    if about_to_serve(cr, at.fits, at.table, at.blocked) is not None:
         return
     if active is None:
         if _has_just_rolled_back(at.table, now):
             return  # a fit at once would find no records but those that the last set was made of
         sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
-        if any(found and found.k != slots and found.digest not in at.barred for found in sets):
+        if any(found and found.k != slots and found.digest not in at.blocked for found in sets):
             yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
         else:
             yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)

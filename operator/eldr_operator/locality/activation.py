@@ -45,7 +45,7 @@ def decide(
     routers: Sequence[RouterView],
     now: datetime,
     *,
-    barred: Collection[str] = (),
+    blocked: Collection[str] = (),
     unreached_since: datetime | None = None,
 ) -> Decision:
     """Take one step of an activation.
@@ -58,19 +58,19 @@ def decide(
         As the routing ConfigMap has it.
     routers : sequence of RouterView
         Ready routers that are not ending.
-    barred : collection of str
+    blocked : collection of str
         Digests of sets that were rolled back.
     unreached_since : datetime or None
         Since when no router has answered; None if one does, or there is none.
     """
-    target, pin_problem = _target(cr, fits, table, barred)
+    target, pin_problem = _target(cr, fits, table, blocked)
     if target is not None and _is_hopeless(cr, table, target, routers, now):
         after = replace(table, staged=None, staged_at=None)
         return Decision(after, _condition(cr, table, fits, routers, now), True, _acks(after, routers), target)
-    if target is None and (why := _is_unfit(cr, fits, table, barred)):
+    if target is None and (why := _is_unfit(cr, fits, table, blocked)):
         after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
     else:
-        after = _step(cr, table, target, routers, now, barred=barred)
+        after = _step(cr, table, target, routers, now, blocked=blocked)
     condition = pin_problem or _condition(cr, after, fits, routers, now)
     if pin_problem and after.active is None:
         condition = pin_problem._replace(status="False")
@@ -124,29 +124,29 @@ def _is_waiting(cr: EldrDeployment, table: Table, routers: Sequence[RouterView],
 
 
 def _target(
-    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]
+    cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]
 ) -> tuple[CentroidSet | None, Condition | None]:
     """Return the set that should be active, or None to keep what is, and what is wrong with the pin."""
     pin = cr.spec.centroids.pin
     if pin:
         named = pinned(cr, fits, table)
         return named, None if named is not None else _pin_problem(pin, fits)
-    best = candidates(cr, fits, table, barred)
+    best = candidates(cr, fits, table, blocked)
     if best:
         return best[-1].accepted_set, None
     active, previous = table.active, table.previous
-    if active is not None and active.digest in barred and previous is not None:
-        can_serve = previous.k == cr.spec.decode.replicas and previous.digest not in barred
+    if active is not None and active.digest in blocked and previous is not None:
+        can_serve = previous.k == cr.spec.decode.replicas and previous.digest not in blocked
         return (previous if can_serve else None), None
     return None, None
 
 
-def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, barred: Collection[str]) -> str:
+def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]) -> str:
     """Return why the active set must not serve, though there is no other."""
     active = table.active
     if active is None or cr.spec.centroids.pin:
         return ""
-    if active.digest in barred:
+    if active.digest in blocked:
         return ROLLED_BACK
     other = any(fit.name == active.fit and not is_for_model(cr, fit) for fit in fits)
     return "ModelChanged" if other else ""
@@ -173,7 +173,7 @@ def _step(
     routers: Sequence[RouterView],
     now: datetime,
     *,
-    barred: Collection[str],
+    blocked: Collection[str],
 ) -> Table:
     if target is None or (table.active is not None and target.digest == table.active.digest):
         return replace(table, staged=None, staged_at=None)
@@ -183,7 +183,7 @@ def _step(
     if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
         return table
     by_hand = cr.spec.centroids.pin == target.fit
-    rolled_back = not by_hand and table.active is not None and table.active.digest in barred
+    rolled_back = not by_hand and table.active is not None and table.active.digest in blocked
     reason = "Pinned" if by_hand else ROLLED_BACK if rolled_back else "Accepted"
     if loaded < len(routers):
         reason = "AckTimeout"
@@ -253,7 +253,7 @@ def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
     elif running := [fit.name for fit in fits if not fit.is_finished]:
         follows = f"EldrFit {running[0]} is about to make one"
     elif failed := sorted(
-        (fit.finished_at, fit.name, fit.barred or fit.state[1]) for fit in fits if fit.is_finished
+        (fit.finished_at, fit.name, fit.blocked or fit.state[1]) for fit in fits if fit.is_finished
     ):
         _, name, reason = failed[-1]
         follows = (

@@ -129,7 +129,7 @@ def _busy(cr: EldrDeployment, fits: Sequence[EldrFit], before: Memory) -> str | 
     running = [fit.name for fit in fits if not fit.is_finished]
     if running:
         return min(running)
-    following = about_to_serve(cr, fits, table, before.drift.barred)
+    following = about_to_serve(cr, fits, table, before.drift.blocked)
     if following is not None:
         return following.name
     return None if table.staged is None else table.staged.fit

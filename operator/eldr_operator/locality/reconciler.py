@@ -10,9 +10,9 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator.conditions import Condition
-from eldr_operator.drift.decide import bar, decide
+from eldr_operator.drift.decide import block, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
-from eldr_operator.fits import blocked, planner
+from eldr_operator.fits import marks, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.apply import Applier
@@ -82,9 +82,9 @@ class Locality:
         known = memory.read(found, cr.status)
         self._tell_lost(cr, memory.lost(found, known), now)
         before = await self._with_baselines(cr, known.not_after(now))
-        barred = blocked.recalled(all_fits, before.drift.barred)
-        harmful = blocked.recalled_harm(all_fits, before.drift.harmful)
-        known_sets = {"barred": barred, "harmful": harmful}
+        blocked = marks.recalled(all_fits, before.drift.blocked)
+        harmful = marks.recalled_harm(all_fits, before.drift.harmful)
+        known_sets = {"blocked": blocked, "harmful": harmful}
         before = replace(before, drift=before.drift.model_copy(update=known_sets))
         seen = self._observer.look(cr, all_fits, before, views, min(told.at, now))
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
@@ -94,11 +94,11 @@ class Locality:
             before.table,
             views,
             now,
-            barred=drift.barred,
+            blocked=drift.blocked,
             unreached_since=self._unreached_since((cr.namespace, cr.name), views, now),
         )
         if decision.given_up is not None:
-            drift = bar(drift, decision.given_up.digest)
+            drift = block(drift, decision.given_up.digest)
         return Look(views, before, decision, seen, drift, verdict)
 
     async def reconcile(
@@ -136,7 +136,7 @@ class Locality:
             fits=all_fits,
             taken=taken,
             table=before.table,
-            barred=look.drift.barred,
+            blocked=look.drift.blocked,
             order=look.verdict.fit,
             regime_since=planner.regime_since(all_fits, before.table, look.drift),
             before=before.refit,
@@ -151,7 +151,7 @@ class Locality:
             else {}
         )
         drift = look.drift
-        for fit, status in blocked.marks(all_fits, drift.barred, refused_sets, drift.harmful, now):
+        for fit, status in marks.marks(all_fits, drift.blocked, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
         created, unwritten = await self._runs.carry_out(cr, plan, all_fits)

@@ -77,7 +77,9 @@ def baselines(value: object) -> Object:
 
 def state(value: object) -> State:
     """Return what is known of drift; a bad field is what it is at first, a bad item of a list is left out."""
-    return _record(State, value)
+    told = mapping(value)
+    # until 0.1 blocked sets were called barred
+    return _record(State, {"blocked": told.get("barred"), **told})
 
 
 def not_after(value: M, now: datetime) -> M:

@@ -1,7 +1,7 @@
 """How many pods a role has: what an autoscaler or a person set on its EldrScaler, or else what the EldrDeployment says. Pure.
 
-An EldrScaler carries ``/scale``. Its replicas are the operator's until somebody else sets them; ``metadata.managedFields`` says whose
-they are. Whoever deletes it gives them back.
+An EldrScaler carries ``/scale``. Its replicas are the operator's until somebody else sets them: ``metadata.managedFields`` says whose
+they are. A backup that is restored has other managers, so what the operator has set stands in an annotation as well.
 
 References
 ----------
@@ -15,11 +15,13 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.kube.owners import is_ours
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
 
+ANNOTATION_REPLICAS = f"{contract.GROUP}/replicas"
 _WORKLOADS = {contract.ROLE_PREFILL: "Deployment", contract.ROLE_DECODE: "StatefulSet"}
 
 
@@ -45,8 +47,10 @@ def manifests(cr: EldrDeployment, live: Snapshot) -> list[Object]:
     made = []
     for role in _WORKLOADS:
         head = meta.manifest(contract.API_VERSION, contract.KIND_SCALER, cr, meta.child_name(cr, role), role)
-        spec = {} if role in theirs else {"spec": {"replicas": getattr(cr.spec, role).replicas}}
-        made.append(head | spec)
+        replicas = None if role in theirs else getattr(cr.spec, role).replicas
+        # emptied, not left out: what others set later may be what was written here
+        head["metadata"]["annotations"] = {ANNOTATION_REPLICAS: str(replicas or "")}
+        made.append(head if replicas is None else head | {"spec": {"replicas": replicas}})
     return made
 
 
@@ -64,14 +68,19 @@ def statuses(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
 
 
 def _scaler(cr: EldrDeployment, role: str, live: Snapshot) -> Object | None:
-    return live.owned(contract.KIND_SCALER, meta.child_name(cr, role), cr.metadata.uid)
+    found = live.children.get((contract.KIND_SCALER, meta.child_name(cr, role)))
+    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
 
 
 def _manager(scaler: Mapping[str, Any]) -> str:
     """Return who set the replicas last; empty if that is the operator, or nobody."""
+    metadata = scaler["metadata"]
+    ours = (metadata.get("annotations") or {}).get(ANNOTATION_REPLICAS)
+    if ours == str((scaler.get("spec") or {}).get("replicas")):
+        return ""
     owners = {
         entry["manager"]
-        for entry in scaler["metadata"].get("managedFields") or ()
+        for entry in metadata.get("managedFields") or ()
         if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
     }
     return "" if contract.FIELD_MANAGER in owners else min(owners, default="")

@@ -112,15 +112,15 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     assert world.routing["active"]["fit"] == "first"
     assert world.status["centroids"]["previous"]["fit"] == "worse"
     wait_for(lambda: len(world.status["history"]) == 3, "one roll-back", 60)
-    assert world.kube.condition(FIT, "worse", "Barred")["reason"] == "RolledBack"
+    assert world.kube.condition(FIT, "worse", "Blocked")["reason"] == "RolledBack"
     assert world.kube.condition(FIT, "worse", "Succeeded")["reason"] == "Accepted"
-    assert world.kube.condition(FIT, "first", "Barred") == {}
+    assert world.kube.condition(FIT, "first", "Blocked") == {}
     router(world).saving = None
     wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
     assert world.status["history"][-1]["fit"] == "first", (
         "though the other is newer, and its roll-back forgotten"
     )
-    wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["barred"], "barred", 60)
+    wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["blocked"], "blocked", 60)
 
 
 def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffic(world):

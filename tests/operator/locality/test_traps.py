@@ -129,7 +129,7 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     router(world).samples = 10
     world.report("x-bootstrap")
     condition = world.kube.until_condition(
-        FIT, "x-bootstrap", "Barred", seconds=60, status="True", reason="Refused"
+        FIT, "x-bootstrap", "Blocked", seconds=60, status="True", reason="Refused"
     )
     assert "no router can load it" in condition["message"]
     assert "shape differs" in condition["message"]
@@ -142,7 +142,7 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     router(world).refuse["sha256:" + b"bad".hex().ljust(64, "0")] = "shape differs"
     world.fit("bad")
     world.report("bad")
-    world.kube.until_condition(FIT, "bad", "Barred", seconds=60, status="True", reason="Refused")
+    world.kube.until_condition(FIT, "bad", "Blocked", seconds=60, status="True", reason="Refused")
     world.condition("CentroidsActive", status="True", reason="Active")
     assert (world.active(), world.routing["epoch"], world.routing["staged"]) == ("next", 1, None)
 

@@ -102,7 +102,7 @@ def test_a_set_that_all_have_refused_for_long_enough_is_given_up(
     assert decision.is_waiting
     pinned = decide(make_cr(centroids={"pin": "a"}), fits, table, views, now)
     assert (pinned.table, pinned.given_up, pinned.is_waiting) == (table, None, False)
-    after = decide(make_cr(), fits, decision.table, views, now, barred=("sha256:a",))
+    after = decide(make_cr(), fits, decision.table, views, now, blocked=("sha256:a",))
     assert (after.table.staged, after.given_up) == (None if active else make_set("old"), None)
 
 
@@ -129,9 +129,9 @@ def test_where_the_set_before_is_refused_a_roll_back_ends_with_none(
         activated_at=ago(600),
     )
     views = [router(active="b", refused=["a"])]
-    found = decide(make_cr(), fits, table, views, now, barred=("sha256:b",))
+    found = decide(make_cr(), fits, table, views, now, blocked=("sha256:b",))
     assert found.given_up == make_set("a")
-    after = decide(make_cr(), fits, found.table, views, now, barred=("sha256:b", "sha256:a"))
+    after = decide(make_cr(), fits, found.table, views, now, blocked=("sha256:b", "sha256:a"))
     assert after.table == Table(epoch=3, activated_at=now, reason="RolledBack")
 
 

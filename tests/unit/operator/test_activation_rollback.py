@@ -13,34 +13,34 @@ def test_a_set_that_was_rolled_back_gives_way_to_the_one_before(
 ):
     fits = [make_fit("a", finished="2026-11-21T10:00:00Z"), make_fit("b", finished="2026-11-21T11:00:00Z")]
     table = Table(epoch=2, active=make_set("b"), previous=make_set("a"), activated_at=ago(600))
-    barred = ("sha256:b",)
-    staged = decide(make_cr(), fits, table, [router(active="b")], now, barred=barred).table
+    blocked = ("sha256:b",)
+    staged = decide(make_cr(), fits, table, [router(active="b")], now, blocked=blocked).table
     assert staged.staged == make_set("a")
-    back = decide(make_cr(), fits, staged, [router(active="b", staged="a")], now, barred=barred).table
+    back = decide(make_cr(), fits, staged, [router(active="b", staged="a")], now, blocked=blocked).table
     assert (back.epoch, back.active, back.reason) == (3, make_set("a"), "RolledBack")
-    still = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    still = decide(make_cr(), fits, back, [router(active="a")], now, blocked=blocked)
     assert still.table == back, "though b is newer"
     fits.append(make_fit("c", finished="2026-11-21T11:30:00Z"))
-    newer = decide(make_cr(), fits, back, [router(active="a")], now, barred=barred)
+    newer = decide(make_cr(), fits, back, [router(active="a")], now, blocked=blocked)
     assert newer.table.staged == make_set("c")
 
 
 @pytest.mark.parametrize(
-    ("previous", "barred"),
+    ("previous", "blocked"),
     [(None, ()), ("a", ("sha256:a",)), ("three", ())],
-    ids=["none", "barred", "other k"],
+    ids=["none", "blocked", "other k"],
 )
-def test_without_another_set_none_serves(make_cr, make_fit, make_set, router, now, ago, previous, barred):
+def test_without_another_set_none_serves(make_cr, make_fit, make_set, router, now, ago, previous, blocked):
     before = make_set(previous, 3 if previous == "three" else 2) if previous else None
     table = Table(epoch=2, active=make_set("b"), previous=before, activated_at=ago(600))
-    barred = (*barred, "sha256:b")
-    found = decide(make_cr(), [make_fit("b")], table, [router(active="b")], now, barred=barred)
+    blocked = (*blocked, "sha256:b")
+    found = decide(make_cr(), [make_fit("b")], table, [router(active="b")], now, blocked=blocked)
     assert found.table == Table(epoch=3, activated_at=now, reason="RolledBack")
     assert (
-        decide(make_cr(), [make_fit("b")], found.table, [router()], now, barred=barred).table == found.table
+        decide(make_cr(), [make_fit("b")], found.table, [router()], now, blocked=blocked).table == found.table
     )
     pinned = decide(
-        make_cr(centroids={"pin": "b"}), [make_fit("b")], table, [router(active="b")], now, barred=barred
+        make_cr(centroids={"pin": "b"}), [make_fit("b")], table, [router(active="b")], now, blocked=blocked
     )
     assert pinned.table == table, "a person has chosen it"
 
@@ -53,7 +53,7 @@ def test_another_model_takes_its_set_along(make_cr, make_fit, make_set, router, 
     assert (found.epoch, found.active, found.reason) == (3, None, "ModelChanged")
 
 
-def follow(cr, fits, table, router, now, barred):
+def follow(cr, fits, table, router, now, blocked):
     """Let a router do as it is told until nothing changes."""
     seen = []
     for second in range(10):
@@ -61,7 +61,7 @@ def follow(cr, fits, table, router, now, barred):
             "active": table.active.fit if table.active else "",
             "staged": table.staged.fit if table.staged else "",
         }
-        decision = decide(cr, fits, table, [router(**held)], now + timedelta(seconds=second), barred=barred)
+        decision = decide(cr, fits, table, [router(**held)], now + timedelta(seconds=second), blocked=blocked)
         table = decision.table
         seen.append(table.active and table.active.fit)
     return table, seen

@@ -16,7 +16,7 @@ def test_a_set_that_keeps_its_promise_stays(life):
     one = life(previous="z")
     assert one.window(times=ON_TRIAL + 5).roll_back is None
     assert one.state.promise.windows == ON_TRIAL + 5
-    assert one.state.barred == ()
+    assert one.state.blocked == ()
 
 
 @pytest.mark.parametrize(("policy", "is_lost"), [(POLICY_ELDR, True), (POLICY_MARGINAL, False)])
@@ -37,7 +37,7 @@ def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, prev
     assert "10.0% were predicted" in verdict.message
     assert f"less than {'25%' if policy == POLICY_MARGINAL else '50%'} of the promise" in verdict.message
     assert ("the set before serves again" if previous else "no set serves") in verdict.message
-    assert one.state.barred == ("a",)
+    assert one.state.blocked == ("a",)
 
 
 def test_a_roll_back_is_asked_for_until_it_has_happened_whatever_is_measured_meanwhile(life):
@@ -120,7 +120,7 @@ def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(l
         assert "spec.centroids.pin is set" in verdict.message
         assert "the set before serves again" not in verdict.message
         assert (f"less than {share} of the promise" in verdict.message) == (windows == 3)
-    assert one.state.barred == ()
+    assert one.state.blocked == ()
 
 
 @PINS
@@ -141,7 +141,7 @@ def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service(life):
     one = life(previous="z", pinned=True)
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.roll_back, verdict.protective, verdict.harm[0]) == (None, True, "Protective")
-    assert (verdict.reason, one.state.barred) == ("Pinned", ())
+    assert (verdict.reason, one.state.blocked) == ("Pinned", ())
     assert "out of service" in verdict.message
     assert not one.look(chosen=True).protective
 
@@ -160,7 +160,7 @@ def test_observing_rolls_nothing_back_and_bars_nothing(life):
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.reason, verdict.roll_back, verdict.protective) == ("Observing", None, False)
     assert verdict.harm[0] == "Harms"
-    assert one.state.barred == ()
+    assert one.state.blocked == ()
 
 
 def test_a_new_set_that_harms_at_once_is_rolled_back(life):
@@ -184,7 +184,7 @@ def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_s
     assert verdict.roll_back == RollBack("a", "z", returned=True)
     assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
     assert "what was before it has returned: the set before serves again" in verdict.message
-    assert one.state.barred == ("a",)
+    assert one.state.blocked == ("a",)
     assert one.window(SHARES, 3).roll_back == RollBack("a", "z", returned=False), "until it has happened"
     one.activate("z", previous="a")
     assert one.window(times=12).roll_back is None
@@ -197,7 +197,7 @@ def test_who_observes_is_told_that_earlier_traffic_has_returned(life):
     one.window(times=8)
     verdict = one.window(OTHER, 5)
     assert (verdict.reason, verdict.roll_back) == ("Observing", None)
-    assert one.state.barred == ()
+    assert one.state.blocked == ()
 
 
 @pytest.mark.parametrize(
@@ -229,13 +229,13 @@ def test_a_set_that_was_rolled_back_does_not_come_back_with_its_traffic(life):
 
 @pytest.mark.slow
 def test_of_sets_that_were_rolled_back_none_is_forgotten_while_its_fit_may_exist(life):
-    """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not barred would be activated."""
+    """Up to ``refit.historyLimit`` 100; a set that is newer than the active one and not blocked would be activated."""
     one = life(previous="z", digest="bad-0")
     for n in range(100):
         assert one.window(times=3, saving=POOR).roll_back.digest == f"bad-{n}"
         one.activate("z", previous=f"bad-{n}")
         one.activate(f"bad-{n + 1}", previous="z")
-    assert set(one.state.barred) == {f"bad-{n}" for n in range(100)}
+    assert set(one.state.blocked) == {f"bad-{n}" for n in range(100)}
 
 
 @pytest.mark.slow
@@ -247,4 +247,4 @@ def test_a_set_that_served_while_drift_was_disabled_is_not_on_trial(life, window
     one.switch("Enabled")
     assert one.window(OTHER, 6, saving=POOR).roll_back is None
     assert one.verdict.status == "True"
-    assert one.state.barred == ()
+    assert one.state.blocked == ()

@@ -23,7 +23,7 @@ def full(make_set, now):
         epoch=3, active=make_set("b"), previous=make_set("a"), staged=make_set("c"), activated_at=now,
         staged_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned",
     )  # fmt: skip
-    drift = State(digest="sha256:b", barred=("sha256:z",))
+    drift = State(digest="sha256:b", blocked=("sha256:z",))
     day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
     more = {"drift": drift, "day": day, "baselines": {"sha256:b": BASELINE}, "protective": True}
     return Memory(refit={"lastFit": "b"}, **more).with_table(table)

@@ -49,7 +49,7 @@ STATE = State(
     drift=Drift(phase="Detected", cause="TrafficChanged", since=AT, changed=AT, requests=5),
     protection=Protection(active=True, since=AT),
     fits=Fits(number=3, started=(AT,), finished=AT),
-    barred=("sha256:y", "sha256:z"),
+    blocked=("sha256:y", "sha256:z"),
 )
 
 
@@ -126,7 +126,7 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
 
 
 def test_good_items_of_a_list_stay():
-    told = STATE.to_json() | {"barred": ["sha256:y", 5, "a\0", None, "sha256:z"]}
+    told = STATE.to_json() | {"blocked": ["sha256:y", 5, "a\0", None, "sha256:z"]}
     told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
     assert recovery.state(told) == STATE
     assert recovery.state(

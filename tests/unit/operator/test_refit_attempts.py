@@ -99,7 +99,7 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
 
     def at(minutes):
         now = back + timedelta(minutes=minutes)
-        more = {"regime_since": since, "barred": (fits[0].accepted_set.digest,)}
+        more = {"regime_since": since, "blocked": (fits[0].accepted_set.digest,)}
         return plan(make_cr(), fits, table, 10**6, now, **more)
 
     assert names(at(0)) == names(at(4.9)) == []
@@ -117,7 +117,7 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
     back = now - timedelta(minutes=10)
     table = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason=reason)
     fits = [make_fit("a", since="2026-11-01T00:00:00Z")]
-    state = State(digest="sha256:a", barred=("sha256:b",))
+    state = State(digest="sha256:a", blocked=("sha256:b",))
     since = regime_since(fits, table, state)
     assert since == back
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
@@ -137,15 +137,15 @@ def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growi
     make_cr, make_fit, kept
 ):
     begin = utc("2026-11-21T12:00")
-    now, fits, barred, made = begin, [make_fit(name, k=3) for name in kept], [], []
+    now, fits, blocked, made = begin, [make_fit(name, k=3) for name in kept], [], []
     table = Table(epoch=2, activated_at=begin, reason="RolledBack")
     while now < begin + timedelta(days=2):
         now += timedelta(minutes=1)
-        for name in names(plan(make_cr(), fits, table, 5000, now, barred=barred)):
+        for name in names(plan(make_cr(), fits, table, 5000, now, blocked=blocked)):
             made.append(now)
             finished = make_fit(name, finished=now.isoformat())
             fits.append(finished)
-            barred.append(finished.accepted_set.digest)
+            blocked.append(finished.accepted_set.digest)
             now += timedelta(minutes=6)  # it is active, and on trial
             table = Table(epoch=2, activated_at=now, reason="RolledBack")
     assert 10 < len(made) < 16
@@ -159,16 +159,16 @@ def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growi
         Table(epoch=3, activated_at=now + timedelta(minutes=2), reason="RolledBack"),
         5000,
         now + timedelta(minutes=7),
-        barred=[*barred, lost.accepted_set.digest],
+        blocked=[*blocked, lost.accepted_set.digest],
     )
     assert len(planned.create) == 1, "a set that was kept begins anew"
 
 
 def test_after_a_first_set_that_routers_refuse_there_is_another(make_cr, make_fit, now):
     fits = [make_fit("x-bootstrap", finished=(now - timedelta(minutes=4)).isoformat())]
-    barred = ("sha256:x-bootstrap",)
-    assert names(plan(make_cr(), fits, Table(), 5000, now, barred=barred)) == []
-    assert names(plan(make_cr(), fits, Table(), 5000, now + timedelta(minutes=1), barred=barred)) == [
+    blocked = ("sha256:x-bootstrap",)
+    assert names(plan(make_cr(), fits, Table(), 5000, now, blocked=blocked)) == []
+    assert names(plan(make_cr(), fits, Table(), 5000, now + timedelta(minutes=1), blocked=blocked)) == [
         "x-bootstrap-2"
     ]
 
@@ -178,6 +178,6 @@ def test_after_a_roll_back_to_no_set_older_ones_are_no_reason_to_wait(make_cr, m
     fits = [make_fit("old", finished="2026-11-01T10:00:00Z"), make_fit("x-bootstrap-7")]
     table = Table(epoch=2, activated_at=back, reason="RolledBack")
     planned = plan(
-        make_cr(), fits, table, 5000, back + timedelta(minutes=6), barred=("sha256:x-bootstrap-7",)
+        make_cr(), fits, table, 5000, back + timedelta(minutes=6), blocked=("sha256:x-bootstrap-7",)
     )
     assert names(planned) == ["x-bootstrap-8"]

@@ -8,10 +8,16 @@ from eldr_operator.workloads import scaling
 SPEC = {"prefill": {"replicas": 4}, "decode": {"replicas": 2}}
 
 
-def scaler(name, replicas, *owners, status=None):
+def scaler(name, replicas, *owners, status=None, written=None, orphan=False):
     fields = {"f:spec": {"f:replicas": {}}}
     managed = [{"manager": owner, "operation": "Update", "fieldsV1": fields} for owner in owners]
     metadata = {"name": name, "uid": name, "ownerReferences": [{"uid": "cr"}], "managedFields": managed}
+    if orphan:
+        labels = {"app.kubernetes.io/managed-by": "eldr-operator", "eldr.dev/deployment": "x"}
+        metadata |= {"ownerReferences": [], "labels": labels}
+        managed.append({"manager": "eldr-operator", "operation": "Apply", "fieldsV1": {"f:metadata": {}}})
+    if written is not None:
+        metadata["annotations"] = {scaling.ANNOTATION_REPLICAS: str(written)}
     return {"kind": "EldrScaler", "metadata": metadata, "spec": {"replicas": replicas}, "status": status}
 
 
@@ -34,9 +40,10 @@ def counts(cr):
         [scaler("x-decode", 7, "eldr-operator")],
         [scaler("x-decode", 7, "eldr-operator", "kube-controller-manager")],
         [scaler("x-decode", 7)],
+        [scaler("x-decode", 7, "velero-server", written=7)],
         [scaler("x-decode", 7, "kubectl") | {"metadata": {"name": "x-decode", "uid": "another"}}],
     ],
-    ids=["none", "ours", "shared", "nobody's", "of another"],
+    ids=["none", "ours", "shared", "nobody's", "restored", "of another"],
 )
 def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
     cr = make_cr(**SPEC)
@@ -45,12 +52,17 @@ def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
     assert scaling.set_by(cr, snapshot(*live)) == {}
 
 
-def test_what_an_autoscaler_has_set_stays(make_cr):
-    live = snapshot(scaler("x-decode", 7, "kube-controller-manager"), scaler("x-prefill", 1, "eldr-operator"))
+@pytest.mark.parametrize("more", [{}, {"written": 2}, {"orphan": True}], ids=["usual", "just", "orphan"])
+def test_what_an_autoscaler_has_set_stays(make_cr, more):
+    decode = scaler("x-decode", 7, "kube-controller-manager", **more)
+    live = snapshot(decode, scaler("x-prefill", 1, "eldr-operator"))
     cr = scaling.scaled(make_cr(**SPEC), live)
     assert counts(cr) == (4, 7)
     assert replicas(scaling.manifests(cr, live)) == {"x-prefill": 4, "x-decode": None}
     assert scaling.set_by(cr, live) == {"decode": "kube-controller-manager"}
+    made = scaling.manifests(cr, live)
+    written = [each["metadata"]["annotations"][scaling.ANNOTATION_REPLICAS] for each in made]
+    assert written == ["4", ""], "what it sets later may be the same by chance"
 
 
 def test_autoscalers_read_what_exists(make_cr):

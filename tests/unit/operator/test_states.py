@@ -36,7 +36,7 @@ class Stage:
     """The set of EldrFit ``a``, in a state, and what happens to it."""
 
     def __init__(self, make_cr, make_fit, make_set, router, life, now, ago):
-        self.cr, self.fits, self.barred = make_cr(), [make_fit("a")], ()
+        self.cr, self.fits, self.blocked = make_cr(), [make_fit("a")], ()
         self.routers = [router("r0"), router("r1")]
         self.table, self.is_out_of_service = Table(), False
         self._make_cr, self._make_fit, self._make_set, self._router = make_cr, make_fit, make_set, router
@@ -54,14 +54,14 @@ class Stage:
             "blocked": Table(),
         }[state]
         if state == "blocked":
-            self.barred = (SET,)
+            self.blocked = (SET,)
         if state in {"staged", "previous"}:
             self.fits.append(self._make_fit("old", finished=EARLIER))
         if state == "out of service":
             self._serve(OTHER, BAD)
 
     def state(self):
-        decision = decide(self.cr, self.fits, self.table, self.routers, self._now, barred=self.barred)
+        decision = decide(self.cr, self.fits, self.table, self.routers, self._now, blocked=self.blocked)
         given_up = decision.given_up.digest if decision.given_up else None
         held = {
             found.digest: name
@@ -70,7 +70,7 @@ class Stage:
         }
         if SET in held:
             return "out of service" if self.is_out_of_service and held[SET] == "active" else held[SET]
-        return "blocked" if SET in self.barred or given_up == SET else "accepted"
+        return "blocked" if SET in self.blocked or given_up == SET else "accepted"
 
     def all_hold(self):
         self.routers = [self._router("r0", staged="a"), self._router("r1", staged="a")]
@@ -113,10 +113,10 @@ class Stage:
     def saves_less_than_predicted(self):
         life = self._life(digest=SET)
         life.window(times=ON_TRIAL, saving=POOR)
-        self.barred = life.state.barred
+        self.blocked = life.state.blocked
 
     def active_is_blocked(self):
-        self.barred = ("sha256:old",)
+        self.blocked = ("sha256:old",)
 
     def active_is_blocked_after_scaling(self):
         self.active_is_blocked()

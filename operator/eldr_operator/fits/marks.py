@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from eldr_operator.conditions import BARRED, HARMFUL, ROLLED_BACK, Condition, merged
+from eldr_operator.conditions import BLOCKED, HARMFUL, ROLLED_BACK, Condition, merged
 from eldr_operator.models import EldrFit
 
 Object = dict[str, Any]
@@ -28,17 +28,17 @@ _HARMS_NO_LONGER = Condition(
 _STAYS = "it is not activated again by itself; spec.centroids.pin of the EldrDeployment can"
 
 
-def recalled(fits: Iterable[EldrFit], barred: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the digests that are barred, those included that only fits tell of.
+def recalled(fits: Iterable[EldrFit], blocked: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the digests that are blocked, those included that only fits tell of.
 
     Parameters
     ----------
     fits : iterable of EldrFit
         All of the deployment.
-    barred : tuple of str
+    blocked : tuple of str
         As the memory has them, the newest last.
     """
-    return _recalled((fit for fit in fits if fit.barred), barred)
+    return _recalled((fit for fit in fits if fit.blocked), blocked)
 
 
 def recalled_harm(fits: Iterable[EldrFit], harmful: tuple[str, ...]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _recalled(fits: Iterable[EldrFit], known: tuple[str, ...]) -> tuple[str, ...
 
 def marks(
     fits: Iterable[EldrFit],
-    barred: Collection[str],
+    blocked: Collection[str],
     refused: Mapping[str, str],
     harmful: Collection[str],
     now: datetime,
@@ -70,8 +70,8 @@ def marks(
         if found is None:
             continue
         news = []
-        if found.digest in barred and not fit.barred:
-            news.append(_bar(refused.get(found.digest)))
+        if found.digest in blocked and not fit.blocked:
+            news.append(_block(refused.get(found.digest)))
         if (found.digest in harmful) != fit.harms:
             news.append(_HARMS_NO_LONGER if fit.harms else _HARMS)
         if news:
@@ -82,7 +82,7 @@ def marks(
             yield fit, fit.status | {"conditions": [*others, *made]}
 
 
-def _bar(why: str | None) -> Condition:
+def _block(why: str | None) -> Condition:
     if why is None:
-        return Condition(BARRED, "True", ROLLED_BACK, f"the set was taken out of use: {_STAYS}")
-    return Condition(BARRED, "True", "Refused", f"{why}: {_STAYS}")
+        return Condition(BLOCKED, "True", ROLLED_BACK, f"the set was taken out of use: {_STAYS}")
+    return Condition(BLOCKED, "True", "Refused", f"{why}: {_STAYS}")
