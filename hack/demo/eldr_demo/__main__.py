@@ -44,7 +44,7 @@ from eldr_kube.cluster import Cluster
     is_flag=True,
     envvar="GPU_MODE",
     show_envvar=True,
-    help="Real engines with model runner V2 and asynchronous scheduling, as on GPUs; slow.",
+    help="Real engines with model runner V2 and asynchronous scheduling, as on GPUs; slow, so without the part in which traffic drifts.",
 )
 @click.option("--in-flight", type=click.IntRange(1), default=40, help="Requests at a time, real engines.")
 def main(

@@ -14,7 +14,7 @@ from eldr_demo.answers import Answer, Prompt
 from eldr_demo.arrivals import Arrivals, ClosedLoop
 from eldr_demo.engines import DRIFT, DemoSettings
 from eldr_demo.load import Workload
-from eldr_demo.plan import SHORT, Mix
+from eldr_demo.plan import FIRST_MIX, SHORT, Mix
 from eldr_kube.agent.images import Image
 from eldr_kube.vllm import vllm_images
 from eldr_tiny_moe import corpus
@@ -64,7 +64,6 @@ class RealEngines:
         "Engines share this machine's cores and the small model's experts fit its caches: compare \"vs random\", not the times. "
         "What placement does to the time of real engines: docs/benchmarks/policies.md, make -C hack/lab bench-policies."
     )
-    plan = SHORT
     known: tuple[str, ...] = ()
 
     def __init__(self, *, in_flight: int = 40, gpu_mode: bool = False, **changes: float) -> None:
@@ -79,12 +78,11 @@ class RealEngines:
             start_seconds=600.0,
             fit_seconds=600.0,
         )
-        self._drift = DRIFT
+        self.plan = SHORT
         if gpu_mode:
-            # interpreted kernels make ten tokens a second: short answers, small windows, and as many samples as a baseline
-            # takes that drift is seen against, which a quarter of them are
-            defaults = replace(defaults, tokens=12, samples=240, fit_seconds=1800.0)
-            self._drift = DRIFT | {"windowRequests": 50}
+            # interpreted kernels make ten tokens a second
+            defaults = replace(defaults, tokens=12, samples=120, fit_seconds=1200.0)
+            self.plan = FIRST_MIX
         self.settings = replace(defaults, **changes)  # type: ignore[arg-type]  # names are checked by replace
         self._in_flight = in_flight
         self._texts = corpus.load()
@@ -104,7 +102,7 @@ class RealEngines:
             "decode": {"replicas": size.decode},
             "router": {"maxInFlightPerDecode": _SEQUENCES},
             "signatures": {"samplePercent": 100},
-            "refit": {"minSamples": size.samples, "drift": self._drift},
+            "refit": {"minSamples": size.samples, "drift": DRIFT},
         }
 
     def images(self) -> Mapping[str, Image]:

@@ -22,7 +22,7 @@ from eldr_demo.compare import STATISTICS, compare
 from eldr_demo.kept import rate, write
 from eldr_demo.load import Outcome
 from eldr_demo.picture import draw
-from eldr_demo.plan import FULL, SHORT, Measure
+from eldr_demo.plan import FIRST_MIX, FULL, SHORT, Measure
 from eldr_demo.real import verify
 from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
@@ -209,11 +209,13 @@ def test_the_picture_is_drawn(sampler, tmp_path):
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("plan", [FULL, SHORT])
+@pytest.mark.parametrize("plan", [FULL, SHORT, FIRST_MIX])
 def test_a_plan_compares_every_phase_with_the_balancer(plan):
     measured = [step for step in plan if isinstance(step, Measure)]
     assert len({step.name for step in measured}) == len(measured)
-    assert {step.mix for step in measured if step.policy == "JSQ"} == {"first", "second"}
+    mixes = {step.mix for step in measured}
+    assert {step.mix for step in measured if step.policy == "JSQ"} == mixes
+    assert mixes == ({"first"} if plan is FIRST_MIX else {"first", "second"})
 
 
 async def test_a_kept_connection_that_its_server_closes_spoils_nothing(monkeypatch):
