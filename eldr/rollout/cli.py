@@ -20,8 +20,9 @@ _RIGHTS = (
     "rollouts take get and patch of eldrdeployments, and list of controllerrevisions.apps; "
     "status does without patch"
 )
-_ENDED = {"RolloutComplete": 0, "RolloutPaused": 1}
-"""Reasons of Progressing, where that is not False, with which a rollout does not go on by itself, and the exit code."""
+_ENDED = {"RolloutComplete", "RevisionHeld"}
+"""Reasons of Progressing with which all pods have the template that they are to have, ready or not."""
+_READY = {"PrefillReady", "DecodeReady", "RouterReady"}
 _POLL_SECONDS = 2.0
 
 
@@ -132,7 +133,8 @@ def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> N
     with _explained():
         target = make(name)
         chosen = revisions.before(target.deployment(), target.revisions(), roles, to=to_revision)
-    _set(make, name, {role: {"revision": back.name} for role, back in chosen.items()})
+    # a role that is paused would stay as it is
+    _set(make, name, {role: {"revision": back.name, "pause": "Disabled"} for role, back in chosen.items()})
 
 
 def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -147,10 +149,15 @@ def _set(make: Any, name: str, changes: Mapping[str, Mapping[str, str]]) -> None
 
 def _code(deployment: Object) -> int | None:
     """Return the exit code of a rollout that has ended."""
-    condition = revisions.progressing(deployment)
-    if not condition or condition.get("observedGeneration") != deployment["metadata"].get("generation"):
+    progressing = revisions.condition(deployment, "Progressing")
+    if not progressing or not revisions.is_observed(deployment):
         return None
-    return 1 if condition.get("status") == "False" else _ENDED.get(condition.get("reason", ""))
+    if progressing.get("status") == "False" or progressing.get("reason") == "RolloutPaused":
+        return 1
+    if revisions.condition(deployment, "ConfigValid").get("status") == "False":
+        return 1  # some of the spec cannot be used: those pods stay as they are
+    is_ready = all(revisions.condition(deployment, name).get("status") == "True" for name in _READY)
+    return 0 if progressing.get("reason") in _ENDED and is_ready else None
 
 
 @contextmanager

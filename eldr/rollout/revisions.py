@@ -82,16 +82,22 @@ def in_use(deployment: Object, role: str) -> str:
     return ""
 
 
-def progressing(deployment: Object) -> Object:
-    """Return the condition Progressing; empty if there is none yet."""
+def condition(deployment: Object, name: str) -> Object:
+    """Return a condition; empty if there is none yet."""
     conditions = (deployment.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == "Progressing"), {})
+    return next((each for each in conditions if each.get("type") == name), {})
+
+
+def is_observed(deployment: Object) -> bool:
+    """Tell whether the operator has seen the spec as it is now."""
+    observed = condition(deployment, "Progressing").get("observedGeneration")
+    return bool(observed == (deployment.get("metadata") or {}).get("generation"))
 
 
 def before(
     deployment: Object, found: Sequence[Revision], roles: Iterable[str] = (), *, to: str = ""
 ) -> dict[str, Revision]:
-    """Return the revision to go back to, by role.
+    """Return the revision to go back to, by role; what the operator has not seen yet cannot be undone.
 
     Parameters
     ----------
@@ -109,7 +115,10 @@ def before(
     if to:
         named = _named(found, to)
         return {named.role: named}
-    if not [*roles] and progressing(deployment).get("reason") == "RolledBack":
+    if not is_observed(deployment):
+        text = "the operator has not seen the last change of the resource yet; try again in a moment"
+        raise UndoError("NotObserved", text)
+    if not [*roles] and condition(deployment, "Progressing").get("reason") == "RolledBack":
         text = "the operator has gone back already; name a revision with --to-revision, or a role with --role, to go further"
         raise UndoError("RolledBack", text)
     by_name = {each.name: each for each in found}
@@ -119,7 +128,7 @@ def before(
         raise UndoError(
             "NoRevisions", "no revision of its engines is known yet; wait until the operator has seen it"
         )
-    open_ = [role for role, each in known.items() if not each.completed]
+    open_ = [role for role, each in known.items() if each != _last_completed(found, role)]
     latest = max(known, key=lambda role: known[role].completed)
     chosen = {role: _last(found, role, known.get(role)) for role in (*roles,) or open_ or [latest]}
     if not [*roles] and len(chosen) == 1:
@@ -133,6 +142,11 @@ def before(
             if matching:
                 chosen[other] = max(matching, key=lambda each: (each.completed, each.number))
     return chosen
+
+
+def _last_completed(found: Iterable[Revision], role: str) -> Revision | None:
+    completed = [each for each in found if each.role == role and each.completed]
+    return max(completed, key=lambda each: (each.completed, each.number), default=None)
 
 
 def _last(found: Iterable[Revision], role: str, current: Revision | None) -> Revision:

@@ -11,8 +11,9 @@ from eldr.rollout.revisions import Revision, in_use
 Object = Mapping[str, Any]
 
 _ROLES = (contract.ROLE_PREFILL, contract.ROLE_DECODE, contract.ROLE_ROUTER)
-_TOLD = ("Progressing", "Degraded", "UpdateAvailable")
-_EXPECTED = {"Progressing": "True", "Degraded": "False", "UpdateAvailable": "False"}
+_EXPECTED = {"Progressing": "True", "Degraded": "False", "UpdateAvailable": "False", "ConfigValid": "True"}
+_TOLD = {"RolloutInProgress", "RevisionHeld"}
+"""Reasons that are told though the condition is as expected."""
 
 
 def lines(deployment: Object, found: Sequence[Revision]) -> Iterator[str]:
@@ -34,5 +35,5 @@ def lines(deployment: Object, found: Sequence[Revision]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     for condition in status.get("conditions") or ():
         type_, stands = condition.get("type"), condition.get("status")
-        if type_ in _TOLD and (stands != _EXPECTED[type_] or condition.get("reason") == "RolloutInProgress"):
+        if type_ in _EXPECTED and (stands != _EXPECTED[type_] or condition.get("reason") in _TOLD):
             yield f"{type_}={stands}, {condition.get('reason')}: {condition.get('message')}"

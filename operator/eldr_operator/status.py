@@ -145,6 +145,8 @@ def _progressing(running: Workloads, outcome: Outcome) -> Condition:
         if all(role.is_paused for role in waiting):
             return Condition("Progressing", "Unknown", "RolloutPaused", text)
         return Condition("Progressing", "True", "RolloutInProgress", text)
+    if kept_back := [rollback.held(role, each) for role, each in running.revisions.items() if each.is_held]:
+        return Condition("Progressing", "True", "RevisionHeld", "; ".join(kept_back))
     if kept := [role for role in (running.prefill, running.decode) if role.kept]:
         text = "; ".join(
             f"{_of(role)}: ordinals below {role.kept} keep the template that they have" for role in kept

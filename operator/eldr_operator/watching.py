@@ -22,6 +22,14 @@ logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 5.0
 
 
+def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody caught, but for what the end of a loop makes of a watch that has just told something: it ends anyway."""
+    if "asyncgen" in context:
+        logger.debug("%s: %r", context["message"], context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
+
+
 @contextlib.asynccontextmanager
 async def watched(
     settings: Settings,
@@ -45,6 +53,7 @@ async def watched(
     async def watch() -> None:
         task, own = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None  # noqa: S101 - it runs in one
+        own.set_exception_handler(_handle)
         cancel[:] = [functools.partial(own.call_soon_threadsafe, task.cancel)]
         if not stop.is_set():
             # Without a stop flag: kopf would wait for it in a thread, and not end after a failure before it is set.

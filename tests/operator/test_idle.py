@@ -101,7 +101,13 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
         return kept | {"metadata": found["metadata"]["labels"]}
 
     for kind, name in names.items():
-        assert without_versions(world.kube.get(kind, name)) == without_versions(as_it_was[kind])
+        wanted = without_versions(as_it_was[kind])
+        wait_for(
+            lambda kind=kind, name=name, wanted=wanted: (
+                without_versions(world.kube.get(kind, name)) == wanted
+            ),
+            f"{kind} {name} as it was",
+        )
     applied = {entry["objectRef"]["resource"] for entry in watch.requests() if entry["verb"] == "patch"}
     assert applied - {"eldrdeployments"} == {"roles", "services", "serviceaccounts", "statefulsets"}
 

@@ -139,6 +139,13 @@ def test_routers_move_into_a_deployment_and_back(world):
     assert "initContainers" not in template["spec"]
     assert contract.LABEL_ROUTER not in template["metadata"]["labels"]
     world.patch(router={"placement": "Sidecar", "replicas": None})
+
+    def asked() -> bool:
+        spec = world.kube.get("Deployment", "x-prefill")["spec"]["template"]["spec"]
+        return "initContainers" in spec and world.status["observedGeneration"] == 3
+
+    wait_for(asked, "routers beside prefill engines", 60)
+    assert "x-router" in children(world)["Deployment"], "clients need them until the others are ready"
     world.make_ready()
     wait_for(
         lambda: children(world) == CHILDREN, "router Deployment and budget gone", 60, lambda: children(world)

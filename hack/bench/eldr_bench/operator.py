@@ -78,6 +78,7 @@ class Operator:
         metrics, liveness = free_ports(2)
         command = [sys.executable, "-c", "from eldr.cli import main; main()", "operator", "--all-namespaces"]
         command += ["--host=127.0.0.1", f"--metrics-port={metrics}", f"--liveness-port={liveness}"]
+        command.append(f"--key-namespace={SYSTEM}")
         log = self._folder / "operator.log"
         self._process = spawn(command, log=log, env={**os.environ, "KUBECONFIG": str(path)})
 

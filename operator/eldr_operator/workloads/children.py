@@ -123,6 +123,10 @@ class Children:
         used = {role: choice.kept for role, choice in chosen.items()}
         for kind, surplus in (*live.surplus(wanted, cr.metadata.uid), *revisions.surplus(cr, live, used)):
             name = surplus["metadata"]["name"]
+            if (kind, name) == ("Deployment", meta.child_name(cr, contract.ROLE_ROUTER)) and not (
+                roles.has_sidecars(cr, live.pods)
+            ):
+                continue  # clients need it until routers are ready beside the prefill engines
             if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
                 left[kind, name] = fault
         for scaler, status in scaling.statuses(cr, live):
@@ -130,7 +134,7 @@ class Children:
                 left[fault.kind, fault.name] = fault
         if fault := await self._ensure_secret(cr, live):
             left[fault.kind, fault.name] = fault
-        return Applied([*left.values()], chosen, plan)
+        return Applied([*left.values()], {**_untouched(cr, live, plan), **_known(chosen)}, plan)
 
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
@@ -172,6 +176,21 @@ class Children:
         kind, name = "Secret", contract.admin_secret_name(cr.name)
         manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
         return await tried(kind, name, self._made_secret(uid, manifest))
+
+
+def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:
+    return {role: choice for role, choice in chosen.items() if choice.revision is not None}
+
+
+def _untouched(cr: EldrDeployment, live: Snapshot, plan: revisions.Plan) -> dict[str, Choice]:
+    """Return what the pods of each role have now; it stays where what the spec asks for cannot be had."""
+    found = {}
+    for role, known in plan.found.items():
+        workload = revisions.live_workload(cr, live, role)
+        name = revisions.name_of(workload) if workload is not None else ""
+        if runs := next((each for each in known if each.name == name), None):
+            found[role] = Choice(runs, {})
+    return found
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:

@@ -128,10 +128,15 @@ def choose(cr: EldrDeployment, role: str, made: Object, live: Snapshot, known: P
     found, digest, generated = known.found[role], inputs(cr, role), meta.digest(made)
     adopted = None
     same = [revision for revision in found if revision.inputs == digest]
-    if same and same[-1].made == generated:
-        return same[-1]
-    if same and not known.updates and same[-1].maker != known.maker:
-        return same[-1]
+    for each in reversed(same):
+        # what another release has made of the same spec stays, with the images that the other role has too
+        is_kept = (
+            not known.updates
+            and each.maker != known.maker
+            and _used(cr, each.images) == _used(cr, known.images)
+        )
+        if each.made == generated or is_kept:
+            return each
     workload = live_workload(cr, live, role)
     if not found and workload is not None and not known.updates and _was_made_from(cr, workload, digest):
         adopted = _plain(workload["spec"]["template"])
@@ -257,7 +262,11 @@ def _running(
     """Return the images that pods were made with; None where nothing runs yet."""
     for role in (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER):
         if found[role]:
-            return found[role][-1].images
+            workload = live_workload(cr, live, role)
+            name = name_of(workload) if workload is not None else ""
+            runs = [each for each in found[role] if each.name == name]
+            worked = [each for each in found[role] if not each.failed]
+            return (runs or worked or found[role])[-1].images
     seen: dict[str, str] = {}
     for role in _WORKLOADS:
         workload = live_workload(cr, live, role)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator.conditions import Condition, found
-from eldr_operator.models import RolloutSpec
+from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import Unwritten
 from eldr_operator.workloads import gaps, rollout
 from eldr_operator.workloads.revisions import Plan, name_of
@@ -190,6 +190,17 @@ def runs_router(pod: Object) -> bool:
         container["name"] == contract.CONTAINER_ROUTER and (container.get("state") or {}).get("running")
         for container in _containers(pod)
     )
+
+
+def has_sidecars(cr: EldrDeployment, pods: Iterable[Object]) -> bool:
+    """Tell whether as many prefill pods with a router are ready as there are to be."""
+    ready = [
+        pod
+        for pod in of_role(pods, contract.ROLE_PREFILL)
+        if pod["metadata"]["labels"].get(contract.LABEL_ROUTER) == "true"
+        and found(pod, "Ready").get("status") == "True"
+    ]
+    return len(ready) >= cr.spec.prefill.replicas
 
 
 def _containers(pod: Object) -> list[Object]:

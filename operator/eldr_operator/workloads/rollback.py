@@ -38,6 +38,8 @@ class Choice(NamedTuple):
         The revision in whose place pods have an earlier one; empty if they have what the spec asks for.
     partner : str
         The role that has failed, where this one only goes back with it.
+    asked : str
+        The revision that the spec asks for; empty where that is not known.
     """
 
     revision: Revision | None
@@ -45,6 +47,13 @@ class Choice(NamedTuple):
     stale: tuple[Revision, ...] = ()
     failed: str = ""
     partner: str = ""
+    asked: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether pods keep a revision that the spec names, and not the one that it asks for otherwise."""
+        name = self.revision.name if self.revision else ""
+        return bool(name and self.asked and name != self.asked and not self.failed)
 
     @property
     def kept(self) -> list[str]:
@@ -108,6 +117,15 @@ def told(role: str, choice: Choice) -> str:
     )
 
 
+def held(role: str, choice: Choice) -> str:
+    """Return in words that a role keeps the revision that its spec names."""
+    name = choice.revision.name if choice.revision else ""
+    return (
+        f"{role}: keeps revision {name}, as {role}.rollout.revision says; the spec asks for {choice.asked}. "
+        "eldr rollout resume rolls to that"
+    )
+
+
 def _choose(
     cr: EldrDeployment, wanted: Revision, live: Snapshot, found: Sequence[Revision], now: datetime
 ) -> Choice:
@@ -128,7 +146,7 @@ def _choose(
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
     if spec.revision:
-        return Choice(marked.get(spec.revision), marked, stale)
+        return Choice(marked.get(spec.revision), marked, stale, asked=wanted.name)
     if marked[wanted.name].failed and last is not None and last.name != wanted.name:
         return Choice(last, marked, stale, failed=wanted.name)
     return Choice(marked[wanted.name], marked, stale)
@@ -186,7 +204,7 @@ def _spec(cr: EldrDeployment, role: str) -> RolloutSpec:
         return cr.spec.prefill.rollout
     if role == contract.ROLE_DECODE:
         return cr.spec.decode.rollout
-    return RolloutSpec()
+    return RolloutSpec(on_failure="Wait")  # routers of a Deployment: no field says how they are rolled back
 
 
 def _last_completed(known: Iterable[Revision]) -> Revision | None:

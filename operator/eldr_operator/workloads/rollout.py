@@ -52,9 +52,11 @@ def of_deployment(
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
     }
-    # a Deployment that is paused before it has pods makes none
-    runs = live is not None and (live.get("status") or {}).get("replicas", 0) > 0
-    return {"strategy": strategy, "paused": spec.pause == "Enabled" and runs}
+    # a Deployment that is paused before it has pods makes none; one that lost them meanwhile makes them as they were
+    runs = live is not None and (
+        live["spec"].get("paused") or (live.get("status") or {}).get("replicas", 0) > 0
+    )
+    return {"strategy": strategy, "paused": spec.pause == "Enabled" and bool(runs)}
 
 
 def makes_room_at(pods: Sequence[Mapping[str, Any]]) -> list[datetime]:

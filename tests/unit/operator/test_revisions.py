@@ -2,6 +2,7 @@
 
 import pytest
 
+from eldr_operator import meta
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import desired, revisions
 from eldr_operator.workloads.images import Images
@@ -177,3 +178,48 @@ def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
             for role, template in made(cr).items():
                 if template != made(plain)[role]:
                     assert revisions.inputs(cr, role) != revisions.inputs(plain, role), (role, change)
+
+
+def revision(number, images, *, made="", maker="one", inputs="", failed=""):
+    template = {"metadata": {"labels": {}}, "spec": {}}
+    name = f"x-decode-{number}"
+    return revisions.Revision(
+        name, "decode", number, inputs, template, Images(*images), maker, made, "", failed
+    )
+
+
+def seen(cr, kept, runs=None):
+    found = {(revisions.KIND, one.name): revisions.manifest(cr, one) for one in kept}
+    if runs is not None:
+        head = meta.manifest("apps/v1", "StatefulSet", cr, "x-decode", "decode")
+        workload = revisions.frozen(head | {"spec": {}}, runs)
+        found["StatefulSet", "x-decode"] = workload
+    return Snapshot(found, [], "")
+
+
+OLD, NEW = ("own:1", "vllm:1"), ("own:2", "vllm:2")
+
+
+def test_images_that_run_are_those_of_what_runs_not_of_what_has_failed(make_vllm, now):
+    cr, own = make_vllm(), Images("own:3", "vllm:3")
+    worked, failed = revision(1, OLD), revision(2, NEW, failed="2026-11-20T00:00:00Z")
+    assert revisions.plan(cr, seen(cr, [worked, failed], worked), own, now).images == worked.images
+    assert revisions.plan(cr, seen(cr, [worked, failed]), own, now).images == worked.images
+    assert revisions.plan(cr, seen(cr, [worked, failed], failed), own, now).images == failed.images
+
+
+def test_an_earlier_setting_brings_back_no_earlier_images(make_vllm, now):
+    """Engines of both roles stay on one version of vLLM."""
+    cr = make_vllm()
+    digest = revisions.inputs(cr, "decode")
+    before = revision(1, OLD, inputs=digest)
+    runs = revision(2, NEW, inputs="of another setting", maker="two")
+    live = seen(cr, [before, runs], runs)
+    known = revisions.plan(cr, live, Images(*NEW), now)
+    made = revisions.choose(cr, "decode", {"metadata": {"labels": {}}}, live, known)
+    assert (made.images, made.number) == (Images(*NEW), 3)
+    same = seen(cr, [revision(1, NEW, inputs=digest), runs], runs)
+    kept = revisions.choose(
+        cr, "decode", {"metadata": {"labels": {}}}, same, revisions.plan(cr, same, Images(*NEW), now)
+    )
+    assert kept.number == 1, "what another release has made of it, with the same images"

@@ -37,7 +37,7 @@ class World:
 
     def runs(self, revision, *, updated=2, ready=2, replicas=2):
         cr, role = self.cr, revision.role
-        self.workloads[KINDS[role], f"x-{role}"] = {
+        self.workloads[KINDS.get(role, "Deployment"), f"x-{role}"] = {
             "metadata": {
                 "name": f"x-{role}",
                 "generation": 3,
@@ -226,3 +226,24 @@ def test_a_revision_that_the_spec_names(world, role):
     assert choice.revision is None
     left = rollback.unknown(world.cr, role, choice)
     assert f"{role}.rollout.revision other is not kept; there are {old.name}, {new.name}" in left.message
+
+
+def test_routers_of_a_deployment_are_not_judged(world):
+    good, bad = world.revision("router", 1, completed=5), world.revision("router", 2)
+    world.runs(bad, ready=1)
+    world.pod(bad, age=100_000)
+    choice = world.settle(router=bad)["router"]
+    assert (choice.revision.name, choice.failed) == (bad.name, "")
+    assert good.name in choice.known
+
+
+@pytest.mark.parametrize("role", KINDS)
+def test_a_role_that_keeps_a_named_revision_is_told_of(world, role):
+    first, second = world.revision(role, 1, completed=5), world.revision(role, 2, completed=1)
+    world.runs(first)
+    assert not world.settle(**{role: second})[role].is_held
+    world.spec[role]["rollout"]["revision"] = first.name
+    held = world.settle(**{role: second})[role]
+    assert held.is_held
+    assert f"keeps revision {first.name}" in rollback.held(role, held)
+    assert not world.settle(**{role: first})[role].is_held, "it is what the spec asks for"

@@ -169,6 +169,14 @@ def stateful_set(updated):
     return {"metadata": {"generation": 1}, "spec": {}, "status": status}
 
 
+def test_a_paused_deployment_that_lost_its_pods_stays_paused(now):
+    lost = deployment(surge=1, replicas=1, existing=0, updated=0)
+    assert paced(now, live=lost, pause="Enabled")[1] is False, "it never had any"
+    lost["spec"]["paused"] = True
+    assert paced(now, live=lost, pause="Enabled")[1] is True
+    assert paced(now, live=lost)[1] is False
+
+
 @pytest.mark.parametrize(
     ("updated", "kept", "is_paused", "reason"),
     [

@@ -11,6 +11,8 @@ from eldr_operator.drift.judge import ON_TRIAL
 from eldr_operator.locality.activation import decide
 from eldr_operator.locality.routing import Table
 from eldr_operator.unwritten import FOREIGN, REFUSED, UNAVAILABLE, Unwritten
+from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.revisions import Revision
 from eldr_operator.workloads.rollback import Choice
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES
 from tests.unit.operator.test_status import DECODE, READY, conditions, seen  # noqa: F401 - a fixture
@@ -181,6 +183,7 @@ def unwritten(reason):
 
 
 GONE_BACK = Choice(None, {}, failed="x-decode-2")
+HELD = Choice(Revision("x-decode-1", "decode", 1, "", {}, Images("own"), "me", ""), {}, asked="x-decode-2")
 PROGRESS = [
     unwritten(REFUSED),
     unwritten(UNAVAILABLE),
@@ -189,6 +192,7 @@ PROGRESS = [
     {"decode": replace(DECODE, is_current=False, late="pod x-decode-0 is not ready")},
     {"prefill": replace(READY, is_current=False, is_paused=True)},
     {"prefill": replace(READY, is_current=False)},
+    {"revisions": {"decode": HELD}},
     {},
 ]
 

@@ -31,16 +31,21 @@ def kept(role, number, *, key="k", completed="", failed=""):
     }
 
 
-def deployment(prefill=2, decode=2, *, reason="RolloutComplete", status="True", seen=4):
+def deployment(prefill=2, decode=2, *, reason="RolloutComplete", status="True", seen=4, **others):
     role = {"ready": 2, "desired": 2}
     progressing = {"type": "Progressing", "status": status, "reason": reason, "message": "so it is"}
+    expected = dict.fromkeys(("PrefillReady", "DecodeReady", "RouterReady", "ConfigValid"), "True")
+    conditions = [
+        {"type": name, "status": stands, "reason": "Told", "message": f"{name} it is"}
+        for name, stands in (expected | others).items()
+    ]
     return {
         "metadata": {"name": "chat", "generation": 4},
         "spec": {},
         "status": {
             "prefill": role | {"revision": f"chat-prefill-{prefill}"},
             "decode": role | {"revision": f"chat-decode-{decode}"},
-            "conditions": [progressing | {"observedGeneration": seen}],
+            "conditions": [progressing | {"observedGeneration": seen}, *conditions],
         },
     }
 
@@ -71,6 +76,20 @@ def test_roles_whose_rollout_is_not_over_go_back():
     assert back([WORKED[0], kept("prefill", 2), WORKED[2], kept("decode", 2)]) == {"prefill": 1, "decode": 1}
 
 
+def test_a_role_that_is_on_its_way_to_what_worked_once_goes_back():
+    found = [
+        *WORKED[:3],
+        kept("decode", 2, completed="2026-10-01"),
+        kept("decode", 3, completed="2026-11-03"),
+    ]
+    assert back(found) == {"decode": 3}
+
+
+def test_what_the_operator_has_not_seen_is_not_undone():
+    with pytest.raises(UndoError, match="not seen the last change"):
+        back(WORKED, live=deployment(seen=3))
+
+
 def test_the_other_role_goes_back_where_kv_could_not_move():
     found = [*WORKED[:1], kept("prefill", 2, key="new", completed="2026-11-05"), WORKED[2]]
     new = kept("decode", 2, key="new", completed="2026-11-06")
@@ -89,7 +108,7 @@ def test_nothing_to_go_back_to():
     with pytest.raises(UndoError, match=r"no earlier revision of decode"):
         back([WORKED[1], WORKED[3], kept("decode", 1)])
     with pytest.raises(UndoError, match=r"no revision of its engines is known yet"):
-        back([], live={"spec": {}})
+        back([], live=deployment())
     with pytest.raises(UndoError, match=r"gone back already"):
         back(WORKED, live=deployment(reason="RolledBack", status="False"))
     assert back(WORKED, "decode", live=deployment(reason="RolledBack", status="False")) == {"decode": 1}
@@ -139,6 +158,7 @@ def test_status():
         ("RolledBack", "False", 1),
         ("ChildRefused", "False", 1),
         ("RolloutPaused", "Unknown", 1),
+        ("RevisionHeld", "True", 0),
     ],
 )
 def test_status_waits_for_the_end(server, monkeypatch, reason, status, code):
@@ -154,22 +174,41 @@ def test_status_waits_for_the_end(server, monkeypatch, reason, status, code):
     monkeypatch.setattr("eldr.rollout.cli.time.sleep", slept)
     shown = run("status", "chat", "--wait", code=code)
     assert next(seen, None) is None
-    assert ("so it is" in shown) == (code == 1)
+    assert ("so it is" in shown) == (reason != "RolloutComplete")
+
+
+def test_status_waits_until_what_has_the_newest_template_is_ready(server, monkeypatch):
+    found, _ = server
+    seen = iter([deployment(DecodeReady="False"), deployment()])
+    found[DEPLOYMENT] = as_json(next(seen))
+
+    def slept(_):
+        found[DEPLOYMENT] = as_json(next(seen))
+
+    monkeypatch.setattr("eldr.rollout.cli.time.sleep", slept)
+    run("status", "chat", "--wait")
+    assert next(seen, None) is None
+
+
+def test_a_spec_that_cannot_be_used_is_no_success(server):
+    found, _ = server
+    found[DEPLOYMENT] = as_json(deployment(ConfigValid="False"))
+    assert "ConfigValid=False, Told: ConfigValid it is" in run("status", "chat", "--wait", code=1)
 
 
 def test_what_is_set(server):
     _, patches = server
     told = run("undo", "chat")
-    assert told == "decode: rollout.revision is now chat-decode-1\n"
+    assert told == "decode: rollout.revision is now chat-decode-1, rollout.pause is now Disabled\n"
     run("pause", "chat")
     run("resume", "chat", "--role", "prefill")
     run("undo", "chat", "--to-revision", "chat-prefill-1")
     assert [path for path, _ in patches] == [DEPLOYMENT] * 4
     assert [body for _, body in patches] == [
-        {"spec": {"decode": {"rollout": {"revision": "chat-decode-1"}}}},
+        {"spec": {"decode": {"rollout": {"revision": "chat-decode-1", "pause": "Disabled"}}}},
         {"spec": {role: {"rollout": {"pause": "Enabled"}} for role in ("prefill", "decode")}},
         {"spec": {"prefill": {"rollout": {"pause": "Disabled", "revision": ""}}}},
-        {"spec": {"prefill": {"rollout": {"revision": "chat-prefill-1"}}}},
+        {"spec": {"prefill": {"rollout": {"revision": "chat-prefill-1", "pause": "Disabled"}}}},
     ]
 
 
