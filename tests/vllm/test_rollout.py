@@ -33,6 +33,7 @@ SPEC: dict[str, Any] = {
     },
     "prefill": {"replicas": 1},
     "decode": {"replicas": 2},
+    "router": {"maxInFlightPerDecode": 16},
 }
 
 
