@@ -135,12 +135,9 @@ def before(
         ((role, back),) = chosen.items()
         other = ENGINES[1 - ENGINES.index(role)]
         partner = known.get(other)
-        if partner is not None and back.key != partner.key == known[role].key:
-            matching = [
-                each for each in found if each.role == other and each.completed and each.key == back.key
-            ]
-            if matching:
-                chosen[other] = max(matching, key=lambda each: (each.completed, each.number))
+        matching = _last_completed((each for each in found if each.key == back.key), other)
+        if matching and partner is not None and back.key != partner.key == known[role].key:
+            chosen[other] = matching
     return chosen
 
 
@@ -150,11 +147,11 @@ def _last_completed(found: Iterable[Revision], role: str) -> Revision | None:
 
 
 def _last(found: Iterable[Revision], role: str, current: Revision | None) -> Revision:
-    worked = [each for each in found if each.role == role and each.completed and each != current]
-    if not worked:
+    worked = _last_completed((each for each in found if each != current), role)
+    if worked is None:
         text = f"no earlier revision of {role} is known to have worked; name one of `eldr rollout status` with --to-revision"
         raise UndoError("NothingToUndo", text)
-    return max(worked, key=lambda each: (each.completed, each.number))
+    return worked
 
 
 def _named(found: Iterable[Revision], name: str) -> Revision:

@@ -123,7 +123,7 @@ class Reconciler:
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], taken: Collection[str]
     ) -> float | None:
         now = self._clock()
-        live = await self._cluster.look(cr)
+        live = self._cluster.look(cr)
         cr = scaling.scaled(cr, live)
         look = await self._locality.look(cr, all_fits, live, now)
         if look is None:

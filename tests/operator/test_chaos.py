@@ -80,9 +80,8 @@ class Changes:
         self.plan.fits.append((name, k))
 
     def recreate(self) -> None:
-        for fit in self.world.kube.list(
-            FIT
-        ):  # the next deployment would take over what this one has not adopted yet
+        # the next deployment would take over what this one has not adopted yet
+        for fit in self.world.kube.list(FIT):
             self.world.kube.delete(FIT, fit["metadata"]["name"])
         before = self.world.kube.get(KIND, "x")
         self.world.kube.delete(KIND, "x")

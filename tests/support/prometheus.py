@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from eldr_kube.binaries import lock, user_cache
 from eldr_kube.ports import free_port
 from tests.support.files import put
 from tests.support.processes import START_SECONDS, Server, wait_for
@@ -66,10 +65,9 @@ def prometheus(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterat
 def _program() -> Path:
     if found := shutil.which("prometheus"):
         return Path(found)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eldr" / "prometheus"
+    cache = user_cache() / "prometheus"
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(cache / "lock"):
         program = cache / "unpacked" / "usr" / "bin" / "prometheus"
         if not program.exists():
             try:

@@ -18,10 +18,28 @@ from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
 from eldr_kube.vllm import vllm_images
 from tests.vllm.conftest import ENV
-from tests.vllm.engines import metric, wait_for
+from tests.vllm.engines import MODEL, metric, wait_for
 
 START_SECONDS = 300
 TOKENS = 40
+
+
+def spec(*env: str, **fields: Any) -> dict[str, Any]:
+    """Return the spec of a deployment of the small model, with variables of its engines that are set to 1."""
+    variables = {"VLLM_PLUGINS": "eldr,eldr_cpu", "ELDR_CPU_SHARED_CORES": "1"} | dict.fromkeys(env, "1")
+    return {
+        "model": {"uri": str(MODEL)},
+        "engine": {
+            "args": [
+                *("--dtype=float32", "--enforce-eager", "--max-model-len=1024", "--max-num-seqs=16"),
+                *("--kv-cache-memory-bytes=64M", "--block-size=32"),
+            ],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+        },
+        "prefill": {"replicas": 1},
+        "router": {"maxInFlightPerDecode": 16},
+        **fields,
+    }
 
 
 class Deployed:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from eldr import contract
-from tests.vllm.deployed import TOKENS, Deployed, deployed
-from tests.vllm.engines import MODEL
+from tests.vllm.deployed import TOKENS, Deployed, deployed, spec
 
 CHATS = 12
-SPEC: dict[str, Any] = {
-    "model": {"uri": str(MODEL)},
-    "engine": {
-        "args": [
-            *("--dtype=float32", "--enforce-eager", "--max-model-len=1024", "--max-num-seqs=16"),
-            *("--kv-cache-memory-bytes=64M", "--block-size=32"),
-        ],
-        "env": [
-            {"name": "VLLM_PLUGINS", "value": "eldr,eldr_cpu"},
-            {"name": "ELDR_CPU_SHARED_CORES", "value": "1"},
-            {"name": "ELDR_CPU_EXPERT_PARALLEL", "value": "1"},
-        ],
-    },
-    "prefill": {"replicas": 1},
-    "decode": {
+SPEC = spec(
+    "ELDR_CPU_EXPERT_PARALLEL",
+    decode={
         "replicas": 1,
         "gpus": 2,
         "parallelism": {"expert": "Enabled", "redundantExperts": 32, "balance": "Activations"},
     },
-    "router": {"maxInFlightPerDecode": 16},
-}
+)
 
 
 @pytest.fixture(scope="module")

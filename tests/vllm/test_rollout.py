@@ -12,29 +12,14 @@ import httpx
 import pytest
 
 from eldr import contract
-from tests.vllm.deployed import TOKENS, Deployed, deployed
-from tests.vllm.engines import MODEL, wait_for
+from tests.vllm.deployed import TOKENS, Deployed, deployed, spec
+from tests.vllm.engines import wait_for
 
 pytestmark = pytest.mark.long
 
 ROLL_SECONDS = 400
 CLIENTS = 3
-SPEC: dict[str, Any] = {
-    "model": {"uri": str(MODEL)},
-    "engine": {
-        "args": [
-            *("--dtype=float32", "--enforce-eager", "--max-model-len=1024", "--max-num-seqs=16"),
-            *("--kv-cache-memory-bytes=64M", "--block-size=32"),
-        ],
-        "env": [
-            {"name": "VLLM_PLUGINS", "value": "eldr,eldr_cpu"},
-            {"name": "ELDR_CPU_SHARED_CORES", "value": "1"},
-        ],
-    },
-    "prefill": {"replicas": 1},
-    "decode": {"replicas": 2},
-    "router": {"maxInFlightPerDecode": 16},
-}
+SPEC = spec(decode={"replicas": 2})
 
 
 class Traffic:

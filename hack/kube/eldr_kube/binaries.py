@@ -14,14 +14,18 @@ from eldr_kube.packages import CLIENTS, REQUIREMENTS, BinariesUnavailableError, 
 from eldr_kube.servers import ETCD, KUBERNETES, SERVERS, SOURCE, build, link
 
 
+def user_cache() -> Path:
+    """Return our folder in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eldr"
+
+
 def cache_folder() -> Path:
     """Return the folder that keeps what was made from these very sources and requirements."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made_from = hashlib.sha256()
     for folder in (SOURCE, REQUIREMENTS):
         for path in sorted(folder.iterdir()):
             made_from.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return base / "eldr" / "kube" / f"{KUBERNETES}-{made_from.hexdigest()[:12]}"
+    return user_cache() / "kube" / f"{KUBERNETES}-{made_from.hexdigest()[:12]}"
 
 
 def say_on_stderr(text: str) -> None:
@@ -75,7 +79,7 @@ def _filled_cache(names: list[str], say: Say) -> Path:
     if all((folder / name).exists() for name in names):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.parent / "lock"):
+    with lock(folder.parent / "lock"):
         missing = [name for name in names if not (folder / name).exists()]
         if servers := [name for name in missing if name not in CLIENTS]:
             if assets := os.environ.get("KUBEBUILDER_ASSETS"):
@@ -87,7 +91,7 @@ def _filled_cache(names: list[str], say: Say) -> Path:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

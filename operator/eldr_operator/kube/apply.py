@@ -256,8 +256,9 @@ class Applier:
 def _has_arrived(live: Object, manifest: Object) -> bool:
     """Tell whether an operator that ran before this one has applied a manifest, and nothing is left to remove."""
     manager = contract.FIELD_MANAGER
-    left = foreign.removal(live, foreign.additions(live, manager), _RESTORER)
-    return is_as_applied(live, manifest, manager) and not left
+    return is_as_applied(live, manifest, manager) and not foreign.removal(
+        live, foreign.additions(live, manager), _RESTORER
+    )
 
 
 def _version(live: Mapping[str, Any]) -> str:

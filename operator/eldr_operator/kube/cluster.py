@@ -42,7 +42,7 @@ class Cluster:
         self._refused: dict[Key, float] = {}
         self._earlier: dict[Key, str] = {}
 
-    async def look(self, cr: EldrDeployment) -> Snapshot:
+    def look(self, cr: EldrDeployment) -> Snapshot:
         """Return what belongs to a deployment."""
         namespace = cr.namespace
         children = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eldr_operator.kube.owners import owner_uids
+from eldr_operator.kube.owners import is_ours, owner_uids
 
 Object = dict[str, Any]
 
@@ -32,6 +32,11 @@ class Snapshot:
         """Return a child, if the resource of that uid owns it."""
         found = self.children.get((kind, name))
         return found if found is not None and uid in owner_uids(found) else None
+
+    def ours(self, kind: str, name: str, deployment: str, uid: str) -> Object | None:
+        """Return a child that belongs to a deployment, or did and nobody owns it any more."""
+        found = self.children.get((kind, name))
+        return found if found is not None and is_ours(found, deployment, uid) else None
 
     def of_kind(self, kind: str) -> dict[str, Object]:
         """Return the children of a kind by name."""

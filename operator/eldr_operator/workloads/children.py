@@ -184,13 +184,8 @@ def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:
 
 def _untouched(cr: EldrDeployment, live: Snapshot, plan: revisions.Plan) -> dict[str, Choice]:
     """Return what the pods of each role have now; it stays where what the spec asks for cannot be had."""
-    found = {}
-    for role, known in plan.found.items():
-        workload = revisions.live_workload(cr, live, role)
-        name = revisions.name_of(workload) if workload is not None else ""
-        if runs := next((each for each in known if each.name == name), None):
-            found[role] = Choice(runs, {})
-    return found
+    running = {role: revisions.in_use(cr, live, role, found) for role, found in plan.found.items()}
+    return _known({role: Choice(revision, {}) for role, revision in running.items()})
 
 
 def _without_pod_templates(cr: EldrDeployment, roles: Collection[str]) -> EldrDeployment:

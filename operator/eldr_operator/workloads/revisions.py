@@ -11,7 +11,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -176,8 +176,14 @@ def frozen(workload: Object, revision: Revision) -> Object:
 
 def live_workload(cr: EldrDeployment, live: Snapshot, role: str) -> Object | None:
     """Return the workload of a role as it is; None if there is none of ours."""
-    found = live.children.get((_WORKLOADS[role], meta.child_name(cr, role)))
-    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
+    return live.ours(_WORKLOADS[role], meta.child_name(cr, role), cr.name, cr.metadata.uid)
+
+
+def in_use(cr: EldrDeployment, live: Snapshot, role: str, found: Iterable[Revision]) -> Revision | None:
+    """Return the one of some revisions that the workload of a role has; None if that is none of them."""
+    workload = live_workload(cr, live, role)
+    name = name_of(workload) if workload is not None else ""
+    return next((each for each in found if each.name == name), None)
 
 
 def name_of(workload: Mapping[str, Any]) -> str:
@@ -262,11 +268,9 @@ def _running(
     """Return the images that pods were made with; None where nothing runs yet."""
     for role in (contract.ROLE_DECODE, contract.ROLE_PREFILL, contract.ROLE_ROUTER):
         if found[role]:
-            workload = live_workload(cr, live, role)
-            name = name_of(workload) if workload is not None else ""
-            runs = [each for each in found[role] if each.name == name]
             worked = [each for each in found[role] if not each.failed]
-            return (runs or worked or found[role])[-1].images
+            runs = in_use(cr, live, role, found[role]) or (worked or found[role])[-1]
+            return runs.images
     seen: dict[str, str] = {}
     for role in _WORKLOADS:
         workload = live_workload(cr, live, role)

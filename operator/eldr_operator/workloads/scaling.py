@@ -15,7 +15,6 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
-from eldr_operator.kube.owners import is_ours
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 
@@ -27,23 +26,21 @@ _WORKLOADS = {contract.ROLE_PREFILL: "Deployment", contract.ROLE_DECODE: "Statef
 
 def set_by(cr: EldrDeployment, live: Snapshot) -> dict[str, str]:
     """Return the roles whose replicas are not the operator's, and who set them, for example ``kube-controller-manager``."""
-    found = {role: _scaler(cr, role, live) for role in _WORKLOADS}
-    return {role: name for role, scaler in found.items() if scaler and (name := _manager(scaler))}
+    return {role: _manager(scaler) for role, scaler in _theirs(cr, live).items()}
 
 
 def scaled(cr: EldrDeployment, live: Snapshot) -> EldrDeployment:
     """Return a deployment with the replicas that it is to have now."""
-    replicas = {role: (_scaler(cr, role, live) or {})["spec"]["replicas"] for role in set_by(cr, live)}
     roles = {
-        role: getattr(cr.spec, role).model_copy(update={"replicas": count})
-        for role, count in replicas.items()
+        role: getattr(cr.spec, role).model_copy(update={"replicas": scaler["spec"]["replicas"]})
+        for role, scaler in _theirs(cr, live).items()
     }
     return cr.model_copy(update={"spec": cr.spec.model_copy(update=roles)})
 
 
 def manifests(cr: EldrDeployment, live: Snapshot) -> list[Object]:
     """Return the EldrScalers; replicas that others have set are left out, and so stay theirs."""
-    theirs = set_by(cr, live)
+    theirs = _theirs(cr, live)
     made = []
     for role in _WORKLOADS:
         head = meta.manifest(contract.API_VERSION, contract.KIND_SCALER, cr, meta.child_name(cr, role), role)
@@ -68,8 +65,13 @@ def statuses(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
 
 
 def _scaler(cr: EldrDeployment, role: str, live: Snapshot) -> Object | None:
-    found = live.children.get((contract.KIND_SCALER, meta.child_name(cr, role)))
-    return found if found is not None and is_ours(found, cr.name, cr.metadata.uid) else None
+    return live.ours(contract.KIND_SCALER, meta.child_name(cr, role), cr.name, cr.metadata.uid)
+
+
+def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, Object]:
+    """Return the EldrScalers whose replicas are not the operator's, by role."""
+    found = {role: _scaler(cr, role, live) for role in _WORKLOADS}
+    return {role: scaler for role, scaler in found.items() if scaler is not None and _manager(scaler)}
 
 
 def _manager(scaler: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit,
     assert marks.recalled_harm([over], ()) == ()
 
 
-def test_a_set_that_harms_and_is_barred_says_both(make_fit, now):
+def test_a_set_that_harms_and_is_blocked_says_both(make_fit, now):
     fit = marked(make_fit("a"), ["sha256:a"], now, harmful=["sha256:a"])
     assert (fit.harms, fit.blocked) == (True, "RolledBack")
     assert not marked(fit, ["sha256:a"], now).harms
