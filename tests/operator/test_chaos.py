@@ -11,13 +11,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from eldr import contract
-from eldr_operator.clock import utc_now
 from tests.operator.conftest import Operator
 from tests.operator.faults import Faults
 from tests.operator.world import FIT, KIND, SCALER, World
@@ -92,8 +90,8 @@ class Changes:
     def end(self) -> None:
         """Fit for what runs, so that earlier sets do not matter."""
         self.settle()
-        ended = max((self._ended(name) for name, _ in self.plan.fits), default=utc_now())
-        wait_for(lambda: utc_now() > ended + timedelta(seconds=1), "the next second: fits are ordered by it")
+        for name, _ in self.plan.fits:
+            self.world.until_after(self.world.kube.get(FIT, name)["status"]["finishedAt"])
         self.fit("last")
         self.settle()
         self.world.until_active("last")
@@ -105,9 +103,6 @@ class Changes:
             if not self.world.kube.get(FIT, name).get("status", {}).get("finishedAt"):
                 self.world.report(name, k=k)
                 self.world.kube.until_condition(FIT, name, "Succeeded", status="True")
-
-    def _ended(self, name: str) -> datetime:
-        return datetime.fromisoformat(self.world.kube.get(FIT, name)["status"]["finishedAt"])
 
     def _is_gone(self, before: Object) -> bool:
         live = self.world.kube.find(KIND, "x")

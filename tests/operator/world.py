@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
+from eldr_operator.clock import utc_now
 from tests.operator.routers import PretendRouter
 from tests.support.kube import Kube, Object, Refused
 from tests.support.processes import wait_for
@@ -215,6 +217,11 @@ class World:
     def until_told(self, *reasons: str) -> None:
         """Wait for Events with these reasons: they are written after the status that they tell of."""
         wait_for(lambda: set(reasons) <= set(self.events()), f"Events {reasons}", show=self.events)
+
+    def until_after(self, stamp: str) -> None:
+        """Wait until what happens next has a later time stamp: they hold whole seconds."""
+        later = datetime.fromisoformat(stamp) + timedelta(seconds=1)
+        wait_for(lambda: utc_now() >= later, f"a second after {stamp}")
 
     def active(self) -> str | None:
         return (self.status.get("centroids", {}).get("active") or {}).get("fit")

@@ -21,7 +21,7 @@ _MISSING = "no Prometheus here: install it, or apt-get and dpkg-deb with access 
 
 
 class Prometheus(Server):
-    """Scrapes targets twice a second."""
+    """Scrapes targets every second."""
 
     def __init__(self, program: Path, folder: Path, targets: Mapping[str, Mapping[str, str]]) -> None:
         scraped = [
@@ -29,7 +29,7 @@ class Prometheus(Server):
             for url, labels in targets.items()
         ]
         config = {
-            "global": {"scrape_interval": "500ms"},
+            "global": {"scrape_interval": "1s"},
             "scrape_configs": [{"job_name": "eldr", "static_configs": scraped}],
         }
         put(folder / "prometheus.yml", json.dumps(config).encode())

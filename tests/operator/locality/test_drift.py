@@ -167,6 +167,8 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
     assert world.routing["policy"] == "ELDR"
     world.report("harms", active_harms=True, **about)
     wait_for(lambda: world.routing["policy"] == "JSQ", "out of service", 60, lambda: world.status)
+    wait_for(lambda: len(world.status["history"]) == 2, "since when", 60, lambda: world.status)
+    world.until_after(world.status["history"][-1]["time"])
     world.report("x-drift-1", active_harms=False, **about)
     wait_for(lambda: world.routing["policy"] == "ELDR", "in service again", 60, lambda: world.status)
     assert world.active() == "first"
