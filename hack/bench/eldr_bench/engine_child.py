@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -105,16 +105,15 @@ class Proof:
     def hold(self, work: Work, answer: dict[str, Any]) -> None:
         """Hold an answer against the work. A record comes with the step after its request, so that the last ones may be missing."""
         what = f"{work.names()[0]}: "
-        steps, generated = len(answer["seconds"]), answer["generated"]
+        steps, generated = len(answer["seconds"]), [len(ids) for ids in answer["generated"].values()]
         # a step that is scheduled ahead brings its tokens with a later one
         right = steps >= work.tokens if self._ahead else steps == work.tokens
         require(right, f"{what}{work.tokens} tokens took {steps} steps")
         require(generated == [work.tokens] * work.requests, f"{what}generated {generated} tokens")
-        signatures = [[work.length, True]] * work.requests if self._signs else []
-        require(
-            answer["signatures"] == signatures, f"{what}signed {answer['signatures']}, expected {signatures}"
-        )
-        records = answer["records"]
+        signatures = _what_counts(answer["signatures"].values())
+        expected = [[work.length, True]] * work.requests if self._signs else []
+        require(signatures == expected, f"{what}signed {signatures}, expected {expected}")
+        records = _what_counts(answer["records"])
         self._seen += len(records)
         fed = [work.tokens - 1, True]
         right = self._records and self._due <= self._seen <= self._due + work.requests
@@ -123,6 +122,10 @@ class Proof:
             f"{what}{self._seen} activation records, of {self._due} at least, the last ones {records[-3:]}",
         )
         self._due += work.requests
+
+
+def _what_counts(said: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    return [[counts.get("tokens"), counts.get("exact")] for counts in said]
 
 
 class Child:
@@ -182,12 +185,17 @@ class Child:
         """Wait until it can be asked; return what computes and schedules in it."""
         return self._proof.begin(self.answer())
 
+    def ask(self, prompts: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
+        """Return what the engine answers to requests that begin together, see ``engine_steps.py``."""
+        self._questions.write(json.dumps({"prompts": prompts, "tokens": tokens}) + "\n")
+        self._questions.flush()
+        answer: dict[str, Any] = self.answer()
+        return answer
+
     def run(self, work: Work, seed: int) -> list[float]:
         """Return the seconds of some work with random prompts, of which nothing is cached."""
         prompts = np.random.default_rng(seed).integers(300, 4000, (work.requests, work.length)).tolist()
-        self._questions.write(json.dumps({"prompts": prompts, "tokens": work.tokens}) + "\n")
-        self._questions.flush()
-        answer = self.answer()
+        answer = self.ask(prompts, work.tokens)
         self._proof.hold(work, answer)
         return work.seconds(answer["seconds"])
 

@@ -25,12 +25,11 @@ def pair(kind: Kind, role: str, folder: Path, turn: int) -> Iterator[tuple[Child
     """Start an engine without and one with the plug-in, in an order that changes by turn."""
     wanted = kind.setting.mode
     with (folder / LOG).open("ab") as log, contextlib.ExitStack() as stack:
-        found, modes = {}, set()
+        found = {}
         for counting in (False, True) if turn % 2 else (True, False):
-            child = Child(kind, role, folder / PLUGIN if counting else None, log)
-            stack.callback(child.close)
-            modes.add(child.begin())
-            found[counting] = child
+            found[counting] = Child(kind, role, folder / PLUGIN if counting else None, log)
+            stack.callback(found[counting].close)
+        modes = {child.begin() for child in found.values()}
         right = modes == {wanted} if wanted else len(modes) == 1
         require(right, f"what computes and schedules is {modes}, not {wanted or 'the same in both'}")
         yield found[False], found[True]

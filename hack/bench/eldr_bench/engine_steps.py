@@ -2,8 +2,8 @@
 
     python hack/bench/eldr_bench/engine_steps.py '{"role": "kv_producer", "counting": true, "clock": "perf_counter", "arguments": {...}}'
 
-answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by the seconds of every step, what was generated and what
-was counted, and stands still meanwhile, so that two of them can take turns on a machine of few cores.
+answers each line of stdin, ``{"prompts": [[ids], ...], "tokens": n}``, by the seconds of every step, the tokens generated and the experts
+counted. It stands still meanwhile, so that two of them can take turns on a machine of few cores.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(
     names: itertools.count[int],
     clock: Callable[[], float],
 ) -> dict[str, Any]:
-    """Run requests to their end; return the seconds of every step, each request's tokens, and those that the plug-in counted."""
+    """Run requests to their end; return the seconds of every step, each request's tokens and what the plug-in counted."""
     from vllm import SamplingParams
 
     for prompt in prompts:
@@ -67,31 +67,31 @@ def run(
             extra_args={"kv_transfer_params": {"do_remote_decode": True}},
         )
         engine.add_request(f"request-{next(names)}", {"prompt_token_ids": prompt}, sampling)
-    seconds, generated, signatures = [], {}, []
+    seconds, generated, signatures = [], {}, {}
     while engine.has_unfinished_requests():
         begun = clock()
         outputs = engine.step()
         seconds.append(clock() - begun)
         for output in outputs:
-            generated[output.request_id] = len(output.outputs[0].token_ids)
+            generated[output.request_id] = list(output.outputs[0].token_ids)
             params = (output.kv_transfer_params or {}) if output.finished else {}
             if "eldr" in params:
-                signatures.append([params["eldr"]["tokens"], params["eldr"]["exact"]])
-    return {"seconds": seconds, "generated": list(generated.values()), "signatures": signatures}
+                signatures[output.request_id] = params["eldr"]
+    return {"seconds": seconds, "generated": generated, "signatures": signatures}
 
 
-def records(engine: Any) -> Callable[[], list[list[Any]]]:
-    """Return what tells the activation records that are new since the last call: tokens, and whether they are exact."""
+def records(engine: Any) -> Callable[[], list[dict[str, Any]]]:
+    """Return what tells the activation records that are new since the last call."""
     from eldr.engine.decode.ring import RingReader, rings_of
 
     ring = RingReader(rings_of(engine.vllm_config.instance_id, 1)[0])
     told = 0
 
-    def new() -> list[list[Any]]:
+    def new() -> list[dict[str, Any]]:
         nonlocal told
         read = [json.loads(ring.get(number) or b"{}") for number in range(told, ring.written)]
         told += len(read)
-        return [[record.get("tokens"), record.get("exact")] for record in read]
+        return read
 
     return new
 

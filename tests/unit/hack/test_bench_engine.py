@@ -10,9 +10,21 @@ PREFILL = Work("kv_producer", 1, 128, 1)
 DECODE = Work("kv_consumer", 2, 16, 4)
 
 
-def answer(work, **more):
-    done = {"seconds": [1.0] * work.tokens, "generated": [work.tokens] * work.requests}
-    return done | {"signatures": [], "records": []} | more
+def answer(work, *, signatures=(), records=(), **more):
+    done = {
+        "seconds": [1.0] * work.tokens,
+        "generated": named([0] * work.tokens for _ in range(work.requests)),
+    }
+    counted = {"signatures": named(counts(signatures)), "records": counts(records)}
+    return done | counted | more
+
+
+def named(values):
+    return {f"request-{number}": value for number, value in enumerate(values)}
+
+
+def counts(said):
+    return [{"tokens": tokens, "exact": exact} for tokens, exact in said]
 
 
 def test_engines_that_count_where_the_plugin_is_pass():
@@ -47,7 +59,7 @@ def test_steps_that_are_scheduled_ahead_bring_their_tokens_later():
         ("kv_producer", True, {"signatures": [[127, True]]}, "signed"),
         ("kv_producer", False, {"signatures": [[128, True]]}, "signed"),
         ("kv_producer", False, {"seconds": [1.0, 1.0]}, "took 2 steps"),
-        ("kv_producer", False, {"generated": []}, r"generated \[\]"),
+        ("kv_producer", False, {"generated": {}}, r"generated \[\]"),
         ("kv_producer", True, {"signatures": [[128, True]], "records": [[0, True]]}, "activation records"),
         ("kv_consumer", False, {"records": [[3, True]] * 2}, "activation records"),
         ("kv_consumer", True, {"records": [[3, False]] * 2}, "activation records"),

@@ -1,0 +1,95 @@
+"""Counts and tokens of engines without server and transport equal the reference's, on whatever device vLLM finds.
+
+It is the one test of real engines that a GPU can run without NIXL: ``ELDR_VLLM=ENVIRONMENT pytest -m long tests/vllm/test_in_process.py``.
+"""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from eldr.wire import decode_counts
+from eldr_bench.engine_child import Child, Kind, Setting, Shape
+from tests.vllm.comparison import Seen, resolve
+
+pytestmark = pytest.mark.long
+GENERATED = 24
+LENGTHS = (1, 31, 32, 33, 64, 150, 300, 700)
+ARGUMENTS = {
+    "max_model_len": 1024,
+    "max_num_batched_tokens": 256,
+    "max_num_seqs": 16,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enable_prefix_caching": True,
+}
+
+
+def has_gpu(python):
+    asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([python, "-c", asked], check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def kind(environment):
+    python = environment / "bin" / "python"
+    on_cpu = {} if has_gpu(python) else {"enforce_eager": True, "block_size": 32}
+    # products of float32 are rounded to TF32 by Triton's default
+    setting = Setting("", ARGUMENTS | on_cpu, {"TRITON_F32_DEFAULT": "ieee"})
+    return Kind(python, Shape("trained", "float32", ()), setting)
+
+
+@pytest.fixture
+def ask(kind, plugin, tmp_path):
+    """Ask an engine of a role for some tokens after each of these prompts, twice over, so that the second time finds blocks in its cache."""
+
+    def asked(role, prompts, tokens):
+        log = tmp_path / "engine.log"
+        with log.open("wb") as file:
+            child = Child(kind, role, plugin, file)
+        try:
+            print(child.begin())
+            return [child.ask(prompts, tokens) for _ in range(2)]
+        except RuntimeError as error:
+            pytest.fail(f"{error}: {log.read_text(errors='replace')[-6000:]}")
+        finally:
+            child.close()
+
+    return asked
+
+
+def prompts():
+    drawn = np.random.default_rng(11)
+    return [drawn.integers(300, 4000, length).tolist() for length in LENGTHS]
+
+
+def by(reference, prompt, generated):
+    positions = range(len(prompt) - 1, len(prompt) + len(generated) - 1)
+    return lambda swaps: reference.ask(prompt, generated, positions, swaps)
+
+
+def test_signatures(ask, reference):
+    asked = prompts()
+    for answer in ask("kv_producer", asked, 1):
+        for prompt, name in zip(asked, answer["generated"], strict=True):
+            signature = decode_counts(answer["signatures"][name])
+            assert (signature.tokens, signature.exact) == (len(prompt), True)
+            counted = signature.counts.astype(int)
+            seen = Seen(len(prompt), answer["generated"][name], counted, np.zeros_like(counted))
+            resolve(seen, by(reference, prompt, seen.generated), name)
+
+
+def test_activations(ask, reference):
+    asked = prompts()
+    answers = ask("kv_consumer", asked, GENERATED)
+    records = {
+        record["request_id"]: decode_counts(record) for answer in answers for record in answer["records"]
+    }
+    assert len(records) >= len(asked)
+    for answer in answers:
+        for prompt, (name, ids) in zip(asked, answer["generated"].items(), strict=True):
+            record = records.get(name)
+            if record is None:
+                continue  # the last ones come with a step that nobody asks for
+            assert (record.tokens, record.exact) == (GENERATED - 1, True)
+            seen = Seen(len(prompt), ids, None, record.counts.astype(int))
+            resolve(seen, by(reference, prompt, ids), name)
