@@ -37,8 +37,8 @@ bench-operator: venv ## measure what the operator costs with 100, 200 and 500 de
 	@.venv/bin/python -m eldr_bench.operator $(foreach n,$(DEPLOYMENTS),--deployments $(n))
 gpu-kernels: ## on a GPU: compare and time our kernels, writes docs/benchmarks/gpu-kernels.md; needs PyTorch and Triton only, PYTHON=... names who has them
 	@PYTHONPATH=.:hack/bench $${PYTHON:-python3} -m eldr_bench.gpu_kernels
-gpu-check: venv ## on a GPU: what the plug-in costs vLLM, writes docs/benchmarks/gpu-check.md; needs an installed vLLM, PYTHON=... names who has it, MODEL=...
-	@.venv/bin/python -m eldr_bench.gpu_check --python $${PYTHON:-python3} $(if $(MODEL),--model $(MODEL)) $(if $(REHEARSE),--rehearse)
+gpu-check: venv ## on a GPU: what the plug-in costs vLLM, writes docs/benchmarks/gpu-check.md; needs an installed vLLM, PYTHON=... names who has it, MODEL=... or LAYERS=...
+	@.venv/bin/python -m eldr_bench.gpu_check --python $${PYTHON:-python3} $(if $(MODEL),--model $(MODEL)) $(if $(LAYERS),--layers $(LAYERS)) $(if $(REHEARSE),--rehearse)
 soak: venv ## disturb routers and engines at random under load, and print what was seen; MINUTES=30, SEED for the same again
 	@.venv/bin/python -m tests.support.soak --minutes $${MINUTES:-30} $${SEED:+--seed $$SEED}
 kube-up: venv ## a cluster to play with, until ctrl-C

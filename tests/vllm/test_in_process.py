@@ -11,6 +11,7 @@ import pytest
 from eldr.wire import decode_counts
 from eldr_bench.engine_child import Child, Kind, Setting, Shape
 from tests.vllm.comparison import Seen, resolve
+from tests.vllm.engines import CPU_MODE, GPU_MODE
 
 pytestmark = pytest.mark.long
 GENERATED = 24
@@ -32,9 +33,11 @@ def has_gpu(python):
 @pytest.fixture(scope="module")
 def kind(environment):
     python = environment / "bin" / "python"
-    on_cpu = {} if has_gpu(python) else {"enforce_eager": True, "block_size": 32}
+    gpu = has_gpu(python)
+    mode = GPU_MODE if gpu else CPU_MODE
+    on_cpu = {} if gpu else {"enforce_eager": True, "block_size": 32}
     # products of float32 are rounded to TF32 by Triton's default
-    setting = Setting("", ARGUMENTS | on_cpu, {"TRITON_F32_DEFAULT": "ieee"})
+    setting = Setting(", ".join(mode), ARGUMENTS | on_cpu, {"TRITON_F32_DEFAULT": "ieee"})
     return Kind(python, Shape("trained", "float32", ()), setting)
 
 
@@ -47,7 +50,7 @@ def ask(kind, plugin, tmp_path):
         with log.open("wb") as file:
             child = Child(kind, role, plugin, file)
         try:
-            print(child.begin())
+            assert child.begin() == kind.setting.mode
             return [child.ask(prompts, tokens) for _ in range(2)]
         except RuntimeError as error:
             pytest.fail(f"{error}: {log.read_text(errors='replace')[-6000:]}")

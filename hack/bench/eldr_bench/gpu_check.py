@@ -75,14 +75,18 @@ def of_layers(shape: Shape, layers: int) -> Shape:
 
 
 def device(python: Path) -> str:
-    """Return the name of the GPU that an environment with vLLM can use, empty if there is none.
+    """Return the GPU that an environment with vLLM can use, and the versions there; empty if there is none.
 
     Raises
     ------
     click.UsageError
         If it has no vLLM.
     """
-    asked = "import importlib.util as u, torch; u.find_spec('vllm').name; print(torch.cuda.is_available() and torch.cuda.get_device_name() or '')"
+    asked = """
+import importlib.metadata as m, torch
+vllm = m.version("vllm")
+print(f"{torch.cuda.get_device_name()}, vLLM {vllm}, PyTorch {torch.__version__}" if torch.cuda.is_available() else "")
+"""
     done = subprocess.run([python, "-P", "-c", asked], capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.UsageError(
