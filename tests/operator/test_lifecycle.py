@@ -263,6 +263,8 @@ def test_labels_that_are_taken_away_come_back(world, kind, name):
 
 def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.up()
+    world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}]})
+    world.make_ready()
     world.fit("one")
     world.report("one")
     world.until_active("one")
@@ -270,7 +272,7 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     before = {kind: world.kube.get(kind, name)["metadata"] for kind, name in kept}
     pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
     world.kube.cluster.kubectl("-n", world.kube.namespace, "delete", "eldr", "x", "--cascade=orphan")
-    world.deploy()
+    world.deploy(decode={"env": [{"name": "CHANGED", "value": "1"}]})
     world.make_ready()
     world.until_active("one")
     world.condition("ConfigValid", status="True")
@@ -284,6 +286,10 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
         assert [owner["uid"] for owner in after["ownerReferences"]] == [uid]
     assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod")} == pods
     assert world.routing["epoch"] == 1
+    # revisions that no pod has any more go with the deployment, too: another of that name must not go back to them
+    world.kube.delete(KIND, "x")
+    kind, labelled = "ControllerRevision", f"{contract.LABEL_DEPLOYMENT}=x"
+    wait_for(lambda: not world.kube.list(kind, labelled), "no revisions", 60)
 
 
 def test_a_foreign_object_with_our_labels_is_left_alone(world):

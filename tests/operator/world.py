@@ -80,7 +80,21 @@ class World:
             current = found.get("observedGeneration") == deployment["metadata"]["generation"]
             return found if current and found["status"] == "True" else None
 
-        return wait_for(is_ready, "Ready", seconds, lambda: self.status)
+        return wait_for(is_ready, "Ready", seconds, lambda: (self._pods(), self.status))
+
+    def _pods(self) -> list[Object]:
+        """Return what the pods of the deployment are, for a failure's message."""
+        return [
+            {
+                "name": pod["metadata"]["name"],
+                "owner": [owner["uid"] for owner in pod["metadata"].get("ownerReferences", [])],
+                "labels": pod["metadata"]["labels"],
+                "deleted": pod["metadata"].get("deletionTimestamp"),
+                "phase": pod["status"].get("phase"),
+                "conditions": [(each["type"], each["status"]) for each in pod["status"].get("conditions", [])],
+            }
+            for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name}")
+        ]
 
     def _wait_for(self, secret: str, pod: Object) -> None:
         """Say what a kubelet says of a container that refers to a Secret which does not exist."""

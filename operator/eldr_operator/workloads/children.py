@@ -110,7 +110,8 @@ class Children:
                 if role == contract.ROLE_PREFILL:
                     manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
-                kept = {each.name: each for each in (choice.revision, *choice.stale)}
+                unowned = revisions.unowned(live, choice.known)
+                kept = {each.name: each for each in (*unowned, choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
                 made = revisions.frozen(manifest, choice.revision)
                 if role == contract.ROLE_DECODE:

@@ -20,7 +20,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.camel import CamelModel
 from eldr_operator.drift import maintenance
-from eldr_operator.kube.owners import is_ours
+from eldr_operator.kube.owners import is_ours, owner_uids
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 from eldr_operator.workloads.images import Images
@@ -213,6 +213,12 @@ def surplus(
         rest = [one for one in _objects(cr, live, role) if one["metadata"]["name"] not in names]
         old += rest[: max(0, len(rest) - KEPT + len(names))]
     return [(KIND, one) for one in old]
+
+
+def unowned(live: Snapshot, known: Mapping[str, Revision]) -> list[Revision]:
+    """Return those of some revisions whose objects nobody owns: they would outlive the deployment, for another of its name."""
+    objects = live.of_kind(KIND)
+    return [each for name, each in known.items() if name in objects and not owner_uids(objects[name])]
 
 
 def inputs(cr: EldrDeployment, role: str) -> str:

@@ -1,19 +1,18 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods are ready with it, and *failed* when its time is over and no pod has got ready. Both are kept
-as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for something else.
+A revision is *completed* once all pods are ready with it, or those that it has on nodes have been ready for as long as a pod may take:
+a canary has no more of them, nor has a role that asks for more than fits. It has *failed* when its time is over and no pod has got ready.
+Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for something else.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import clock
-from eldr_operator.conditions import found
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment, RolloutSpec
 from eldr_operator.unwritten import REFUSED, Unwritten
@@ -140,9 +139,8 @@ def _choose(
     }
     if workload is not None and name in marked and (last is None or name != last.name):
         waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
-        judged = name == wanted.name and last is not None and not waits
-        allowed = rollout.deadline_seconds(spec, marked[name].template) if judged else math.inf
-        marked[name] = _judged(marked[name], workload, live.pods, allowed, now)
+        may_fail = name == wanted.name and last is not None and not waits
+        marked[name] = _judged(spec, marked[name], workload, live.pods, now, may_fail=may_fail)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
     if spec.revision:
@@ -153,22 +151,20 @@ def _choose(
 
 
 def _judged(
+    spec: RolloutSpec,
     revision: Revision,
     workload: Mapping[str, Any],
     pods: Iterable[Mapping[str, Any]],
-    allowed: float,
     now: datetime,
+    *,
+    may_fail: bool,
 ) -> Revision:
-    """Return the revision that a workload has, with what has become of it.
-
-    Parameters
-    ----------
-    allowed : float
-        Seconds that a pod may take to get ready, before the revision has failed.
-    """
-    if _is_complete(workload):
+    """Return the revision that a workload has, with what has become of it."""
+    allowed = timedelta(seconds=rollout.deadline_seconds(spec, revision.template))
+    mine = _on_nodes(revision, pods)
+    if _is_complete(workload) or _is_proven(mine, now - allowed):
         return revision._replace(completed=clock.stamp(now), failed="")
-    if not revision.failed and _has_failed(revision, pods, allowed, now):
+    if may_fail and not revision.failed and _has_failed(mine, now - allowed):
         return revision._replace(failed=clock.stamp(now))
     return revision
 
@@ -179,24 +175,32 @@ def _is_complete(workload: Mapping[str, Any]) -> bool:
     return bool(rollout.is_observed(workload) and replicas and counts == {replicas})
 
 
-def _has_failed(revision: Revision, pods: Iterable[Mapping[str, Any]], allowed: float, now: datetime) -> bool:
-    """Tell whether a pod with this revision has had its time on a node, and none has got ready.
+def _on_nodes(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the pods of a revision that nodes have; one that finds none says nothing about its revision, nor one that was evicted.
 
-    A pod that finds no node says nothing about its revision. Pods from before revisions were named are not judged.
+    Pods from before revisions were named are not judged.
     """
-    mine = [
+    return [
         pod
         for pod in pods
         if (pod["metadata"].get("labels") or {}).get(contract.LABEL_REVISION) == revision.name
         and "deletionTimestamp" not in pod["metadata"]
+        and pod["spec"].get("nodeName")
+        and (pod.get("status") or {}).get("phase") != "Failed"
     ]
-    since = [rollout.unready_since(pod) for pod in mine]
-    if any(found(pod, "Ready").get("status") == "True" for pod in mine):
-        return False
-    return any(
-        moment is not None and pod["spec"].get("nodeName") and (now - moment).total_seconds() > allowed
-        for pod, moment in zip(mine, since, strict=True)
+
+
+def _is_proven(pods: Sequence[Mapping[str, Any]], since: datetime) -> bool:
+    """Tell whether there are pods, and all of them have been ready since some moment."""
+    return bool(pods) and all(
+        (moment := rollout.ready_since(pod)) is not None and moment < since for pod in pods
     )
+
+
+def _has_failed(pods: Sequence[Mapping[str, Any]], since: datetime) -> bool:
+    """Tell whether no pod is ready, and one of them has not been since some moment."""
+    moments = [rollout.unready_since(pod) for pod in pods]
+    return None not in moments and any(moment is not None and moment < since for moment in moments)
 
 
 def _spec(cr: EldrDeployment, role: str) -> RolloutSpec:

@@ -54,7 +54,7 @@ class World:
             },
         }
 
-    def pod(self, revision, *, age=120, ready=False, node="n", **metadata):
+    def pod(self, revision, *, age=120, ready=False, node="n", phase="Running", **metadata):
         since = clock.stamp(self.now - timedelta(seconds=age))
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
         labels = {contract.LABEL_ROLE: revision.role, contract.LABEL_REVISION: revision.name}
@@ -63,7 +63,7 @@ class World:
             {
                 "metadata": {"name": "p", "labels": labels, **metadata},
                 "spec": spec,
-                "status": {"conditions": [condition]},
+                "status": {"phase": phase, "conditions": [condition]},
             }
         )
 
@@ -101,6 +101,41 @@ def test_a_revision_is_completed_once_all_pods_are_ready_with_it(world, role, co
     )
 
 
+@pytest.mark.parametrize(
+    ("pods", "proven"),
+    [
+        ([{"ready": True}], True),
+        ([{"ready": True}, {"node": ""}], True),  # one more than fits
+        ([{"ready": True}, {"deletionTimestamp": "x"}], True),
+        ([{"ready": True}, {"phase": "Failed"}], True),  # evicted
+        ([{"ready": True, "age": 30}], False),
+        ([{"ready": True}, {"age": 30}], False),
+        ([{"ready": True}, {}], False),
+        ([{"ready": True, "labels": {}}], False),
+        ([{"node": ""}], False),
+        ([], False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("role", KINDS)
+def test_a_revision_is_completed_where_part_of_the_pods_is_all_it_will_have(world, role, pods, proven):
+    """A canary, or more replicas than there are free accelerators."""
+    world.revision(role, 1, completed=5)
+    canary = world.revision(role, 2)
+    world.runs(canary, updated=1)
+    for pod in pods:
+        world.pod(canary, **pod)
+    choice = world.settle(**{role: canary})[role]
+    assert marks(choice, canary) == (proven, False)
+    first = world.revision(role, 3)
+    world.found[role] = [first]
+    world.runs(first, updated=1, ready=1)
+    world.pods.clear()
+    for pod in pods:
+        world.pod(first, **pod)
+    assert marks(world.settle(**{role: first})[role], first) == (proven, False)
+
+
 @pytest.mark.parametrize("role", KINDS)
 def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(world, role):
     other, good = world.revision(role, 1, completed=5), world.revision(role, 2, completed=1)
@@ -130,6 +165,7 @@ def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(worl
         ([{"node": ""}], {}),
         ([{}, {"ready": True}], {}),
         ([{"deletionTimestamp": "x"}], {}),
+        ([{"phase": "Failed"}], {}),
         ([{"labels": {}}], {}),
         ([{}], {"on_failure": "Wait"}),
         ([{}], {"pause": "Enabled"}),
