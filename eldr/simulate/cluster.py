@@ -21,6 +21,9 @@ from eldr.kubeconfig import ApiServer, ClusterError, foreign
 Object = dict[str, Any]
 
 _RIGHTS = "reading a deployment's logs takes get of eldrdeployments, of the Secret <name>-admin and of pods/proxy, and list of pods"
+_KEPT_OUT = (
+    "a NetworkPolicy may keep the API server from them: let it in as examples/network-policy.yaml does"
+)
 _DIRECT = httpx.Timeout(60.0, connect=5.0)
 _CHUNK = 1 << 18
 
@@ -105,7 +108,8 @@ class Cluster:
                 problems[pod.name] = f"{type(error).__name__}: {error}"
         notes = tuple(f"router {pod} was left out: {reason}" for pod, reason in problems.items())
         if not logs:
-            raise FitError("RoutersUnreachable", "; ".join(notes))
+            hint = "" if self._server.is_inside else f"; {_KEPT_OUT}"
+            raise FitError("RoutersUnreachable", "; ".join(notes) + hint)
         return Found(self.namespace, resource, tuple(states), tuple(logs), notes)
 
     def _routers(self, deployment: str) -> list[RouterPod]:

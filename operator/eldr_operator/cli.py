@@ -17,6 +17,16 @@ from eldr_operator.startup import serve
 _option = functools.partial(click.option, show_envvar=True)
 
 
+def _labels(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    del context, parameter
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, (name, sign, _) in zip(texts, pairs, strict=True) if not (name and sign)]:
+        raise click.BadParameter(f"expected LABEL=VALUE, got {wrong[0]!r}")
+    return tuple((name, value) for name, _, value in pairs)
+
+
 @click.command("operator", context_settings={"auto_envvar_prefix": "ELDR_OPERATOR", "show_default": True})
 @_option(
     "--namespace",
@@ -58,6 +68,14 @@ _option = functools.partial(click.option, show_envvar=True)
     help="Secret with the key that tokens of admin ports are derived from; made where it is missing.",
 )
 @_option("--key-namespace", default="default", help="Namespace of that Secret.")
+@_option(
+    "--monitoring-namespaces",
+    "monitoring",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    callback=_labels,
+    help="Label of the namespaces that may read metrics of routers and engines; repeatable, they need all of them.",
+)
 @_option("--host", default="0.0.0.0", help="Address of both ports.")
 @_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str, **plain: Any) -> None:

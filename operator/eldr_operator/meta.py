@@ -13,6 +13,7 @@ Object = dict[str, Any]
 ROUTER = "router"
 ENGINE = "engine"
 FIT = "fit"
+NETWORK = "network"
 
 
 def child_name(cr: EldrDeployment, suffix: str) -> str:

@@ -177,6 +177,7 @@ class DeploymentSpec(CamelModel):
     refit: RefitSpec = RefitSpec()
     centroids: CentroidsSpec = CentroidsSpec()
     update: Literal["Manual", "Window", "Immediate"] = "Manual"
+    network_policy: Literal["Enabled", "Disabled"] = "Enabled"
 
 
 class Metadata(CamelModel):

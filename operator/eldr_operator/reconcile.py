@@ -27,8 +27,16 @@ from eldr_operator.workloads import reconciler as workloads
 from eldr_operator.workloads import rollout, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 
-DECISIVE = WATCHED.keys() - {"PodDisruptionBudget", "Role", "RoleBinding", "Service", "ServiceAccount"}
+DECISIVE = WATCHED.keys() - {
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "ServiceAccount",
+}
 """Kinds that decisions rest on: without one of them there is no pass. The others are only written."""
 WAITING_SECONDS = 1.0
 """Between two passes while routers load a set, whatever they say."""
@@ -59,6 +67,8 @@ class Reconciler:
         Of the routers' admin ports.
     image : str
         Image of our own programs where a resource names none.
+    outside : Outside
+        Who reaches pods beside clients.
     resync_seconds : float
         Between two passes over every resource.
     """
@@ -73,6 +83,7 @@ class Reconciler:
         metrics: Metrics,
         tokens: Tokens,
         image: str,
+        outside: Outside,
         clock: Clock,
         resync_seconds: float,
     ) -> None:
@@ -84,7 +95,7 @@ class Reconciler:
         self._cluster = Cluster(api, cache, tokens)
         self._applier = Applier(api, cache, metrics)
         self._recorder = Recorder(self._applier)
-        self._children = Children(self._applier, Images(image), tokens)
+        self._children = Children(self._applier, Images(image), tokens, outside)
         self._polls = polls
         self._poll_seconds = min(POLL_SECONDS, resync_seconds)
         self._locality = Locality(

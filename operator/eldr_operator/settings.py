@@ -28,7 +28,9 @@ class Settings:
     identity : str
         Of this process, in the Lease.
     key, key_namespace : str
-        Secret with the key that tokens of admin ports are derived from.
+        Secret with the key that tokens of admin ports are derived from. Its namespace is the operator's own.
+    monitoring : tuple of (str, str)
+        Labels of the namespaces that may read metrics of routers and engines; empty for none.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -42,3 +44,4 @@ class Settings:
     identity: str = ""
     key: str = "eldr-operator-key"
     key_namespace: str = "default"
+    monitoring: tuple[tuple[str, str], ...] = ()

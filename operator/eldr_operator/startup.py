@@ -31,6 +31,7 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
 from eldr_operator.settings import Settings
 from eldr_operator.watching import watched
+from eldr_operator.workloads.network import Outside
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ async def serve(settings: Settings) -> None:
             metrics=metrics,
             tokens=tokens,
             image=settings.image,
+            outside=Outside(settings.key_namespace, dict(settings.monitoring)),
             clock=utc_now,
             resync_seconds=settings.resync_seconds,
         )

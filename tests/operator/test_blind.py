@@ -44,21 +44,28 @@ def restart(operator: Operator) -> None:
     operator.start(is_ready=False)
 
 
-def test_a_kind_that_may_not_be_listed_keeps_nothing_else(operator, world):
-    with without(operator, "poddisruptionbudgets", "list"):
+@pytest.mark.parametrize(
+    ("kind", "plural", "name"),
+    [
+        ("PodDisruptionBudget", "poddisruptionbudgets", "x-prefill"),
+        ("NetworkPolicy", "networkpolicies", "x"),
+    ],
+)
+def test_a_kind_that_may_not_be_listed_keeps_nothing_else(operator, world, kind, plural, name):
+    with without(operator, plural, "list"):
         restart(operator)
         world.deploy()
         condition = world.condition("ConfigValid", status="False", reason="ChildRefused")
-        assert "cannot list poddisruptionbudgets in all namespaces: 403" in condition["message"]
-        assert "each PodDisruptionBudget stays as it is" in condition["message"]
+        assert f"cannot list {plural} in all namespaces: 403" in condition["message"]
+        assert f"each {kind} stays as it is" in condition["message"]
         world.run_pods()
         world.condition("Available", status="True")
-        assert world.kube.find("PodDisruptionBudget", "x-prefill") is None
+        assert world.kube.find(kind, name) is None
         status, text = operator.asked("/readyz")
-        assert (status, text.splitlines()[0].split(":")[0]) == (503, "poddisruptionbudgets in all namespaces")
-        assert 'eldr_operator_blind{kind="PodDisruptionBudget",namespace=""} 1.0' in operator.metrics()
+        assert (status, text.splitlines()[0].split(":")[0]) == (503, f"{plural} in all namespaces")
+        assert f'eldr_operator_blind{{kind="{kind}",namespace=""}} 1.0' in operator.metrics()
         assert operator.is_healthy()
-    wait_for(lambda: world.kube.find("PodDisruptionBudget", "x-prefill"), "what was left out", 60)
+    wait_for(lambda: world.kube.find(kind, name), "what was left out", 60)
     world.condition("ConfigValid", status="True")
     assert "eldr_operator_blind{" not in operator.metrics()
 

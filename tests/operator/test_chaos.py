@@ -28,7 +28,16 @@ SEEDS = (1, 2)
 LONG_SEEDS = range(3, 3 + int(os.environ.get("ELDR_CHAOS_SEEDS", "18")))
 STEPS, LONG_STEPS = 4, 8
 SETTLE_SECONDS = 180
-SHOWN = ("Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "Role", "RoleBinding", SCALER)
+SHOWN = (
+    "Deployment",
+    "StatefulSet",
+    "Service",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+    SCALER,
+)
 CLUSTERS_OWN = {"clusterIP", "clusterIPs"}
 
 

@@ -87,6 +87,16 @@ def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_
     ]
 
 
+@pytest.mark.process
+def test_namespaces_that_read_metrics(render):
+    made = render(
+        "--set-json", 'monitoring.namespaceSelector={"kubernetes.io/metadata.name":"monitoring","a":"b"}'
+    )
+    (container,) = made["Deployment", "eldr-operator"]["spec"]["template"]["spec"]["containers"]
+    given = [arg.partition("=")[2] for arg in container["args"] if arg.startswith("--monitoring-namespaces=")]
+    assert sorted(given) == ["a=b", "kubernetes.io/metadata.name=monitoring"]
+
+
 READ, MADE = {"get", "list", "watch"}, {"get", "list", "watch", "create", "patch", "delete"}
 RIGHTS = {
     ("eldr.dev", "eldrdeployments"): (READ, "what is wanted"),
@@ -100,6 +110,7 @@ RIGHTS = {
     ("apps", "controllerrevisions"): (MADE, "templates of pods"),
     ("batch", "jobs"): (READ | {"create"}, "fits; a deleted EldrFit takes its Job along"),
     ("policy", "poddisruptionbudgets"): (MADE, "one pod of a role at a time"),
+    ("networking.k8s.io", "networkpolicies"): (MADE, "who may reach pods"),
     ("rbac.authorization.k8s.io", "roles"): (MADE, "what routers and fits may do"),
     ("rbac.authorization.k8s.io", "rolebindings"): (MADE, "the same"),
     ("", "services"): (MADE, "for clients, and names of decode pods"),

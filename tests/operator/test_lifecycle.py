@@ -15,6 +15,7 @@ CHILDREN = {
     "ConfigMap": ["x-routing"],
     "Deployment": ["x-prefill"],
     "EldrScaler": ["x-decode", "x-prefill"],
+    "NetworkPolicy": ["x"],
     "PodDisruptionBudget": ["x-decode", "x-prefill"],
     "Role": ["x-fit", "x-router"],
     "RoleBinding": ["x-fit", "x-router"],
@@ -53,6 +54,20 @@ def test_created_becomes_ready(world):
     world.until_told("Ready")
     events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
     assert events.count("Ready") == 1
+
+
+def test_a_network_policy_comes_and_goes_with_its_field(world):
+    world.up()
+    made = world.kube.get("NetworkPolicy", "x")["spec"]
+    assert made["podSelector"]["matchLabels"] == {contract.LABEL_DEPLOYMENT: "x"}
+    (asked,) = made["ingress"][2]["from"]  # the operator's namespace, as the chart tells it
+    assert asked["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "eldr-system"}
+    generations = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
+    world.patch(networkPolicy="Disabled")
+    wait_for(lambda: world.kube.find("NetworkPolicy", "x") is None, "no policy", 60)
+    world.patch(networkPolicy="Enabled")
+    wait_for(lambda: world.kube.find("NetworkPolicy", "x"), "a policy again", 60)
+    assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod")} == generations
 
 
 def test_hot_settings_change_without_a_restart(world):

@@ -91,7 +91,9 @@ class World:
                 "labels": pod["metadata"]["labels"],
                 "deleted": pod["metadata"].get("deletionTimestamp"),
                 "phase": pod["status"].get("phase"),
-                "conditions": [(each["type"], each["status"]) for each in pod["status"].get("conditions", [])],
+                "conditions": [
+                    (each["type"], each["status"]) for each in pod["status"].get("conditions", [])
+                ],
             }
             for pod in self.kube.list("Pod", f"{contract.LABEL_DEPLOYMENT}={self.name}")
         ]

@@ -42,6 +42,7 @@ RESOURCES = {
     "Event": Resource("v1", "events"),
     "Job": Resource("batch/v1", "jobs"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
+    "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
     "Pod": Resource("v1", "pods"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "Role": Resource("rbac.authorization.k8s.io/v1", "roles"),

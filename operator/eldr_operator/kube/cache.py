@@ -18,6 +18,7 @@ WATCHED: Mapping[str, str] = {
     "ControllerRevision": _OURS,
     "Deployment": _OURS,
     "Job": _OURS,
+    "NetworkPolicy": _OURS,
     "Pod": contract.LABEL_DEPLOYMENT,
     "PodDisruptionBudget": _OURS,
     "Role": _OURS,

@@ -17,6 +17,7 @@ from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, Unwritten, tried
 from eldr_operator.workloads import desired, gaps, revisions, roles, rollback, rollout, scaling
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 from eldr_operator.workloads.rollback import Choice
 
 Object = dict[str, Any]
@@ -49,11 +50,14 @@ class Children:
         Of this operator, where the resource names none.
     tokens : Tokens
         Of the routers' admin ports.
+    outside : Outside
+        Who reaches pods beside clients.
     """
 
-    def __init__(self, applier: Applier, images: Images, tokens: Tokens) -> None:
+    def __init__(self, applier: Applier, images: Images, tokens: Tokens, outside: Outside) -> None:
         self._applier = applier
         self._images = images
+        self._outside = outside
         self._tokens = tokens
         self._with_secret: set[str] = set()
 
@@ -84,7 +88,7 @@ class Children:
         plan = revisions.plan(cr, live, self._images, now)
         wanted = [
             *scaling.manifests(cr, live),
-            *desired.children(_without_pod_templates(cr, broken), shards, plan.images),
+            *desired.children(_without_pod_templates(cr, broken), shards, plan.images, self._outside),
         ]
         asked = {
             role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)

@@ -14,7 +14,9 @@ from eldr_operator.workloads.images import Images
 Object = dict[str, Any]
 
 
-def children(cr: EldrDeployment, shards: Iterable[str], images: Images) -> list[Object]:
+def children(
+    cr: EldrDeployment, shards: Iterable[str], images: Images, outside: network.Outside
+) -> list[Object]:
     """Return all children of a deployment but its routing ConfigMap, in the order in which they are applied.
 
     Parameters
@@ -23,6 +25,8 @@ def children(cr: EldrDeployment, shards: Iterable[str], images: Images) -> list[
         ConfigMaps of the centroid sets that routers may be asked to load.
     images : Images
         Where the resource names none.
+    outside : Outside
+        Who reaches pods beside clients.
     """
     workloads = [engines.prefill(cr, images), engines.decode(cr, images)]
     if cr.spec.router.placement == "Deployment":
@@ -30,6 +34,7 @@ def children(cr: EldrDeployment, shards: Iterable[str], images: Images) -> list[
     return [
         *rbac.accounts(cr),
         *rbac.roles(cr, shards),
+        *network.policies(cr, outside),
         *network.services(cr),
         *workloads,
         *network.budgets(cr),

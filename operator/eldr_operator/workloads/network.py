@@ -1,14 +1,31 @@
-"""Services and PodDisruptionBudgets. Pure."""
+"""Services, PodDisruptionBudgets and who may reach pods. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import meta
 from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
+_LABEL_NAMESPACE = "kubernetes.io/metadata.name"
+
+
+class Outside(NamedTuple):
+    """Who reaches pods of a deployment beside clients and its own pods.
+
+    Attributes
+    ----------
+    operator : str
+        Namespace of the operator.
+    monitoring : mapping
+        Labels of the namespaces that read metrics; empty for none.
+    """
+
+    operator: str
+    monitoring: Mapping[str, str] = {}
 
 
 def services(cr: EldrDeployment) -> list[Object]:
@@ -52,3 +69,29 @@ def budgets(cr: EldrDeployment) -> list[Object]:
         | {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": meta.role_selector(cr, role)}}}
         for role in roles
     ]
+
+
+def policies(cr: EldrDeployment, outside: Outside) -> list[Object]:
+    """Return the NetworkPolicy of all pods, if the resource wants it.
+
+    Engines trust whoever reaches them: one request with the wrong ``kv_transfer_params`` ends an engine of vLLM 0.32.
+    """
+    if cr.spec.network_policy == "Disabled":
+        return []
+    own = {"matchLabels": {contract.LABEL_DEPLOYMENT: cr.name}}
+    operator = {"matchLabels": {_LABEL_NAMESPACE: outside.operator}}
+    ingress: list[Object] = [
+        {"from": [{"podSelector": own}]},
+        {"ports": [_allowed(contract.PORT_ROUTER)]},
+        {"from": [{"namespaceSelector": operator}], "ports": [_allowed(contract.PORT_ADMIN)]},
+    ]
+    if outside.monitoring:
+        monitoring = {"matchLabels": dict(outside.monitoring)}
+        ports = [_allowed(contract.PORT_ADMIN), _allowed(contract.PORT_ENGINE)]
+        ingress.append({"from": [{"namespaceSelector": monitoring}], "ports": ports})
+    head = meta.manifest("networking.k8s.io/v1", "NetworkPolicy", cr, cr.name, meta.NETWORK)
+    return [head | {"spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress}}]
+
+
+def _allowed(port: int) -> Object:
+    return {"port": port, "protocol": "TCP"}

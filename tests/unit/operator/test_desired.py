@@ -14,10 +14,12 @@ from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.workloads import desired
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "ghcr.io/eldr/eldr:test"
+OUTSIDE = Outside("eldr-system")
 
 
 @pytest.fixture
@@ -39,7 +41,10 @@ def example(name: str) -> EldrDeployment:
 
 def children(cr, table):
     """Everything that is applied for a deployment: the routing table comes last."""
-    return [*desired.children(cr, table.shards, Images(IMAGE)), memory.config_map(cr, memory.Memory(table))]
+    return [
+        *desired.children(cr, table.shards, Images(IMAGE), OUTSIDE),
+        memory.config_map(cr, memory.Memory(table)),
+    ]
 
 
 def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen

@@ -13,6 +13,7 @@ from eldr_operator.locality import routing
 from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.workloads import desired, rollout
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 
 ROOT = Path(__file__).parents[3]
 BASE: dict[str, Any] = {
@@ -133,7 +134,7 @@ def made(spec: dict[str, Any], now: Any) -> str:
     running = {"metadata": {}, "spec": {}, "status": {"replicas": 1}}
     return repr(
         [
-            desired.children(cr, [], Images("own:1")),
+            desired.children(cr, [], Images("own:1"), Outside("eldr-system")),
             rollout.of_deployment(cr.spec.prefill.rollout, running, [], now),
             routing.document(cr, routing.Table()),
             fit_job(cr, fit, "own:1"),

@@ -6,6 +6,7 @@ from eldr_operator import meta
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.workloads import desired, revisions
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 
 ROLES = ("prefill", "decode", "router")
 
@@ -130,7 +131,7 @@ def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
     """The opposite of the above would freeze a pod that the spec asks to change."""
 
     def made(cr):
-        found = desired.children(cr, (), Images("own"))
+        found = desired.children(cr, (), Images("own"), Outside("eldr-system"))
         return {role: m["spec"]["template"] for m in found if (role := revisions.role_of(m))}
 
     changes = [

@@ -10,6 +10,7 @@ from eldr import contract
 from eldr_operator.validation.spec import blocked_roles, problems
 from eldr_operator.workloads import desired, images
 from eldr_operator.workloads.images import Images
+from eldr_operator.workloads.network import Outside
 
 IMAGE = "ghcr.io/eldr/eldr:test"
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,7 +18,10 @@ CRD = Path(__file__).parents[3] / "crds" / "eldr.dev_eldrdeployments.yaml"
 
 
 def pod(cr, role):
-    made = {(m["kind"], m["metadata"]["name"]): m for m in desired.children(cr, (), Images(IMAGE))}
+    made = {
+        (m["kind"], m["metadata"]["name"]): m
+        for m in desired.children(cr, (), Images(IMAGE), Outside("eldr-system"))
+    }
     kind = "Deployment" if role == "prefill" else "StatefulSet"
     return made[kind, f"x-{role}"]["spec"]["template"]["spec"]
 
@@ -145,7 +149,7 @@ def test_an_hour_to_start(make_vllm):
     cr = make_vllm()
     probe = engine(cr, "decode")["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
-    made = desired.children(cr, (), Images(IMAGE))
+    made = desired.children(cr, (), Images(IMAGE), Outside("eldr-system"))
     (prefill,) = [m for m in made if m["kind"] == "Deployment"]
     assert prefill["spec"]["progressDeadlineSeconds"] > 3600
 
@@ -271,17 +275,6 @@ def test_a_pod_template_may_add(make_vllm):
 def test_other_problems_block_no_workload(make_vllm):
     cr = make_vllm(refit={"schedule": "x"})
     assert blocked_roles(cr, problems(cr)) == set()
-
-
-def test_the_network_policy_fits_the_pods(make_vllm):
-    policy = yaml.safe_load((CRD.parents[1] / "examples" / "network-policy.yaml").read_text())["spec"]
-    chosen = policy["podSelector"]["matchLabels"]
-    assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": chosen}}]
-    assert chosen == {contract.LABEL_DEPLOYMENT: "qwen3"}
-    assert [each["port"] for each in policy["ingress"][1]["ports"]] == [
-        contract.PORT_ROUTER,
-        contract.PORT_ADMIN,
-    ]
 
 
 def spread(cr, role="decode"):
