@@ -37,7 +37,10 @@ def announced(manifest: Object, live: Mapping[str, Any] | None, now: datetime) -
     ):
         return manifest
     is_new = name_of(live) not in {"", name_of(manifest)}
-    at = now + timedelta(seconds=rollout.PATIENCE_SECONDS) if is_new else _told(live)
+    latest = now + timedelta(seconds=rollout.PATIENCE_SECONDS)
+    at = latest if is_new else _told(live)
+    if at is not None and at > latest:
+        at = latest  # a clock was ahead
     if at is None or at <= now:
         return manifest
     annotations = manifest["metadata"]["annotations"] | {ANNOTATION_GAP: clock.stamp(at)}

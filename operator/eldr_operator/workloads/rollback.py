@@ -8,7 +8,7 @@ Both are kept as annotations of its ControllerRevision. A failure is forgotten a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from eldr import contract
@@ -140,7 +140,9 @@ def _choose(
     if workload is not None and name in marked and (last is None or name != last.name):
         waits = spec.on_failure == "Wait" or spec.pause == "Enabled" or spec.revision
         may_fail = name == wanted.name and last is not None and not waits
-        marked[name] = _judged(spec, marked[name], workload, live.pods, now, may_fail=may_fail)
+        since = now - timedelta(seconds=rollout.deadline_seconds(spec, marked[name].template))
+        at = max(now, _second_after(last)) if last is not None else now
+        marked[name] = _judged(marked[name], workload, live.pods, since, at, may_fail=may_fail)
         last = _last_completed(marked.values())
     stale = tuple(each for each in marked.values() if each != known[each.name])
     if spec.revision:
@@ -151,22 +153,35 @@ def _choose(
 
 
 def _judged(
-    spec: RolloutSpec,
     revision: Revision,
     workload: Mapping[str, Any],
     pods: Iterable[Mapping[str, Any]],
-    now: datetime,
+    since: datetime,
+    at: datetime,
     *,
     may_fail: bool,
 ) -> Revision:
-    """Return the revision that a workload has, with what has become of it."""
-    allowed = timedelta(seconds=rollout.deadline_seconds(spec, revision.template))
+    """Return the revision that a workload has, with what has become of it.
+
+    Parameters
+    ----------
+    since : datetime
+        A pod that has not been ready since then has had its time.
+    at : datetime
+        Now; later than any other has worked.
+    """
     mine = _on_nodes(revision, pods)
-    if _is_complete(workload) or _is_proven(mine, now - allowed):
-        return revision._replace(completed=clock.stamp(now), failed="")
-    if may_fail and not revision.failed and _has_failed(mine, now - allowed):
-        return revision._replace(failed=clock.stamp(now))
+    if _is_complete(workload) or _is_proven(mine, since):
+        return revision._replace(completed=clock.stamp(at), failed="")
+    if may_fail and not revision.failed and _has_failed(mine, since):
+        return revision._replace(failed=clock.stamp(at))
     return revision
+
+
+def _second_after(last: Revision) -> datetime:
+    """Return when another revision works at the earliest: the clock may have been ahead when this one did."""
+    completed = clock.read(last.completed)
+    return completed + timedelta(seconds=1) if completed else datetime.min.replace(tzinfo=UTC)
 
 
 def _is_complete(workload: Mapping[str, Any]) -> bool:

@@ -43,6 +43,12 @@ def test_the_only_decode_pod_waits_from_the_change_on(now):
     )
 
 
+def test_a_clock_that_was_ahead_keeps_nobody_waiting(now):
+    live = stateful_set("new", gap=now + timedelta(hours=1), partition=1)
+    made = gaps.announced(stateful_set("new"), live, now)
+    assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
+
+
 @pytest.mark.parametrize(
     "live",
     [

@@ -137,6 +137,19 @@ def test_a_revision_is_completed_where_part_of_the_pods_is_all_it_will_have(worl
 
 
 @pytest.mark.parametrize("role", KINDS)
+def test_a_clock_that_was_ahead_does_not_make_an_older_revision_the_last_one(world, role):
+    world.revision(role, 1, completed=-1)
+    new = world.revision(role, 2)
+    world.runs(new)
+    choice = world.settle(**{role: new})[role]
+    world.found[role] = [*choice.known.values()]
+    bad = world.revision(role, 3)
+    world.runs(bad, ready=1)
+    world.pod(bad)
+    assert world.settle(**{role: bad})[role].revision.name == new.name
+
+
+@pytest.mark.parametrize("role", KINDS)
 def test_pods_that_never_get_ready_go_back_to_the_last_revision_that_worked(world, role):
     other, good = world.revision(role, 1, completed=5), world.revision(role, 2, completed=1)
     bad = world.revision(role, 3)
