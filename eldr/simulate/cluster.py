@@ -21,9 +21,7 @@ from eldr.kubeconfig import ApiServer, ClusterError, foreign
 Object = dict[str, Any]
 
 _RIGHTS = "reading a deployment's logs takes get of eldrdeployments, of the Secret <name>-admin and of pods/proxy, and list of pods"
-_KEPT_OUT = (
-    "a NetworkPolicy may keep the API server from them: let it in as examples/network-policy.yaml does"
-)
+_KEPT_OUT = "where a NetworkPolicy keeps this program or the API server from them, examples/network-policy.yaml lets it in"
 _DIRECT = httpx.Timeout(60.0, connect=5.0)
 _CHUNK = 1 << 18
 
@@ -108,8 +106,7 @@ class Cluster:
                 problems[pod.name] = f"{type(error).__name__}: {error}"
         notes = tuple(f"router {pod} was left out: {reason}" for pod, reason in problems.items())
         if not logs:
-            hint = "" if self._server.is_inside else f"; {_KEPT_OUT}"
-            raise FitError("RoutersUnreachable", "; ".join(notes) + hint)
+            raise FitError("RoutersUnreachable", f"{'; '.join(notes)}; {_KEPT_OUT}")
         return Found(self.namespace, resource, tuple(states), tuple(logs), notes)
 
     def _routers(self, deployment: str) -> list[RouterPod]:

@@ -21,10 +21,13 @@ def _labels(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     del context, parameter
-    pairs = [text.partition("=") for text in texts]
-    if wrong := [text for text, (name, sign, _) in zip(texts, pairs, strict=True) if not (name and sign)]:
-        raise click.BadParameter(f"expected LABEL=VALUE, got {wrong[0]!r}")
-    return tuple((name, value) for name, _, value in pairs)
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not (name and sign) or name in found:
+            raise click.BadParameter(f"expected LABEL=VALUE, each label once, got {text!r}")
+        found[name] = value
+    return tuple(found.items())
 
 
 @click.command("operator", context_settings={"auto_envvar_prefix": "ELDR_OPERATOR", "show_default": True})
@@ -57,7 +60,7 @@ def _labels(
 @_option(
     "--lease-namespace",
     default="",
-    help="Namespace of the Lease. Without it there must be no other operator.",
+    help="Namespace of the Lease, the operator's own. Without it there must be no other operator, and it runs outside the cluster.",
 )
 @_option(
     "--identity", default=socket.gethostname, help="Name of this operator in the Lease; each needs its own."

@@ -24,11 +24,11 @@ class Settings:
     metrics_port, liveness_port : int
         0 turns the port off.
     lease, lease_namespace : str
-        By which one of several operators acts; without a namespace there is no other one.
+        By which one of several operators acts; without a namespace there is no other one. It is the operator's own namespace.
     identity : str
         Of this process, in the Lease.
     key, key_namespace : str
-        Secret with the key that tokens of admin ports are derived from. Its namespace is the operator's own.
+        Secret with the key that tokens of admin ports are derived from.
     monitoring : tuple of (str, str)
         Labels of the namespaces that may read metrics of routers and engines; empty for none.
     """

@@ -59,7 +59,7 @@ async def serve(settings: Settings) -> None:
             metrics=metrics,
             tokens=tokens,
             image=settings.image,
-            outside=Outside(settings.key_namespace, dict(settings.monitoring)),
+            outside=Outside(settings.lease_namespace, dict(settings.monitoring)),
             clock=utc_now,
             resync_seconds=settings.resync_seconds,
         )

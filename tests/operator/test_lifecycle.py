@@ -60,8 +60,7 @@ def test_a_network_policy_comes_and_goes_with_its_field(world):
     world.up()
     made = world.kube.get("NetworkPolicy", "x")["spec"]
     assert made["podSelector"]["matchLabels"] == {contract.LABEL_DEPLOYMENT: "x"}
-    (asked,) = made["ingress"][2]["from"]  # the operator's namespace, as the chart tells it
-    assert asked["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "eldr-system"}
+    assert len(made["ingress"]) == 2, "this operator runs outside the cluster"
     generations = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
     world.patch(networkPolicy="Disabled")
     wait_for(lambda: world.kube.find("NetworkPolicy", "x") is None, "no policy", 60)
@@ -280,6 +279,8 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.up()
     world.patch(decode={"env": [{"name": "CHANGED", "value": "1"}]})
     world.make_ready()
+    world.condition("Progressing", reason="RolloutComplete")
+    wait_for(lambda: len(world.kube.list("Pod")) == 3, "no pod that ends", 60)
     world.fit("one")
     world.report("one")
     world.until_active("one")

@@ -8,7 +8,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 Object = Mapping[str, Any]
@@ -22,24 +22,26 @@ class Peer(NamedTuple):
     labels: Mapping[str, str]
 
 
-def admits(policies: Iterable[Object], source: Peer, target: Peer, port: int) -> bool:
+def admits(policies: Collection[Object], source: Peer, target: Peer, port: int) -> bool:
     """Tell whether a pod may open a TCP connection to a port of another one."""
+    for each in policies:
+        assert each["spec"]["policyTypes"] == ["Ingress"], f"not understood: {each['spec']['policyTypes']}"
     selecting = [
         each
         for each in policies
         if each["metadata"]["namespace"] == target.namespace
-        and "Ingress" in each["spec"]["policyTypes"]
         and _selects(each["spec"]["podSelector"], target.labels)
     ]
     return not selecting or any(
         _is_from(rule, source, each["metadata"]["namespace"]) and _is_at(rule, port)
         for each in selecting
-        for rule in each["spec"].get("ingress", [])
+        for rule in each["spec"].get("ingress") or ()
     )
 
 
 def _is_from(rule: Object, source: Peer, namespace: str) -> bool:
-    return "from" not in rule or any(_means(peer, source, namespace) for peer in rule["from"])
+    assert rule.keys() <= {"from", "ports"}, f"not understood: {rule}"
+    return not rule.get("from") or any(_means(peer, source, namespace) for peer in rule["from"])
 
 
 def _means(peer: Object, source: Peer, namespace: str) -> bool:
@@ -52,8 +54,11 @@ def _means(peer: Object, source: Peer, namespace: str) -> bool:
 
 
 def _is_at(rule: Object, port: int) -> bool:
-    return "ports" not in rule or any(
-        each["port"] == port and each.get("protocol", "TCP") == "TCP" for each in rule["ports"]
+    ports = rule.get("ports") or ()
+    for each in ports:
+        assert each.keys() <= {"port", "protocol"}, f"not understood: {each}"
+    return not ports or any(
+        each.get("port", port) == port and each.get("protocol", "TCP") == "TCP" for each in ports
     )
 
 

@@ -51,7 +51,9 @@ def ask(kind, plugin, tmp_path):
             child = Child(kind, role, plugin, file)
         try:
             assert child.begin() == kind.setting.mode
-            return [child.ask(prompts, tokens) for _ in range(2)]
+            answers = [child.ask(prompts, tokens) for _ in range(2)]
+            # a record comes with the step after its request
+            return [*answers, child.ask(prompts[:1], tokens)]
         except RuntimeError as error:
             pytest.fail(f"{error}: {log.read_text(errors='replace')[-6000:]}")
         finally:
@@ -72,7 +74,7 @@ def by(reference, prompt, generated):
 
 def test_signatures(ask, reference):
     asked = prompts()
-    for answer in ask("kv_producer", asked, 1):
+    for answer in ask("kv_producer", asked, 1)[:2]:
         for prompt, name in zip(asked, answer["generated"], strict=True):
             signature = decode_counts(answer["signatures"][name])
             assert (signature.tokens, signature.exact) == (len(prompt), True)
@@ -84,15 +86,15 @@ def test_signatures(ask, reference):
 def test_activations(ask, reference):
     asked = prompts()
     answers = ask("kv_consumer", asked, GENERATED)
+    # vLLM adds a suffix of its own to the names that it is given
     records = {
-        record["request_id"]: decode_counts(record) for answer in answers for record in answer["records"]
+        record["request_id"].rpartition("-")[0]: decode_counts(record)
+        for answer in answers
+        for record in answer["records"]
     }
-    assert len(records) >= len(asked)
-    for answer in answers:
+    for answer in answers[:2]:
         for prompt, (name, ids) in zip(asked, answer["generated"].items(), strict=True):
-            record = records.get(name)
-            if record is None:
-                continue  # the last ones come with a step that nobody asks for
+            record = records[name]
             assert (record.tokens, record.exact) == (GENERATED - 1, True)
             seen = Seen(len(prompt), ids, None, record.counts.astype(int))
             resolve(seen, by(reference, prompt, ids), name)

@@ -141,7 +141,7 @@ def page(lines: list[str], device: torch.device) -> str:
     form = (
         "the Triton form, beside vLLM's fused experts"
         if gpu
-        else "the torch form, beside a matrix product per expert; GPUs run the Triton form, which is not measured yet"
+        else "the torch form, beside a matrix product per expert; GPUs run the Triton form ([measured there](gpu-kernels.md))"
     )
     return "\n".join(
         [

@@ -90,7 +90,7 @@ class Applier:
         if live is None:
             live = await self._unlisted(owner, manifest)
             if live is not None and is_memory:
-                await self._take_back(manifest, live)
+                await self.take_back(manifest, live)
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
         elif remembered.get(key) == (digest, _version(live)):
             return live
@@ -127,7 +127,7 @@ class Applier:
             raise owned_elsewhere(kind, owner[1], live)
         return live
 
-    async def _take_back(self, manifest: Object, live: Object) -> None:
+    async def take_back(self, manifest: Object, live: Object) -> None:
         """Give a child its labels and owner back, and leave the rest as it is."""
         kind, metadata = manifest["kind"], manifest["metadata"]
         fields = ["labels"] if owner_uids(live) else ["labels", "ownerReferences"]

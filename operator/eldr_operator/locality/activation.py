@@ -198,7 +198,7 @@ def _step(
 
 
 def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
-    remedy = f"let the operator reach port {contract.PORT_ADMIN} of the routers, as spec.networkPolicy Enabled does"
+    remedy = f"let the operator reach port {contract.PORT_ADMIN} of the routers (docs/reference/operator.md, who may reach pods)"
     if any(router.refuses_token for router in routers):
         remedy = (
             f"they have another token than this operator gives: one from before it had a key of its own (let it read theirs: chart"

@@ -114,8 +114,7 @@ class Children:
                 if role == contract.ROLE_PREFILL:
                     manifest["spec"] |= self._strategy(cr, manifest, live, now)
                 # kept first: the next release would make a template anew that runs and is not kept
-                unowned = revisions.unowned(live, choice.known)
-                kept = {each.name: each for each in (*unowned, choice.revision, *choice.stale)}
+                kept = {each.name: each for each in (choice.revision, *choice.stale)}
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
                 made = revisions.frozen(manifest, choice.revision)
                 if role == contract.ROLE_DECODE:
@@ -125,6 +124,10 @@ class Children:
                 if fault := await self._write(cr, step, live):
                     left[fault.kind, fault.name] = fault
                     break
+        for head, unowned in revisions.unowned(cr, live):
+            name = head["metadata"]["name"]
+            if fault := await tried(revisions.KIND, name, self._applier.take_back(head, unowned)):
+                left[revisions.KIND, name] = fault
         used = {role: choice.kept for role, choice in chosen.items()}
         for kind, surplus in (*live.surplus(wanted, cr.metadata.uid), *revisions.surplus(cr, live, used)):
             name = surplus["metadata"]["name"]

@@ -19,12 +19,12 @@ class Outside(NamedTuple):
     Attributes
     ----------
     operator : str
-        Namespace of the operator.
+        Namespace of the operator; empty where it runs outside the cluster.
     monitoring : mapping
         Labels of the namespaces that read metrics; empty for none.
     """
 
-    operator: str
+    operator: str = ""
     monitoring: Mapping[str, str] = {}
 
 
@@ -79,18 +79,21 @@ def policies(cr: EldrDeployment, outside: Outside) -> list[Object]:
     if cr.spec.network_policy == "Disabled":
         return []
     own = {"matchLabels": {contract.LABEL_DEPLOYMENT: cr.name}}
-    operator = {"matchLabels": {_LABEL_NAMESPACE: outside.operator}}
     ingress: list[Object] = [
         {"from": [{"podSelector": own}]},
         {"ports": [_allowed(contract.PORT_ROUTER)]},
-        {"from": [{"namespaceSelector": operator}], "ports": [_allowed(contract.PORT_ADMIN)]},
     ]
+    if outside.operator:
+        ingress.append(_from({_LABEL_NAMESPACE: outside.operator}, contract.PORT_ADMIN))
     if outside.monitoring:
-        monitoring = {"matchLabels": dict(outside.monitoring)}
-        ports = [_allowed(contract.PORT_ADMIN), _allowed(contract.PORT_ENGINE)]
-        ingress.append({"from": [{"namespaceSelector": monitoring}], "ports": ports})
+        ingress.append(_from(outside.monitoring, contract.PORT_ADMIN, contract.PORT_ENGINE))
     head = meta.manifest("networking.k8s.io/v1", "NetworkPolicy", cr, cr.name, meta.NETWORK)
     return [head | {"spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress}}]
+
+
+def _from(namespaces: Mapping[str, str], *ports: int) -> Object:
+    selector = {"matchLabels": dict(namespaces)}
+    return {"from": [{"namespaceSelector": selector}], "ports": [_allowed(port) for port in ports]}
 
 
 def _allowed(port: int) -> Object:

@@ -215,10 +215,15 @@ def surplus(
     return [(KIND, one) for one in old]
 
 
-def unowned(live: Snapshot, known: Mapping[str, Revision]) -> list[Revision]:
-    """Return those of some revisions whose objects nobody owns: they would outlive the deployment, for another of its name."""
-    objects = live.of_kind(KIND)
-    return [each for name, each in known.items() if name in objects and not owner_uids(objects[name])]
+def unowned(cr: EldrDeployment, live: Snapshot) -> list[tuple[Object, Object]]:
+    """Return objects of revisions that nobody owns, each behind what it lacks: they would outlive the deployment, for another of its name."""
+    found = [one for role in _WORKLOADS for one in _objects(cr, live, role) if not owner_uids(one)]
+    return [(_head(cr, one), one) for one in found]
+
+
+def _head(cr: EldrDeployment, live: Object) -> Object:
+    metadata = {name: live["metadata"][name] for name in ("name", "namespace", "labels")}
+    return {"kind": KIND, "metadata": metadata | {"ownerReferences": [meta.owner_of(cr)]}}
 
 
 def inputs(cr: EldrDeployment, role: str) -> str:

@@ -1,8 +1,8 @@
 """Which revision the pods of each role have: what the spec asks for, an earlier one that it names, or the last one that worked. Pure.
 
-A revision is *completed* once all pods are ready with it, or those that it has on nodes have been ready for as long as a pod may take:
-a canary has no more of them, nor has a role that asks for more than fits. It has *failed* when its time is over and no pod has got ready.
-Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for something else.
+A revision is *completed* once all pods have it and are ready, but for those that no node has room for. It has *failed* when its time is
+over and no pod has got ready. Both are kept as annotations of its ControllerRevision. A failure is forgotten as soon as the spec asks for
+something else.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def _judged(
     at : datetime
         Now; later than any other has worked.
     """
-    mine = _on_nodes(revision, pods)
-    if _is_complete(workload) or _is_proven(mine, since):
+    mine = _of(revision, pods)
+    if _is_complete(workload, mine):
         return revision._replace(completed=clock.stamp(at), failed="")
     if may_fail and not revision.failed and _has_failed(mine, since):
         return revision._replace(failed=clock.stamp(at))
@@ -184,38 +184,37 @@ def _second_after(last: Revision) -> datetime:
     return completed + timedelta(seconds=1) if completed else datetime.min.replace(tzinfo=UTC)
 
 
-def _is_complete(workload: Mapping[str, Any]) -> bool:
-    status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")}
-    return bool(rollout.is_observed(workload) and replicas and counts == {replicas})
+def _is_complete(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether all pods have the newest template and are ready, but for those that no node has room for.
 
-
-def _on_nodes(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the pods of a revision that nodes have; one that finds none says nothing about its revision, nor one that was evicted.
-
-    Pods from before revisions were named are not judged.
+    A role that asks for more than fits would have no revision to go back to otherwise.
     """
+    status, replicas = workload.get("status") or {}, workload["spec"].get("replicas", 1)
+    ready, waiting = status.get("readyReplicas", 0), sum(map(rollout.is_unschedulable, pods))
+    is_rolled = {status.get(name, 0) for name in ("replicas", "updatedReplicas")} == {replicas}
+    return bool(rollout.is_observed(workload) and is_rolled and ready and ready + waiting == replicas)
+
+
+def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the pods of a revision; those from before revisions were named have none."""
     return [
         pod
         for pod in pods
         if (pod["metadata"].get("labels") or {}).get(contract.LABEL_REVISION) == revision.name
         and "deletionTimestamp" not in pod["metadata"]
-        and pod["spec"].get("nodeName")
-        and (pod.get("status") or {}).get("phase") != "Failed"
     ]
 
 
-def _is_proven(pods: Sequence[Mapping[str, Any]], since: datetime) -> bool:
-    """Tell whether there are pods, and all of them have been ready since some moment."""
-    return bool(pods) and all(
-        (moment := rollout.ready_since(pod)) is not None and moment < since for pod in pods
-    )
-
-
 def _has_failed(pods: Sequence[Mapping[str, Any]], since: datetime) -> bool:
-    """Tell whether no pod is ready, and one of them has not been since some moment."""
-    moments = [rollout.unready_since(pod) for pod in pods]
-    return None not in moments and any(moment is not None and moment < since for moment in moments)
+    """Tell whether no pod is ready, and one of them, on a node, has not been since some moment.
+
+    A pod that finds no node says nothing about its revision, nor does one that was evicted.
+    """
+    unready = [(pod, moment) for pod in pods if (moment := rollout.unready_since(pod)) is not None]
+    return len(unready) == len(pods) and any(
+        moment < since and pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") != "Failed"
+        for pod, moment in unready
+    )
 
 
 def _spec(cr: EldrDeployment, role: str) -> RolloutSpec:

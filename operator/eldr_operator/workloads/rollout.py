@@ -131,10 +131,9 @@ def unready_since(pod: Mapping[str, Any]) -> datetime | None:
     return clock.read(since.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp"))
 
 
-def ready_since(pod: Mapping[str, Any]) -> datetime | None:
-    """Return since when a pod is ready; None if it is not, or does not tell."""
-    ready = found(pod, "Ready")
-    return clock.read(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
+def is_unschedulable(pod: Mapping[str, Any]) -> bool:
+    """Tell whether no node has room for a pod."""
+    return _unschedulable(pod) is not None
 
 
 def is_observed(live: Mapping[str, Any]) -> bool:

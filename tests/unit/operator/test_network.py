@@ -51,8 +51,8 @@ def reached(made, who):
 def test_who_reaches_which_port(make_vllm, who, ports):
     made = network.policies(make_vllm(), Outside("eldr-system", MONITORING))
     assert reached(made, who) == ports
-    if who == "Prometheus":
-        assert reached(network.policies(make_vllm(), Outside("eldr-system")), who) == {ROUTER}
+    if who in {"the operator", "Prometheus"}:
+        assert reached(network.policies(make_vllm(), Outside()), who) == {ROUTER}
 
 
 def test_without_a_policy_everybody_reaches_everything(make_vllm):
@@ -61,7 +61,23 @@ def test_without_a_policy_everybody_reaches_everything(make_vllm):
     assert reached(made, "a client") == {ROUTER, ENGINE, ADMIN, SIDE_CHANNEL}
 
 
-def test_labels_of_namespaces_that_say_nothing_are_refused():
-    done = CliRunner().invoke(command, ["--all-namespaces", "--monitoring-namespaces=metrics"])
+@pytest.mark.parametrize("given", [["metrics"], ["=metrics"], ["a=b", "a=c"]], ids=str)
+def test_labels_of_namespaces_that_say_nothing_are_refused(given):
+    options = [f"--monitoring-namespaces={each}" for each in given]
+    done = CliRunner().invoke(command, ["--all-namespaces", *options])
     assert done.exit_code == 2
-    assert "expected LABEL=VALUE, got 'metrics'" in done.output
+    assert f"expected LABEL=VALUE, each label once, got '{given[-1]}'" in done.output
+
+
+def test_the_evaluator_takes_what_is_left_out_for_all():
+    def policy(**rule):
+        spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [rule]}
+        return [{"metadata": {"namespace": "ns"}, "spec": spec}]
+
+    target, stranger = peer(of="x"), peer("other")
+    assert admits(policy(**{"from": []}, ports=[]), stranger, target, ENGINE)
+    assert admits(policy(ports=[{"protocol": "TCP"}]), stranger, target, ENGINE)
+    assert not admits(policy(ports=[{"protocol": "UDP"}]), stranger, target, ENGINE)
+    assert not admits(policy(**{"from": [{"podSelector": {}}]}), stranger, target, ENGINE)
+    nobody = [{"metadata": {"namespace": "ns"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}]
+    assert not admits(nobody, target, target, ENGINE)

@@ -54,16 +54,18 @@ class World:
             },
         }
 
-    def pod(self, revision, *, age=120, ready=False, node="n", phase="Running", **metadata):
+    def pod(self, revision, *, age=120, ready=False, node="n", phase="Running", reason="", **metadata):
         since = clock.stamp(self.now - timedelta(seconds=age))
         condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
+        scheduled = {"type": "PodScheduled", "status": str(not reason), "reason": reason}
+        scheduled["lastTransitionTime"] = since
         labels = {contract.LABEL_ROLE: revision.role, contract.LABEL_REVISION: revision.name}
         spec = {"nodeName": node} if node else {}
         self.pods.append(
             {
                 "metadata": {"name": "p", "labels": labels, **metadata},
                 "spec": spec,
-                "status": {"phase": phase, "conditions": [condition]},
+                "status": {"phase": phase, "conditions": [condition, scheduled]},
             }
         )
 
@@ -102,38 +104,24 @@ def test_a_revision_is_completed_once_all_pods_are_ready_with_it(world, role, co
 
 
 @pytest.mark.parametrize(
-    ("pods", "proven"),
+    ("counts", "waiting", "completed"),
     [
-        ([{"ready": True}], True),
-        ([{"ready": True}, {"node": ""}], True),  # one more than fits
-        ([{"ready": True}, {"deletionTimestamp": "x"}], True),
-        ([{"ready": True}, {"phase": "Failed"}], True),  # evicted
-        ([{"ready": True, "age": 30}], False),
-        ([{"ready": True}, {"age": 30}], False),
-        ([{"ready": True}, {}], False),
-        ([{"ready": True, "labels": {}}], False),
-        ([{"node": ""}], False),
-        ([], False),
+        ({"ready": 1}, 1, True),
+        ({"ready": 1}, 0, False),
+        ({"ready": 0}, 2, False),
+        ({"ready": 1, "updated": 1}, 1, False),
+        ({"ready": 1, "replicas": 3}, 1, False),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("role", KINDS)
-def test_a_revision_is_completed_where_part_of_the_pods_is_all_it_will_have(world, role, pods, proven):
-    """A canary, or more replicas than there are free accelerators."""
-    world.revision(role, 1, completed=5)
-    canary = world.revision(role, 2)
-    world.runs(canary, updated=1)
-    for pod in pods:
-        world.pod(canary, **pod)
-    choice = world.settle(**{role: canary})[role]
-    assert marks(choice, canary) == (proven, False)
-    first = world.revision(role, 3)
-    world.found[role] = [first]
-    world.runs(first, updated=1, ready=1)
-    world.pods.clear()
-    for pod in pods:
-        world.pod(first, **pod)
-    assert marks(world.settle(**{role: first})[role], first) == (proven, False)
+def test_a_revision_is_completed_where_no_more_pods_fit(world, role, counts, waiting, completed):
+    first = world.revision(role, 1)
+    world.runs(first, **counts)
+    world.pod(first, ready=True)
+    for _ in range(waiting):
+        world.pod(first, node="", reason="Unschedulable")
+    assert marks(world.settle(**{role: first})[role], first) == (completed, False)
 
 
 @pytest.mark.parametrize("role", KINDS)

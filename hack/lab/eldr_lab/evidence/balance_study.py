@@ -47,7 +47,7 @@ KERNELS = 3
 """Of ours in an exchange; counted by tests/engine/test_launches.py."""
 LAUNCH, COLLECTIVE, DECISION = (1e-6, 3e-6), (5e-6, 20e-6), (17e-6, 26e-6)
 """Seconds, at least and at most: to start a kernel of a graph and for a small sum over ranks, both assumed; for METRO's choice, as its
-kernel takes by the paper. Ours decides in one warp, and was never timed on a GPU."""
+kernel takes by the paper. Ours decides in one warp: docs/benchmarks/gpu-kernels.md."""
 EAGER_LAUNCH = 10e-6
 """To start a kernel without a graph, at most; assumed, too."""
 LEAST, MOST = (

@@ -44,7 +44,7 @@ def opening(
     return "\n\n".join((
         "# Evidence",
         ("Does placement by experts make decoding faster? Simulated pools with the router's own policies, real vLLM engines on CPUs, and "
-        "the best schedule that a clairvoyant search finds. Nothing here was measured on a GPU by us."),
+        "the best schedule that a clairvoyant search finds. Nothing here was measured on a GPU by us; [what the plug-in costs](benchmarks/gpu-check.md) was."),
         _table(results, measured),
         _legend(results),
         "![the band against the best balancer, simulated and published](images/evidence/headline.png)",
