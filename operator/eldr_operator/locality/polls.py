@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Deployments whose routers are asked at the same time."""
+_MISSES = 2
+"""Answers in a row that a router may owe and still be as it was: a busy operator or router may be late, and each status is a write."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _JITTER = 0.2
 _NOT_YET = "has not been asked yet"
@@ -40,6 +42,7 @@ class _Target:
     token: str = ""
     every: float = 5.0
     seen: Seen | None = None
+    misses: dict[RouterPod, int] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -111,7 +114,7 @@ class Polls:
         while True:
             target.changed.clear()
             async with self._slots:
-                views = await self._asked(key, target.pods, target.token)
+                views = _remembered(target, await self._asked(key, target.pods, target.token))
             before, target.seen = target.seen, Seen(views, self._clock())
             if before is None or list(before.views) != views:
                 self._wake(key)
@@ -127,3 +130,15 @@ class Polls:
         except Exception as error:  # the polls of a deployment must outlive any one answer
             logger.exception("%s/%s: its routers cannot be asked", *key)
             return [RouterView(pod, problem=f"cannot be asked ({type(error).__name__})") for pod in pods]
+
+
+def _remembered(target: _Target, views: Sequence[RouterView]) -> list[RouterView]:
+    """Return views, with the last one of each router that has missed few answers."""
+    before = {view.pod: view for view in (target.seen.views if target.seen else ()) if not view.problem}
+    target.misses = {view.pod: target.misses.get(view.pod, 0) + 1 for view in views if view.problem}
+    return [
+        before.get(view.pod, view)
+        if not view.refuses_token and target.misses.get(view.pod, 0) in range(1, _MISSES + 1)
+        else view
+        for view in views
+    ]

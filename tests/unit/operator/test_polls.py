@@ -19,7 +19,7 @@ class Routers:
         self.samples = 0
         self.asked = []
         self.hanging = set()
-        self.problem = ""
+        self.problem, self.refuses = "", False
         self.answered = asyncio.Event()
 
     async def look(self, _client, pods, token):
@@ -27,7 +27,8 @@ class Routers:
         if self.hanging & {pod.name for pod in pods}:
             await asyncio.Event().wait()
         self.answered.set()
-        return [RouterView(pod, samples=self.samples, problem=self.problem) for pod in pods]
+        told = {"samples": self.samples, "problem": self.problem, "refuses_token": self.refuses}
+        return [RouterView(pod, **told) for pod in pods]
 
     async def again(self):
         self.answered.clear()
@@ -137,6 +138,30 @@ async def test_routers_that_do_not_answer_are_asked_less_and_less(polls, routers
     await routers.again()
     assert pauses[:4] == [10.0, 20.0, 30.0, 30.0]
     assert pauses[-1] == 5.0
+
+
+async def test_a_router_that_misses_an_answer_is_as_it_was(polls, routers, woken):
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    for misses, problem in ((1, ""), (2, ""), (3, "does not answer")):
+        routers.problem = "does not answer"
+        await routers.again()
+        assert polls.latest(KEY, [POD], "t").views[0].problem == problem, misses
+        if misses == 2:
+            assert woken == [KEY]
+    routers.problem = ""
+    await routers.again()
+    assert polls.latest(KEY, [POD], "t").views[0].problem == ""
+
+
+async def test_a_router_that_refuses_the_token_is_told_at_once(polls, routers):
+    polls.latest(KEY, [POD], "t")
+    polls.ask_every(KEY, 0.001)
+    await routers.again()
+    routers.problem, routers.refuses = "answers 401", True
+    await routers.again()
+    assert polls.latest(KEY, [POD], "t").views[0].problem == "answers 401"
 
 
 async def test_routers_of_a_deployment_that_is_gone_are_left_alone(polls, routers):
