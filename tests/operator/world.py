@@ -104,9 +104,14 @@ class World:
         (container,) = pod["spec"]["containers"]
         status = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
         waiting = [status | {"ready": False, "state": {"waiting": reason}}]
-        self.kube.strategic(
-            "Pod", pod["metadata"]["name"], {"status": {"containerStatuses": waiting}}, "status"
-        )
+        self._tell(pod["metadata"]["name"], {"containerStatuses": waiting})
+
+    def _tell(self, name: str, status: Object) -> None:
+        try:
+            self.kube.strategic("Pod", name, {"status": status}, "status")
+        except Refused as error:
+            if error.status != HTTPStatus.NOT_FOUND:  # a rollout may have deleted it since it was listed
+                raise
 
     def _run(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
@@ -146,11 +151,7 @@ class World:
             "containerStatuses": containers("containers"),
             "initContainerStatuses": containers("initContainers"),
         }
-        try:
-            self.kube.strategic("Pod", name, {"status": status}, "status")
-        except Refused as error:
-            if error.status != HTTPStatus.NOT_FOUND:  # a rollout may have deleted it since it was listed
-                raise
+        self._tell(name, status)
 
     def up(self, **spec: Any) -> None:
         """Deploy, make everything ready and wait until the operator says so."""
