@@ -266,6 +266,7 @@ async def test_routers_that_do_not_answer_are_views_with_a_problem():
         host = request.url.host
         if host == "fd00::1":
             assert request.headers["authorization"] == "Bearer secret"
+            assert request.headers["connection"] == "close", "a pool of many costs each request a look at all"
             assert request.url.path == "/eldr/v1/state"
             return httpx.Response(200, json=state)
         if host == "10.0.0.2":
