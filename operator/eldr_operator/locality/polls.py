@@ -114,7 +114,11 @@ class Polls:
         while True:
             target.changed.clear()
             async with self._slots:
-                views = _remembered(target, await self._asked(key, target.pods, target.token))
+                views = await self._asked(key, target.pods, target.token)
+                if target.seen is None and any(view.problem for view in views):
+                    # an operator that has just started is busy, and may be late itself: nobody is told of that
+                    views = await self._asked(key, target.pods, target.token)
+                views = _remembered(target, views)
             before, target.seen = target.seen, Seen(views, self._clock())
             if before is None or list(before.views) != views:
                 self._wake(key)

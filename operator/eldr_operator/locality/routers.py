@@ -11,7 +11,7 @@ from eldr import contract
 from eldr_operator import border
 from eldr_operator.locality.router_view import RouterPod, RouterView
 
-_TIMEOUT = httpx.Timeout(3.0, connect=1.0)
+_TIMEOUT = httpx.Timeout(3.0)
 _LONGEST_SECONDS = 5.0
 """For a whole answer: one that comes byte by byte must not keep a pass waiting."""
 _MOST_BYTES = 4 << 20

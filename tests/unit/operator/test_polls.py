@@ -155,6 +155,22 @@ async def test_a_router_that_misses_an_answer_is_as_it_was(polls, routers, woken
     assert polls.latest(KEY, [POD], "t").views[0].problem == ""
 
 
+async def test_the_first_answer_may_be_late(polls, routers, woken, monkeypatch):
+    look = routers.look
+
+    async def late(*asked):
+        monkeypatch.setattr(module.routers, "look", look)
+        routers.asked.append("late")
+        return [RouterView(POD, problem="does not answer")]
+
+    monkeypatch.setattr(module.routers, "look", late)
+    polls.latest(KEY, [POD], "t")
+    await routers.again()
+    assert routers.asked[0] == "late"
+    assert [view.problem for view in polls.latest(KEY, [POD], "t").views] == [""]
+    assert woken == [KEY]
+
+
 async def test_a_router_that_refuses_the_token_is_told_at_once(polls, routers):
     polls.latest(KEY, [POD], "t")
     polls.ask_every(KEY, 0.001)
