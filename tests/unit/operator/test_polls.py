@@ -204,7 +204,7 @@ async def test_routers_that_do_not_answer_for_a_night_are_still_asked(polls, rou
 async def test_an_answer_that_breaks_the_reader_is_a_problem_and_the_next_one_counts(
     polls, routers, woken, caplog, monkeypatch
 ):
-    look, broken = routers.look, [RuntimeError("a bug")]
+    look, broken = routers.look, [RuntimeError("a bug"), RuntimeError("a bug")]
 
     async def breaking(*asked):
         if broken:
