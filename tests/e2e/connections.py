@@ -1,6 +1,6 @@
 """Which pod talks to which, as the kernel has it: pods are processes with an address of their own here, and no policy is enforced.
 
-It is a sample of TCP over IPv4: what opens and closes within a few hundredths of a second is not seen.
+It is a sample of TCP over IPv4, twice a second: the load is made by the process that looks, and must not wait for it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+EVERY_SECONDS = 0.5
+_LOOKS_PER_SEARCH = 10
+"""New processes are looked for less often."""
 _ESTABLISHED = "01"
 _PODS = range(16, 251)
 """Second bytes of the addresses that node agents give to pods."""
-EVERY_SECONDS = 0.05
 
 
 class Connection(NamedTuple):
@@ -26,11 +28,10 @@ class Connection(NamedTuple):
 
 
 class Connections:
-    """Looks while its ``with`` block runs; ``seen`` are the connections that pods opened to pods."""
+    """Looks while its ``with`` block runs; ``seen`` are connections that pods opened to pods."""
 
     def __init__(self) -> None:
         self.seen: set[Connection] = set()
-        self._known: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -45,12 +46,14 @@ class Connections:
         self._thread.join()
 
     def _look(self) -> None:
+        looks, pods = 0, {}
         while not self._over.wait(EVERY_SECONDS):
-            new = {inode: to for inode, to in _outgoing() if inode not in self._known}
-            for inode, name in _owners(new) if new else ():
-                self._known.add(inode)
-                if name:
-                    self.seen.add(Connection(name, *new[inode]))
+            if looks % _LOOKS_PER_SEARCH == 0:
+                pods = dict(_processes())
+            looks += 1
+            open_ = dict(_outgoing())
+            for process, name in pods.items():
+                self.seen |= {Connection(name, *open_[inode]) for inode in _sockets(process) & open_.keys()}
 
 
 def _outgoing() -> Iterator[tuple[str, tuple[str, int]]]:
@@ -63,19 +66,24 @@ def _outgoing() -> Iterator[tuple[str, tuple[str, int]]]:
             yield fields[9], (".".join(map(str, numbers)), int(port, 16))
 
 
-def _owners(inodes: dict[str, tuple[str, int]]) -> Iterator[tuple[str, str]]:
-    """Yield sockets, each with the name of the pod whose process holds it; empty for other processes."""
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+def _processes() -> Iterator[tuple[Path, str]]:
+    """Yield the processes of pods, each with the pod's name."""
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            environment = dict(
-                entry.partition("=")[::2] for entry in (process / "environ").read_text().split("\0")
-            )
-            held = {str(each.readlink()) for each in (process / "fd").iterdir()}
-        except (OSError, UnicodeDecodeError):
+            text = (process / "environ").read_text(errors="replace")
+        except OSError:
             continue
-        name = environment.get("HOSTNAME", "") if "KUBERNETES_SERVICE_HOST" in environment else ""
-        for link in held & wanted.keys():
-            yield wanted[link], name
+        environment = dict(entry.partition("=")[::2] for entry in text.split("\0"))
+        if "KUBERNETES_SERVICE_HOST" in environment and "HOSTNAME" in environment:
+            yield process, environment["HOSTNAME"]
+
+
+def _sockets(process: Path) -> set[str]:
+    """Return the inodes of a process's sockets."""
+    try:
+        links = [str(each.readlink()) for each in (process / "fd").iterdir()]
+    except OSError:
+        return set()
+    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
