@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from eldr import centroids, contract
 from eldr.sim import traces
 from tests.e2e.conftest import NAME, System, traffic
-from tests.e2e.connections import Connections
+from tests.e2e.connections import Connection, Connections
 from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
 
@@ -57,23 +58,14 @@ def pods_by(system: System) -> dict[str, tuple[Peer, str, str]]:
     return found
 
 
-async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
-    with Connections() as connections:
-        await send(system, 800)
-        system.apply(fit("first"))
-        wait_for(
-            lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",
-            "the fit",
-            90,
-            show=lambda: system.condition("ef", "first", "Succeeded"),
-        )
-        wait_for(lambda: active(system) == "first", "activation", 60)
+def check_policy(system: System, seen: Collection[Connection]) -> None:
+    """Hold connections that pods have opened against the policies, as a network that enforced them would have."""
     pods, policies = pods_by(system), system.kube.list("NetworkPolicy")
     targets = {
         address: (peer, kind) for peer, address, kind in pods.values() if kind in ("prefill", "decode")
     }
     told = set()
-    for source, address, port in connections.seen:
+    for source, address, port in seen:
         if source not in pods or address not in targets:
             continue  # of another test's cluster
         (peer, _, kind), (target, role) = pods[source], targets[address]
@@ -93,6 +85,20 @@ async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
     decode = next(peer for peer, kind in targets.values() if kind == "decode")
     assert admits(policies, operator, decode, router)
     assert not admits(policies, operator, decode, engine)
+
+
+async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
+    with Connections() as connections:
+        await send(system, 800)
+        system.apply(fit("first"))
+        wait_for(
+            lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",
+            "the fit",
+            90,
+            show=lambda: system.condition("ef", "first", "Succeeded"),
+        )
+        wait_for(lambda: active(system) == "first", "activation", 60)
+    check_policy(system, connections.seen)
     system.wait("CentroidsActive", status="True", reason="Active")
     assert {(s["policy"], s["active"]["fit"]) for s in system.states()} == {("MarginalUnion", "first")}
     await send(system, 60)

@@ -3,13 +3,12 @@
 It is the one test of real engines that a GPU can run without NIXL: ``ELDR_VLLM=ENVIRONMENT pytest -m long tests/vllm/test_in_process.py``.
 """
 
-import subprocess
-
 import numpy as np
 import pytest
 
 from eldr.wire import decode_counts
 from eldr_bench.engine_child import Child, Kind, Setting, Shape
+from eldr_bench.gpu_check import device
 from tests.vllm.comparison import Seen, resolve
 from tests.vllm.engines import CPU_MODE, GPU_MODE
 
@@ -25,15 +24,10 @@ ARGUMENTS = {
 }
 
 
-def has_gpu(python):
-    asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([python, "-c", asked], check=False).returncode == 0
-
-
 @pytest.fixture(scope="module")
 def kind(environment):
     python = environment / "bin" / "python"
-    gpu = has_gpu(python)
+    gpu = device(python)
     mode = GPU_MODE if gpu else CPU_MODE
     on_cpu = {} if gpu else {"enforce_eager": True, "block_size": 32}
     # products of float32 are rounded to TF32 by Triton's default

@@ -142,7 +142,7 @@ def _remembered(target: _Target, views: Sequence[RouterView]) -> list[RouterView
     target.misses = {view.pod: target.misses.get(view.pod, 0) + 1 for view in views if view.problem}
     return [
         before.get(view.pod, view)
-        if not view.refuses_token and target.misses.get(view.pod, 0) in range(1, _MISSES + 1)
+        if view.problem and not view.refuses_token and target.misses[view.pod] <= _MISSES
         else view
         for view in views
     ]

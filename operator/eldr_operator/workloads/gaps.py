@@ -39,11 +39,10 @@ def announced(manifest: Object, live: Mapping[str, Any] | None, now: datetime) -
     is_new = name_of(live) not in {"", name_of(manifest)}
     latest = now + timedelta(seconds=rollout.PATIENCE_SECONDS)
     at = latest if is_new else _told(live)
-    if at is not None and at > latest:
-        at = latest  # a clock was ahead
     if at is None or at <= now:
         return manifest
-    annotations = manifest["metadata"]["annotations"] | {ANNOTATION_GAP: clock.stamp(at)}
+    # a clock that was ahead may have told a later time
+    annotations = manifest["metadata"]["annotations"] | {ANNOTATION_GAP: clock.stamp(min(at, latest))}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
     return manifest | {
         "metadata": manifest["metadata"] | {"annotations": annotations},
