@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.support.router import router
 pytestmark = pytest.mark.process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "autoscaling.yaml"
-REQUESTS = 12
+CLIENTS = 12
 
 
 def queries() -> dict[str, str]:
@@ -30,7 +32,7 @@ def test_queries_of_the_example_follow_load(tmp_path):
     asked = queries()
     assert asked.keys() == {"qwen3-prefill", "qwen3-decode"}
     with (
-        engine("prefill", "--speed", "20") as p,
+        engine("prefill", "--speed", "100") as p,
         engine("decode", "--speed", "3") as d,
         router(tmp_path, {"p0": p.url, "d0": d.url}) as r,
     ):
@@ -41,24 +43,36 @@ def test_queries_of_the_example_follow_load(tmp_path):
         (tmp_path / "prometheus").mkdir()
         with (
             prometheus(tmp_path / "prometheus", targets) as p8s,
-            concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool,
+            concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool,
         ):
 
             def value(name: str) -> float | None:
                 return p8s.value(asked[name])
 
+            def load(client: int) -> set[str]:
+                # It lasts until it is seen: a scrape a second misses a burst. Prefill is the slower part, so that prompts wait there,
+                # and no prompt is in a cache.
+                return {
+                    r.ask(f"prompt {client} {number} " * 400, 200)[0]
+                    for number in itertools.takewhile(lambda _: not seen.is_set(), itertools.count())
+                }
+
             wait_for(lambda: (value("qwen3-prefill"), value("qwen3-decode")) == (0, 0), "idle figures")
-            answers = [pool.submit(r.ask, f"prompt {n} " * 400, 200) for n in range(REQUESTS)]
-            # an engine that is busy may miss a scrape, and then there is no value
-            wait_for(
-                lambda: (value("qwen3-prefill") or 0) > 0,
-                "prompts that wait",
-                show=lambda: value("qwen3-prefill"),
-            )
-            wait_for(
-                lambda: (value("qwen3-decode") or 0) > 0,
-                "KV blocks in use",
-                show=lambda: value("qwen3-decode"),
-            )
-            assert {answer.result()[0] for answer in answers} == {"ok"}
+            seen = threading.Event()
+            clients = [pool.submit(load, client) for client in range(CLIENTS)]
+            try:
+                # an engine that is busy may miss a scrape, and then there is no value
+                wait_for(
+                    lambda: (value("qwen3-prefill") or 0) > 0,
+                    "prompts that wait",
+                    show=lambda: value("qwen3-prefill"),
+                )
+                wait_for(
+                    lambda: (value("qwen3-decode") or 0) > 0,
+                    "KV blocks in use",
+                    show=lambda: value("qwen3-decode"),
+                )
+            finally:
+                seen.set()
+            assert set().union(*(client.result() for client in clients)) == {"ok"}
             wait_for(lambda: (value("qwen3-prefill"), value("qwen3-decode")) == (0, 0), "idle figures again")
