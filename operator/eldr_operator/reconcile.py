@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from eldr import contract
@@ -85,6 +85,7 @@ class Reconciler:
         image: str,
         outside: Outside,
         clock: Clock,
+        monotonic: Callable[[], float],
         resync_seconds: float,
     ) -> None:
         self._api = api
@@ -92,8 +93,8 @@ class Reconciler:
         self._streams = streams
         self._metrics = metrics
         self._clock = clock
-        self._cluster = Cluster(api, cache, tokens)
-        self._applier = Applier(api, cache, metrics)
+        self._cluster = Cluster(api, cache, tokens, monotonic)
+        self._applier = Applier(api, cache, metrics, monotonic)
         self._recorder = Recorder(self._applier)
         self._children = Children(self._applier, Images(image), tokens, outside)
         self._polls = polls

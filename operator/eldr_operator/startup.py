@@ -8,8 +8,8 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, NamedTuple
 
 import httpx
 from prometheus_client import start_http_server
@@ -17,7 +17,7 @@ from prometheus_client import start_http_server
 from eldr import contract
 from eldr.clients import UNBOUNDED
 from eldr_operator import health
-from eldr_operator.clock import utc_now
+from eldr_operator.clock import Clock, utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
@@ -25,7 +25,7 @@ from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.streams import Streams
-from eldr_operator.kube.tokens import load
+from eldr_operator.kube.tokens import Tokens, load
 from eldr_operator.locality.polls import Polls
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import Reconciler
@@ -46,35 +46,10 @@ async def serve(settings: Settings) -> None:
     ):
         await check_resources(api)
         tokens = await load(api, settings.key_namespace, settings.key)
-        cache = Cache()
-        streams = Streams(api, cache, settings.namespaces)
-        queue = WorkQueue(time.monotonic)
-        polls = Polls(http, queue.wake, utc_now)
-        stack.callback(polls.close)
-        reconciler = Reconciler(
-            api=api,
-            cache=cache,
-            streams=streams,
-            polls=polls,
-            metrics=metrics,
-            tokens=tokens,
-            image=settings.image,
-            outside=Outside(settings.lease_namespace, dict(settings.monitoring)),
-            clock=utc_now,
-            resync_seconds=settings.resync_seconds,
-        )
-        lease = Lease(api, settings, utc_now)
+        program = assembled(api, http, tokens, settings, metrics)
+        controller, lease = program.controller, program.lease
+        stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
-        metrics.watch_lease(lease.held.is_set)
-        controller = Controller(
-            acts=lease.held,
-            cache=cache,
-            streams=streams,
-            reconciler=reconciler,
-            metrics=metrics,
-            queue=queue,
-            resync_seconds=settings.resync_seconds,
-        )
         with _metrics_server(settings, metrics):
             async with (
                 health.served(
@@ -85,11 +60,73 @@ async def serve(settings: Settings) -> None:
                 ),
                 _running(controller.run()) as working,
                 _running(lease.run()) as holding,
-                watched(settings, controller, streams.watches, functools.partial(check_resources, api)),
+                watched(
+                    settings, controller, program.streams.watches, functools.partial(check_resources, api)
+                ),
             ):
                 await asyncio.wait({working, holding, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
                 if holding.done():
                     await holding
+
+
+class Program(NamedTuple):
+    """What works in the process of an operator, beside its watches."""
+
+    controller: Controller
+    lease: Lease
+    streams: Streams
+    polls: Polls
+
+
+def assembled(
+    api: Api,
+    http: httpx.AsyncClient,
+    tokens: Tokens,
+    settings: Settings,
+    metrics: Metrics,
+    *,
+    clock: Clock = utc_now,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Program:
+    """Put an operator together.
+
+    Parameters
+    ----------
+    http : httpx.AsyncClient
+        Reaches the routers.
+    tokens : Tokens
+        Of their admin ports.
+    """
+    cache = Cache()
+    streams = Streams(api, cache, settings.namespaces)
+    queue = WorkQueue(monotonic)
+    polls = Polls(http, queue.wake, clock)
+    reconciler = Reconciler(
+        api=api,
+        cache=cache,
+        streams=streams,
+        polls=polls,
+        metrics=metrics,
+        tokens=tokens,
+        image=settings.image,
+        outside=Outside(settings.lease_namespace, dict(settings.monitoring)),
+        clock=clock,
+        monotonic=monotonic,
+        resync_seconds=settings.resync_seconds,
+    )
+    lease = Lease(api, settings, clock, monotonic)
+    metrics.watch_lease(lease.held.is_set)
+    controller = Controller(
+        acts=lease.held,
+        cache=cache,
+        streams=streams,
+        reconciler=reconciler,
+        metrics=metrics,
+        queue=queue,
+        resync_seconds=settings.resync_seconds,
+        monotonic=monotonic,
+    )
+    return Program(controller, lease, streams, polls)
 
 
 def _signalled() -> asyncio.Future[None]:

@@ -229,6 +229,7 @@ class Applier:
             if error.status == 409:
                 raise ConflictError(kind, name) from None
             if error.status == 404:
+                self._cache.remove(kind, live)  # a watch that broke does not tell what went meanwhile
                 return False
             raise
         return True

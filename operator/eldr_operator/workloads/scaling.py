@@ -77,12 +77,20 @@ def _theirs(cr: EldrDeployment, live: Snapshot) -> dict[str, Object]:
 def _manager(scaler: Mapping[str, Any]) -> str:
     """Return who set the replicas last; empty if that is the operator, or nobody."""
     metadata = scaler["metadata"]
-    ours = (metadata.get("annotations") or {}).get(ANNOTATION_REPLICAS)
-    if ours == str((scaler.get("spec") or {}).get("replicas")):
+    managed = [
+        (entry["manager"], entry.get("fieldsV1") or {}) for entry in metadata.get("managedFields") or ()
+    ]
+    owners = {manager for manager, fields in managed if "f:replicas" in (fields.get("f:spec") or {})}
+    if contract.FIELD_MANAGER in owners:
         return ""
-    owners = {
-        entry["manager"]
-        for entry in metadata.get("managedFields") or ()
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-    }
-    return "" if contract.FIELD_MANAGER in owners else min(owners, default="")
+    written = (metadata.get("annotations") or {}).get(ANNOTATION_REPLICAS)
+    if written == str((scaler.get("spec") or {}).get("replicas")):
+        # a restored object has one manager for both; an autoscaler may have come back to what the operator had set
+        owners -= {
+            manager for manager, fields in managed if f"f:{ANNOTATION_REPLICAS}" in _annotations(fields)
+        }
+    return min(owners, default="")
+
+
+def _annotations(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (fields.get("f:metadata") or {}).get("f:annotations") or {}

@@ -8,9 +8,13 @@ from eldr_operator.workloads import scaling
 SPEC = {"prefill": {"replicas": 4}, "decode": {"replicas": 2}}
 
 
-def scaler(name, replicas, *owners, status=None, written=None, orphan=False):
+def scaler(name, replicas, *owners, status=None, written=None, orphan=False, restored=False):
     fields = {"f:spec": {"f:replicas": {}}}
+    annotated = {"f:metadata": {"f:annotations": {f"f:{scaling.ANNOTATION_REPLICAS}": {}}}}
+    fields |= annotated if restored else {}
     managed = [{"manager": owner, "operation": "Update", "fieldsV1": fields} for owner in owners]
+    if written is not None and not restored:
+        managed.append({"manager": "eldr-operator", "operation": "Apply", "fieldsV1": annotated})
     metadata = {"name": name, "uid": name, "ownerReferences": [{"uid": "cr"}], "managedFields": managed}
     if orphan:
         labels = {"app.kubernetes.io/managed-by": "eldr-operator", "eldr.dev/deployment": "x"}
@@ -40,7 +44,7 @@ def counts(cr):
         [scaler("x-decode", 7, "eldr-operator")],
         [scaler("x-decode", 7, "eldr-operator", "kube-controller-manager")],
         [scaler("x-decode", 7)],
-        [scaler("x-decode", 7, "velero-server", written=7)],
+        [scaler("x-decode", 7, "velero-server", written=7, restored=True)],
         [scaler("x-decode", 7, "kubectl") | {"metadata": {"name": "x-decode", "uid": "another"}}],
     ],
     ids=["none", "ours", "shared", "nobody's", "restored", "of another"],
@@ -52,7 +56,9 @@ def test_what_nobody_else_has_set_follows_the_spec(make_cr, live):
     assert scaling.set_by(cr, snapshot(*live)) == {}
 
 
-@pytest.mark.parametrize("more", [{}, {"written": 2}, {"orphan": True}], ids=["usual", "just", "orphan"])
+@pytest.mark.parametrize(
+    "more", [{}, {"written": 2}, {"written": 7}, {"orphan": True}], ids=["usual", "just", "back", "orphan"]
+)
 def test_what_an_autoscaler_has_set_stays(make_cr, more):
     decode = scaler("x-decode", 7, "kube-controller-manager", **more)
     live = snapshot(decode, scaler("x-prefill", 1, "eldr-operator"))
