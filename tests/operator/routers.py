@@ -13,8 +13,8 @@ from eldr import contract
 from tests.support.kube import Kube
 
 
-class PretendRouter:
-    """Serves ``/eldr/v1/state`` on a loopback address of its own.
+class RouterState:
+    """What a router answers.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
     ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
@@ -37,27 +37,11 @@ class PretendRouter:
         self.is_deaf = False
         self._token = self._read_token()
         self._active: dict[str, Any] | None = None
-        router = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, payload = router.answer(self.path, self.headers.get("Authorization", ""))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.address, self._server = _listen(Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
+    address = ""
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        """End."""
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if self.is_deaf:
@@ -138,6 +122,34 @@ class PretendRouter:
             before["similarity"][int(similarity * contract.SIMILARITY_BINS)] += requests
             before["clusters"][slot % active["k"]] += requests
         return before
+
+
+class PretendRouter(RouterState):
+    """Serves it on a loopback address of its own."""
+
+    def __init__(self, kube: Kube, deployment: str) -> None:
+        super().__init__(kube, deployment)
+        router = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, payload = router.answer(self.path, self.headers.get("Authorization", ""))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(payload)))
+                self.end_headers()
+                self.wfile.write(payload)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.address, self._server = _listen(Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 def _short(pointer: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -8,10 +8,8 @@ from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
-from eldr_operator.clock import utc_now
-from tests.operator.routers import PretendRouter
+from tests.operator.routers import PretendRouter, RouterState
 from tests.support.kube import Kube, Object, Refused
-from tests.support.processes import wait_for
 
 KIND, FIT, SCALER = contract.KIND_DEPLOYMENT, contract.KIND_FIT, contract.KIND_SCALER
 
@@ -33,12 +31,12 @@ def simulated(**spec: Any) -> Object:
 class World:
     """One EldrDeployment in a namespace of its own."""
 
-    router_kind: type[PretendRouter] = PretendRouter
+    router_kind: type[RouterState] = PretendRouter
 
     def __init__(self, kube: Kube, name: str = "x") -> None:
         self.kube = kube
         self.name = name
-        self.routers: dict[str, PretendRouter] = {}
+        self.routers: dict[str, RouterState] = {}
 
     def close(self) -> None:
         if self.kube.find(KIND, self.name):
@@ -80,7 +78,7 @@ class World:
             current = found.get("observedGeneration") == deployment["metadata"]["generation"]
             return found if current and found["status"] == "True" else None
 
-        return wait_for(is_ready, "Ready", seconds, lambda: (self._pods(), self.status))
+        return self.kube.until(is_ready, "Ready", seconds, lambda: (self._pods(), self.status))
 
     def _pods(self) -> list[Object]:
         """Return what the pods of the deployment are, for a failure's message."""
@@ -163,8 +161,8 @@ class World:
 
     def report(self, name: str, *, verdict: str = "Accepted", k: int = 2, **fields: Any) -> str:
         """Wait for a fit's Job and write what it would write; return the digest of the set."""
-        fit = wait_for(lambda: self.kube.find(FIT, name), f"EldrFit {name}")
-        wait_for(lambda: self.kube.find("Job", name), f"Job {name}")
+        fit = self.kube.until(lambda: self.kube.find(FIT, name), f"EldrFit {name}")
+        self.kube.until(lambda: self.kube.find("Job", name), f"Job {name}")
         digest = f"sha256:{name.encode().hex():0<64}"[:71]
         owner = {"apiVersion": contract.API_VERSION, "kind": FIT, "name": name, "uid": fit["metadata"]["uid"]}
         metadata = {
@@ -212,7 +210,7 @@ class World:
             conditions = self.kube.get("Job", name).get("status", {}).get("conditions", [])
             return any(found["type"] in {"Complete", "Failed"} for found in conditions)
 
-        wait_for(ended, f"Job {name} ended")
+        self.kube.until(ended, f"Job {name} ended")
 
     def remade_routing(self) -> Object:
         """Delete what the operator knows, and return the table that it makes: a pass that has read it before writes it anew."""
@@ -224,7 +222,7 @@ class World:
             live = self.kube.find("ConfigMap", name)
             return live if live and live["metadata"]["uid"] != before else None
 
-        data = wait_for(other, "the routing table again")["data"]
+        data = self.kube.until(other, "the routing table again")["data"]
         return json.loads(data[contract.ROUTING_KEY])
 
     def events(self) -> list[str]:
@@ -233,15 +231,15 @@ class World:
 
     def until_told(self, *reasons: str) -> None:
         """Wait for Events with these reasons: they are written after the status that they tell of."""
-        wait_for(lambda: set(reasons) <= set(self.events()), f"Events {reasons}", show=self.events)
+        self.kube.until(lambda: set(reasons) <= set(self.events()), f"Events {reasons}", show=self.events)
 
     def until_after(self, stamp: str) -> None:
         """Wait until what happens next has a later time stamp: they hold whole seconds."""
         later = datetime.fromisoformat(stamp) + timedelta(seconds=1)
-        wait_for(lambda: utc_now() >= later, f"a second after {stamp}")
+        self.kube.until(lambda: self.kube.now() >= later, f"a second after {stamp}")
 
     def active(self) -> str | None:
         return (self.status.get("centroids", {}).get("active") or {}).get("fit")
 
     def until_active(self, fit: str) -> None:
-        wait_for(lambda: self.active() == fit, f"{fit} active", show=lambda: self.status)
+        self.kube.until(lambda: self.active() == fit, f"{fit} active", show=lambda: self.status)

@@ -10,6 +10,7 @@ import httpx
 
 from eldr import contract
 from eldr_kube.cluster import Cluster
+from eldr_operator.clock import utc_now
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 from tests.support.threads import ApiClients
@@ -28,13 +29,16 @@ def delete_crds(cluster: Cluster) -> None:
 class Refused(Exception):
     """The API server refused a request; the message is the server's."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        super().__init__(answer.json().get("message", answer.text))
-        self.status = answer.status_code
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Kube:
     """Requests of one user in one namespace."""
+
+    until = staticmethod(wait_for)
+    now = staticmethod(utc_now)
 
     def __init__(self, cluster: Cluster, namespace: str, token: str | None = None) -> None:
         self.cluster = cluster
@@ -76,7 +80,7 @@ class Kube:
 
         answer = wait_for(answered, f"{method} {url} to be answered", 30)
         if answer.is_error:
-            raise Refused(answer)
+            raise Refused(answer.status_code, answer.json().get("message", answer.text))
         return answer
 
     def watch(self, url: str, seconds: int, **query: str) -> list[Object]:

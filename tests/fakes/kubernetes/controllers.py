@@ -1,0 +1,212 @@
+"""What kube-controller-manager does with workloads: pods of Deployments, StatefulSets and Jobs, one step each time; and what nobody owns goes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from typing import Any
+
+from eldr import contract
+from tests.fakes.kubernetes.store import Object, Store, matches
+from tests.support.kube import Refused
+
+_MANAGER = "kube-controller-manager"
+
+
+class Controllers:
+    """Brings what runs closer to what objects ask for.
+
+    Attributes
+    ----------
+    quota : set of str
+        Namespaces in which no pod may be created.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.quota: set[str] = set()
+
+    def step(self) -> None:
+        """Do what is due."""
+        self._collect()
+        for live in self._store.list("Deployment", None):
+            self._deployment(live)
+        for live in self._store.list("StatefulSet", None):
+            self._stateful_set(live)
+        for live in self._store.list("Job", None):
+            self._job(live)
+
+    def _collect(self) -> None:
+        uids = self._store.uids()
+        for live in self._store.everything():
+            owners = live["metadata"].get("ownerReferences") or []
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                self._delete(live)
+
+    def _deployment(self, live: Object) -> None:
+        spec = live["spec"]
+        wanted, revision = spec.get("replicas", 1), _digest(spec["template"])
+        rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {"maxSurge": 1, "maxUnavailable": 0}
+        pods = self._pods(live)
+        new = [pod for pod in pods if _revision(pod) == revision]
+        old = [pod for pod in pods if pod not in new]
+        if spec.get("paused"):
+            while len(pods) < wanted and old and self._create(live, old[0]["spec"], _revision(old[0])):
+                pods = self._pods(live)
+            new = old = []
+        else:
+            room = wanted + rolling["maxSurge"] - len(pods)
+            for _ in range(min(room, wanted - len(new))):
+                self._create(live, spec["template"]["spec"], revision)
+            for pod in sorted(new, key=_age)[wanted:]:
+                self._delete(pod)
+            pods = self._pods(live)
+            for pod in sorted(old, key=_is_ready):
+                spare = sum(map(_is_ready, pods)) - (wanted - rolling["maxUnavailable"])
+                if not _is_ready(pod) or spare > 0:
+                    self._delete(pod)
+                    pods = self._pods(live)
+        self._tell(live, self._pods(live), revision)
+
+    def _stateful_set(self, live: Object) -> None:
+        spec = live["spec"]
+        wanted, revision = spec.get("replicas", 1), _digest(spec["template"])
+        partition = ((spec.get("updateStrategy") or {}).get("rollingUpdate") or {}).get("partition", 0)
+        pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
+        base = live["metadata"]["name"]
+        current = (live.get("status") or {}).get("currentRevision", revision)
+        kept = {_revision(pod): pod["spec"] for pod in pods.values()}
+        for ordinal in range(wanted):
+            if (name := f"{base}-{ordinal}") not in pods:
+                is_old = ordinal < partition and current in kept
+                of = current if is_old else revision
+                pod = kept[of] if is_old else spec["template"]["spec"]
+                self._create(live, pod, of, name=name, index=ordinal)
+        for name, pod in pods.items():
+            if int(name.rpartition("-")[2]) >= wanted:
+                self._delete(pod)
+        pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
+        stale = [
+            pod
+            for ordinal in range(wanted)
+            if (pod := pods.get(f"{base}-{ordinal}")) and ordinal >= partition and _revision(pod) != revision
+        ]
+        if stale and (not _is_ready(stale[-1]) or all(map(_is_ready, pods.values()))):
+            self._delete(stale[-1])
+        self._tell(live, self._pods(live), revision)
+
+    def _job(self, live: Object) -> None:
+        status = live.get("status") or {}
+        if status.get("conditions"):
+            return
+        selector = f"batch.kubernetes.io/job-name={live['metadata']['name']}"
+        pods = [pod for pod in self._pods(live) if matches(pod, selector)]
+        if not pods:
+            self._create(live, live["spec"]["template"]["spec"], "", labels=selector)
+            return
+        phase = (pods[0].get("status") or {}).get("phase")
+        ended = {"Succeeded": "Complete", "Failed": "Failed"}.get(str(phase))
+        told: Object = {"active": 1} if ended is None else {"conditions": [{"type": ended, "status": "True"}]}
+        if told != status:
+            self._write(live, told)
+
+    def _pods(self, owner: Object) -> list[Object]:
+        uid = owner["metadata"]["uid"]
+        listed = self._store.list("Pod", owner["metadata"]["namespace"])
+        return [pod for pod in listed if pod["metadata"]["ownerReferences"][0]["uid"] == uid]
+
+    def _create(
+        self,
+        owner: Object,
+        spec: Object,
+        revision: str,
+        *,
+        name: str = "",
+        index: int | None = None,
+        labels: str = "",
+    ) -> bool:
+        metadata = owner["metadata"]
+        namespace = metadata["namespace"]
+        if namespace in self.quota:
+            self._refused(owner)
+            return False
+        made = dict(owner["spec"]["template"]["metadata"].get("labels") or {})
+        made |= {"controller-revision-hash": revision} if revision else {}
+        made |= dict(part.split("=") for part in [labels] if part)
+        if index is not None:
+            made[contract.LABEL_STATEFULSET_INDEX] = str(index)
+        reference = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        head: Object = {
+            "namespace": namespace,
+            "labels": made,
+            "ownerReferences": [{**reference, "controller": True}],
+        }
+        head |= {"name": name} if name else {"generateName": f"{metadata['name']}-"}
+        self._store.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": head,
+                "spec": {**spec, "nodeName": "n"},
+                "status": {},
+            },
+            _MANAGER,
+        )
+        return True
+
+    def _refused(self, owner: Object) -> None:
+        metadata = owner["metadata"]
+        about = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+        head = {"namespace": metadata["namespace"], "name": f"{metadata['name']}.refused"}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": head, "involvedObject": about}
+        if self._store.find("Event", head["namespace"], head["name"]) is None:
+            self._store.create(
+                {**event, "reason": "FailedCreate", "message": "exceeded quota: none"}, _MANAGER
+            )
+
+    def _tell(self, live: Object, pods: list[Object], revision: str) -> None:
+        updated = sum(_revision(pod) == revision for pod in pods)
+        before = live.get("status") or {}
+        told: Object = {
+            "observedGeneration": live["metadata"]["generation"],
+            "replicas": len(pods),
+            "updatedReplicas": updated,
+            "readyReplicas": sum(map(_is_ready, pods)),
+        }
+        if live["kind"] == "StatefulSet":
+            is_over = updated == len(pods) == live["spec"].get("replicas", 1)
+            current = revision if is_over else before.get("currentRevision", revision)
+            told |= {"updateRevision": revision, "currentRevision": current}
+        if told != before:
+            self._write(live, told)
+
+    def _write(self, live: Object, status: Object) -> None:
+        self._store.replace({**live, "status": status}, _MANAGER, "status")
+
+    def _delete(self, live: Object) -> None:
+        metadata = live["metadata"]
+        with contextlib.suppress(Refused):  # gone with another
+            self._store.delete((live["kind"], metadata["namespace"], metadata["name"]))
+
+
+def _digest(template: Any) -> str:
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _revision(pod: Object) -> str:
+    return str(pod["metadata"]["labels"].get("controller-revision-hash", ""))
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _age(pod: Object) -> tuple[bool, int]:
+    return not _is_ready(pod), int(pod["metadata"]["uid"].rpartition("-")[2])

@@ -1,0 +1,50 @@
+"""Changes while things fail, in virtual time: what ``test_chaos.py`` does on a real control plane, in thousands of orders of events.
+
+A sequence is drawn from its seed. A failure prints the seed and what was done: keep it in SEEDS. ``ELDR_CHAOS_SEEDS=2000`` runs so many
+seeds instead of those of ``make test-all``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
+from tests.operator.chaos import run
+from tests.operator.simulated.faults import SimulatedFaults
+from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
+from tests.operator.world import World
+
+SEEDS = range(1, 13)
+LONG_SEEDS = range(13, 13 + int(os.environ.get("ELDR_CHAOS_SEEDS", "188")))
+STEPS = 8
+
+
+def simulate(seed: int) -> None:
+    random.seed(seed)  # the jitter of polls
+    simulation = Simulation(seed)
+    operators = [SimulatedOperator(simulation, has_lease=has_lease) for has_lease in (True, True, False)]
+    world, undisturbed = (World(SimulatedKube(simulation, name)) for name in ("n", "n-undisturbed"))
+    world.router_kind = undisturbed.router_kind = SimulatedRouter
+    try:
+        for operator in operators[:2]:
+            operator.start()
+        faults = SimulatedFaults(simulation, operators, world)
+        run(seed, STEPS, faults.all(), world, undisturbed)
+    finally:
+        simulation.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_deployment_ends_the_same_whatever_fails_in_any_order(seed, caplog):
+    simulate(seed)
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", LONG_SEEDS)
+def test_a_deployment_ends_the_same_whatever_fails_in_any_order_of_many(seed, caplog):
+    simulate(seed)
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
