@@ -39,6 +39,7 @@ def test_two_ranks_in_one_pod_serve_chats_with_fewer_experts_on_the_fullest(rank
     assert ranks.metric(contract.METRIC_RECORDS + "_total", result="exact") == CHATS + 1
 
 
+@pytest.mark.long  # tests/engine has what is refused, tests/operator how a refusal is told
 def test_what_keeps_ranks_from_balancing_is_told_by_the_condition(ranks):
     """Last: the decode engine does not come back."""
     ranks.patch({"decode": {"args": ["--enable-lora"]}})
