@@ -44,11 +44,11 @@ class Changes:
         self.world, self.plan = world, Plan()
         self._draw = draw
         self._number = 0
+        self.kinds = [self.roll, self.scale, self.tune, self.fit, self.recreate]
 
     def one(self) -> tuple[str, Callable[[], None]]:
         """Draw a change."""
-        kinds = [self.roll, self.scale, self.tune, self.fit, self.recreate]
-        chosen = self._draw.choice(kinds)
+        chosen = self._draw.choice(self.kinds)
         return chosen.__name__, chosen
 
     def roll(self) -> None:
@@ -157,10 +157,17 @@ def built(world: World, plan: Plan) -> None:
     changes.end()
 
 
-def run(seed: int, steps: int, faults: Sequence[Fault], world: World, undisturbed: World) -> None:
+def run(
+    seed: int,
+    steps: int,
+    faults: Sequence[Fault],
+    world: World,
+    undisturbed: World,
+    kind: type[Changes] = Changes,
+) -> None:
     """Draw changes and faults, and compare what is there in the end with a world that was asked for the same at once."""
     draw = random.Random(seed)
-    changes = Changes(world, draw)
+    changes = kind(world, draw)
     done: list[str] = []
     try:
         world.up(**changes.plan.spec)

@@ -13,9 +13,9 @@ import pytest
 
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.chaos import run
+from tests.operator.simulated.changes import MoreChanges, SimulatedWorld
 from tests.operator.simulated.faults import SimulatedFaults
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
-from tests.operator.world import World
 
 SEEDS = range(1, 13)
 LONG_SEEDS = range(13, 13 + int(os.environ.get("ELDR_CHAOS_SEEDS", "188")))
@@ -25,14 +25,14 @@ STEPS = 8
 def simulate(seed: int) -> None:
     random.seed(seed)  # the jitter of polls
     simulation = Simulation(seed)
-    operators = [SimulatedOperator(simulation, has_lease=has_lease) for has_lease in (True, True, False)]
-    world, undisturbed = (World(SimulatedKube(simulation, name)) for name in ("n", "n-undisturbed"))
+    operators = [SimulatedOperator(simulation, lease=lease) for lease in ("a", "a", "b")]
+    world, undisturbed = (SimulatedWorld(SimulatedKube(simulation, name)) for name in ("n", "n-undisturbed"))
     world.router_kind = undisturbed.router_kind = SimulatedRouter
     try:
         for operator in operators[:2]:
             operator.start()
         faults = SimulatedFaults(simulation, operators, world)
-        run(seed, STEPS, faults.all(), world, undisturbed)
+        run(seed, STEPS, faults.all(), world, undisturbed, MoreChanges)
     finally:
         simulation.close()
 

@@ -87,13 +87,16 @@ class Controllers:
             if int(name.rpartition("-")[2]) >= wanted:
                 self._delete(pod)
         pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
-        stale = [
-            pod
-            for ordinal in range(wanted)
-            if (pod := pods.get(f"{base}-{ordinal}")) and ordinal >= partition and _revision(pod) != revision
-        ]
-        if stale and (not _is_ready(stale[-1]) or all(map(_is_ready, pods.values()))):
-            self._delete(stale[-1])
+        # one at a time from the highest ordinal, each ready before the next; what keeps its template holds nobody up
+        for ordinal in range(wanted - 1, partition - 1, -1):
+            pod = pods.get(f"{base}-{ordinal}")
+            if pod is None:
+                break
+            if _revision(pod) != revision:
+                self._delete(pod)
+                break
+            if not _is_ready(pod):
+                break
         self._tell(live, self._pods(live), revision)
 
     def _job(self, live: Object) -> None:

@@ -8,13 +8,12 @@ import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 
-from eldr import contract
 from eldr_operator.errors import ApiError, ApiUnavailableError
 from tests.fakes.kubernetes.server import Fault, failing, unavailable
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator import chaos
 from tests.operator.simulated.process import SimulatedOperator
-from tests.operator.world import FIT, KIND, SCALER, World, simulated
+from tests.operator.world import KIND, SCALER, World, simulated
 from tests.support.kube import Refused
 
 
@@ -54,7 +53,6 @@ class SimulatedFaults:
             self.routers_hung,
             self.others_write,
             self.children_deleted,
-            self.fits_deleted,
         ]
 
     def _a_while(self, most: float = 20.0) -> None:
@@ -248,11 +246,3 @@ class SimulatedFaults:
         for kind, name in (("Service", "x"), ("RoleBinding", "x-router"), ("StatefulSet", "x-decode")):
             with contextlib.suppress(Refused):
                 self._kube.delete(kind, name)
-
-    @contextlib.contextmanager
-    def fits_deleted(self) -> Iterator[None]:
-        """What fits have left stays while it serves."""
-        yield
-        for fit in self._kube.list(FIT, contract.LABEL_DEPLOYMENT):
-            with contextlib.suppress(Refused):
-                self._kube.delete(FIT, fit["metadata"]["name"])

@@ -51,16 +51,16 @@ class SimulatedOperator:
 
     Parameters
     ----------
-    has_lease : bool
-        False acts at once, whoever else does.
+    lease : str
+        Operators with different ones act beside each other.
     """
 
-    def __init__(self, simulation: Simulation, *, has_lease: bool = True) -> None:
+    def __init__(self, simulation: Simulation, *, lease: str = "eldr-operator") -> None:
         self.simulation = simulation
         self.ahead = timedelta(0)
         self.passes = 0
         self._draw = random.Random(simulation.draw.random())
-        self._has_lease = has_lease
+        self._lease = lease
         self._identities = itertools.count()
         self._life: asyncio.Task[None] | None = None
         self._program: Program | None = None
@@ -116,7 +116,8 @@ class SimulatedOperator:
 
     async def _run(self, identity: str) -> None:
         settings = Settings(
-            lease_namespace="eldr-system" if self._has_lease else "",
+            lease_namespace="eldr-system",
+            lease=self._lease,
             identity=identity,
             resync_seconds=RESYNC_SECONDS,
             image="eldr:test",
