@@ -1,4 +1,4 @@
-"""Every kopf handler of the operator. They tell the controller what changed and do nothing else: kopf watches, the controller works."""
+"""Every kopf handler of the operator. They tell the manager what changed and do nothing else: kopf watches, controllers work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def registry(changed: Callable[..., None], watches: Watches) -> kopf.OperatorReg
     Parameters
     ----------
     changed : callable
-        Is told of each change, as :meth:`eldr_operator.controller.Controller.changed` takes it.
+        Is told of each change, as :meth:`eldr_operator.manager.Manager.changed` takes it.
     watches : Watches
         Gives the pauses between attempts.
     """

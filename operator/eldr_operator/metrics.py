@@ -21,13 +21,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "eldr_operator_reconcile",
-            "Reconciliations by result: success, conflict, error, unavailable.",
-            ["result"],
+            "Passes of each controller by result: success, conflict, error, unavailable.",
+            ["controller", "result"],
             registry=self.registry,
         )
         self.seconds = Histogram(
             "eldr_operator_reconcile_seconds",
-            "Duration of a reconciliation.",
+            "Duration of a pass.",
+            ["controller"],
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
             registry=self.registry,
         )

@@ -21,16 +21,31 @@ from eldr_operator.clock import Clock, utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
+from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.lease import Lease
 from eldr_operator.kube.queue import WorkQueue
+from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.streams import Streams
 from eldr_operator.kube.tokens import Tokens, load
 from eldr_operator.locality.polls import Polls
+from eldr_operator.locality.reconciler import Locality
+from eldr_operator.manager import Manager
 from eldr_operator.metrics import Metrics
-from eldr_operator.reconcile import Reconciler
+from eldr_operator.reconcile import (
+    LOCALITY_KINDS,
+    POLL_SECONDS,
+    WORKLOAD_KINDS,
+    Centroids,
+    Common,
+    Workloads,
+)
+from eldr_operator.reporter import Reporter
 from eldr_operator.settings import Settings
 from eldr_operator.watching import watched
+from eldr_operator.workloads.children import Children
+from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
 logger = logging.getLogger(__name__)
@@ -47,22 +62,20 @@ async def serve(settings: Settings) -> None:
         await check_resources(api)
         tokens = await load(api, settings.key_namespace, settings.key)
         program = assembled(api, http, tokens, settings, metrics)
-        controller, lease = program.controller, program.lease
+        manager, lease = program.manager, program.lease
         stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
         with _metrics_server(settings, metrics):
             async with (
                 health.served(
-                    controller.stuck,
-                    lambda: lease.not_ready() or controller.not_ready(),
+                    manager.stuck,
+                    lambda: lease.not_ready() or manager.not_ready(),
                     settings.host,
                     settings.liveness_port,
                 ),
-                _running(controller.run()) as working,
+                _running(manager.run()) as working,
                 _running(lease.run()) as holding,
-                watched(
-                    settings, controller, program.streams.watches, functools.partial(check_resources, api)
-                ),
+                watched(settings, manager, program.streams.watches, functools.partial(check_resources, api)),
             ):
                 await asyncio.wait({working, holding, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
                 if holding.done():
@@ -72,7 +85,7 @@ async def serve(settings: Settings) -> None:
 class Program(NamedTuple):
     """What works in the process of an operator, beside its watches."""
 
-    controller: Controller
+    manager: Manager
     lease: Lease
     streams: Streams
     polls: Polls
@@ -99,34 +112,47 @@ def assembled(
     """
     cache = Cache()
     streams = Streams(api, cache, settings.namespaces)
-    queue = WorkQueue(monotonic)
-    polls = Polls(http, queue.wake, clock)
-    reconciler = Reconciler(
-        api=api,
-        cache=cache,
-        streams=streams,
-        polls=polls,
-        metrics=metrics,
-        tokens=tokens,
-        image=settings.image,
-        outside=Outside(settings.lease_namespace, dict(settings.monitoring)),
-        clock=clock,
-        monotonic=monotonic,
-        resync_seconds=settings.resync_seconds,
-    )
+    applier = Applier(api, cache, metrics, monotonic)
+    recorder = Recorder(applier)
     lease = Lease(api, settings, clock, monotonic)
     metrics.watch_lease(lease.held.is_set)
-    controller = Controller(
+    common = Common(
+        cache=cache,
+        streams=streams,
+        cluster=Cluster(api, cache, tokens, monotonic),
+        applier=applier,
+        recorder=recorder,
+        reporter=Reporter(cache, recorder, clock),
+        metrics=metrics,
+        clock=clock,
+    )
+    outside = Outside(settings.lease_namespace, dict(settings.monitoring))
+    children = Children(applier, Images(settings.image), tokens, outside)
+    due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic)
+    polls = Polls(http, centroids_due.wake, clock)
+    locality = Locality(
+        api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
+    )
+    poll_seconds = min(POLL_SECONDS, settings.resync_seconds)
+    centroids = Centroids(common, locality, polls, due.wake, poll_seconds)
+    workloads = Workloads(common, api, children, centroids.wanted)
+    controllers = [
+        Controller(name, reconcile, kinds, queue=queue, metrics=metrics, monotonic=monotonic)
+        for name, reconcile, kinds, queue in (
+            ("workloads", workloads.reconcile, WORKLOAD_KINDS, due),
+            ("centroids", centroids.reconcile, LOCALITY_KINDS, centroids_due),
+        )
+    ]
+    manager = Manager(
+        controllers,
         acts=lease.held,
         cache=cache,
         streams=streams,
-        reconciler=reconciler,
         metrics=metrics,
-        queue=queue,
         resync_seconds=settings.resync_seconds,
         monotonic=monotonic,
     )
-    return Program(controller, lease, streams, polls)
+    return Program(manager, lease, streams, polls)
 
 
 def _signalled() -> asyncio.Future[None]:

@@ -13,8 +13,8 @@ from typing import Any
 import kopf
 
 from eldr_operator import handlers
-from eldr_operator.controller import Controller
 from eldr_operator.kube.streams import Watches
+from eldr_operator.manager import Manager
 from eldr_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 @contextlib.asynccontextmanager
 async def watched(
     settings: Settings,
-    controller: Controller,
+    manager: Manager,
     watches: Watches,
     check: Callable[[], Coroutine[Any, Any, None]],
 ) -> AsyncIterator[None]:
-    """Tell the controller what changes, until the end of the block.
+    """Tell the manager what changes, until the end of the block.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ async def watched(
     cancel: list[Callable[[], object]] = []
 
     def changed(*args: object, **named: object) -> None:
-        loop.call_soon_threadsafe(functools.partial(controller.changed, *args, **named))  # type: ignore[arg-type]
+        loop.call_soon_threadsafe(functools.partial(manager.changed, *args, **named))  # type: ignore[arg-type]
 
     async def watch() -> None:
         task, own = asyncio.current_task(), asyncio.get_running_loop()

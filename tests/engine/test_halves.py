@@ -45,6 +45,13 @@ def test_no_number_of_records_is_refused_by_name(value):
         kept_records({"activation_records": value})
 
 
+def test_a_setting_that_nothing_reads_is_refused_by_name():
+    with pytest.raises(
+        ValueError, match="unknown activation_record, kv_lease_duration; there is activation_records"
+    ):
+        kept_records({"activation_record": 5, "kv_lease_duration": 3})
+
+
 class TestPrefillScheduler:
     @pytest.fixture
     def half(self):

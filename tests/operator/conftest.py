@@ -107,10 +107,12 @@ class Operator:
         """Return how many reconciliations there were since its start; while a test runs there is one deployment."""
         if self._process is None or self._process.poll() is not None:
             return 0
-        line = re.search(
-            r'^eldr_operator_reconcile_total{result="success"} (\S+)$', self.metrics(), re.MULTILINE
+        counts = re.findall(
+            r'^eldr_operator_reconcile_total{controller="\w+",result="success"} (\S+)$',
+            self.metrics(),
+            re.MULTILINE,
         )
-        return int(float(line[1])) if line else 0
+        return min((int(float(count)) for count in counts), default=0)
 
     def stop(self) -> int:
         assert self._process is not None

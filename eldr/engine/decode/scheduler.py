@@ -27,6 +27,7 @@ from eldr.wire import ExpertCounts, encode_counts
 
 DEFAULT_RECORDS = 1024
 MOST_RECORDS = 1 << 20
+_RECORDS = "activation_records"
 _STEPS_AHEAD = 64
 
 
@@ -36,9 +37,14 @@ def kept_records(extra: Mapping[str, Any]) -> int:
     Raises
     ------
     UnsupportedEngineError
-        If it is no positive integer, or more than :data:`MOST_RECORDS`.
+        If it is no positive integer, or more than :data:`MOST_RECORDS`; if there are other settings, which nothing would read.
     """
-    value = extra.get("activation_records", DEFAULT_RECORDS)
+    if unknown := ", ".join(sorted(extra.keys() - {_RECORDS})):
+        raise UnsupportedEngineError(
+            f"kv_connector_extra_config of EldrConnector: unknown {unknown}; there is {_RECORDS}. "
+            "Settings of a transport belong to its own entry in the list of connectors"
+        )
+    value = extra.get(_RECORDS, DEFAULT_RECORDS)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_RECORDS:
         raise UnsupportedEngineError(
             f"activation_records of EldrConnector: expected how many finished requests wait for a reader, an integer "

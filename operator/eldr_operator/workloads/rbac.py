@@ -7,6 +7,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import meta
+from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
@@ -50,6 +51,23 @@ def roles(cr: EldrDeployment, shards: Iterable[str]) -> list[Object]:
             },
         ]
     return made
+
+
+def readable(cr: EldrDeployment, live: Snapshot) -> frozenset[str]:
+    """Return the ConfigMaps that routers may read now; empty where a part of their rights is missing."""
+    name = meta.child_name(cr, meta.ROUTER)
+    role, *others = (
+        live.owned(kind, name, cr.metadata.uid) for kind in ("Role", "RoleBinding", "ServiceAccount")
+    )
+    if role is None or not all(others):
+        return frozenset()
+    rules = role.get("rules") or ()
+    return frozenset(
+        each
+        for rule in rules
+        if "configmaps" in rule["resources"]
+        for each in rule.get("resourceNames") or ()
+    )
 
 
 def _rule(kinds: list[str], verbs: list[str], names: list[str] | None = None) -> Object:

@@ -17,8 +17,6 @@ from eldr_operator.workloads import kv, roles, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.roles import Role, Wanted, Workloads
 
-_ACCESS = {"ServiceAccount", "Role", "RoleBinding"}
-
 
 async def reconcile(
     api: Api,
@@ -81,5 +79,4 @@ async def reconcile(
         plan=applied.plan,
         unpaired=kv.unpaired(live.pods),
         scaled_by=scaling.set_by(cr, live),
-        is_readable=not any(child.kind in _ACCESS for child in unwritten),
     )

@@ -98,8 +98,6 @@ class Workloads:
         Ready decode pods to which no ready prefill engine may hand KV over.
     scaled_by : mapping
         Role to who set its replicas, where that is not the spec.
-    is_readable : bool
-        Whether routers have the rights to read the centroid sets in use.
     """
 
     prefill: Role
@@ -110,7 +108,6 @@ class Workloads:
     revisions: Mapping[str, Choice] = field(default_factory=dict)
     unpaired: Sequence[str] = ()
     scaled_by: Mapping[str, str] = field(default_factory=dict)
-    is_readable: bool = True
 
 
 class Wanted(NamedTuple):

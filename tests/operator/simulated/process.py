@@ -127,12 +127,12 @@ class SimulatedOperator:
             program = assembled(
                 client, http, Tokens(_KEY), settings, Metrics(), clock=self._now, monotonic=time
             )
-            watches = Watches(self.simulation.store, self._draw, program.controller.changed, client)
+            watches = Watches(self.simulation.store, self._draw, program.manager.changed, client)
             watches.again()
             self._program, self._watches = program, watches
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(program.controller.run())
+                    group.create_task(program.manager.run())
                     group.create_task(program.lease.run())
             finally:
                 self._program = self._watches = None

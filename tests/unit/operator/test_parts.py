@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from datetime import timedelta
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -12,12 +13,13 @@ from eldr.contract import KIND_DEPLOYMENT, KIND_FIT, LABEL_DEPLOYMENT
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
 from eldr_operator.kube.api import Api, path
-from eldr_operator.kube.cache import Cache
+from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.repeats import Repeats
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod
+from eldr_operator.manager import Manager
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, parse
 from eldr_operator.startup import check_resources
@@ -129,20 +131,29 @@ class Down:
         raise ApiUnavailableError("no answer")
 
 
-def controller(api, reconciler, **options):
+class Operator(NamedTuple):
+    manager: Manager
+    controller: Controller
+
+
+def controller(reconcile, name="pods", kinds=WATCHED, **options):
+    options = {"metrics": Metrics(), "monotonic": time.monotonic} | options
+    return Controller(name, reconcile, kinds, queue=WorkQueue(options["monotonic"]), **options)
+
+
+def operator(api, scripted, **options):
     cache = options.pop("cache", Cache())
     acts = asyncio.Event()
     acts.set()
-    settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts} | options
-    queue = WorkQueue(settings.get("monotonic", time.monotonic))
-    return Controller(
-        queue=queue, cache=cache, streams=Streams(api, cache, ()), reconciler=reconciler, **settings
-    )
+    settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts, "monotonic": time.monotonic}
+    settings |= options
+    made = controller(scripted.reconcile, metrics=settings["metrics"], monotonic=settings["monotonic"])
+    return Operator(Manager([made], cache=cache, streams=Streams(api, cache, ()), **settings), made)
 
 
 async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():
     now, acts, reconciler = [0.0], asyncio.Event(), Scripted()
-    made = controller(Lists(), reconciler, acts=acts, monotonic=lambda: now[0])
+    made = operator(Lists(), reconciler, acts=acts, monotonic=lambda: now[0]).manager
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
         await made._listed.wait()
@@ -159,7 +170,7 @@ async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():
 
 async def test_resync_wakes_deployments_and_orphaned_fits():
     reconciler = Scripted()
-    made = controller(Lists(), reconciler)
+    made = operator(Lists(), reconciler).manager
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
         while len(reconciler.calls) < 2:
@@ -171,7 +182,7 @@ async def test_resync_wakes_deployments_and_orphaned_fits():
 
 async def test_an_operator_is_not_ready_while_the_api_server_is_away_and_not_stuck_either(caplog):
     metrics = Metrics()
-    made = controller(Down(), Scripted(), metrics=metrics)
+    made = operator(Down(), Scripted(), metrics=metrics).manager
     assert "pods in all namespaces: not listed yet" in made.not_ready()
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
@@ -196,25 +207,48 @@ async def test_an_operator_is_not_ready_while_the_api_server_is_away_and_not_stu
 )
 async def test_changes_reach_the_cache_and_wake_whom_they_concern(kind, live, woken):
     cache = Cache()
-    made = controller(Lists(), Scripted(), cache=cache)
+    made, found = operator(Lists(), Scripted(), cache=cache)
     live["metadata"] |= {"namespace": "n", "uid": "u", "resourceVersion": "5"}
     made.changed(kind, live, is_gone=False)
     assert cache.get(kind, "n", live["metadata"]["name"]) == live
-    assert repr(made.queue) == f"<WorkQueue due={int(woken is not None)} busy=0>"
+    assert repr(found.queue) == f"<WorkQueue due={int(woken is not None)} busy=0>"
     if woken:
-        assert await made.queue.take() == ("n", woken)
+        assert await found.queue.take() == ("n", woken)
     made.changed(kind, live, is_gone=True)
     assert cache.get(kind, "n", live["metadata"]["name"]) is None
+
+
+async def test_a_change_wakes_only_the_controllers_that_it_concerns():
+    cache, acts = Cache(), asyncio.Event()
+    pods, fits = (controller(Scripted().reconcile, name, {name}) for name in ("Pod", "Job"))
+    made = Manager(
+        [pods, fits],
+        acts=acts,
+        cache=cache,
+        streams=Streams(Lists(), cache, ()),
+        metrics=Metrics(),
+        resync_seconds=60.0,
+    )
+    live = {"metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "5"}}
+    made.changed(
+        "Pod", live | {"metadata": live["metadata"] | {"labels": {LABEL_DEPLOYMENT: "x"}}}, is_gone=False
+    )
+    assert [repr(each.queue) for each in (pods, fits)] == [
+        "<WorkQueue due=1 busy=0>",
+        "<WorkQueue due=0 busy=0>",
+    ]
 
 
 async def test_failures_are_retried_and_counted(caplog):
     group = ExceptionGroup("g", [ApiUnavailableError("no answer"), TimeoutError()])
     reconciler, metrics = Scripted(group, RuntimeError("a bug")), Metrics()
-    made = controller(Lists(), reconciler, metrics=metrics)
+    made = controller(reconciler.reconcile, metrics=metrics)
     for _ in range(3):
         await made._one(("ns", "x"))
     values = [
-        metrics.registry.get_sample_value("eldr_operator_reconcile_total", {"result": result})
+        metrics.registry.get_sample_value(
+            "eldr_operator_reconcile_total", {"controller": "pods", "result": result}
+        )
         for result in ("unavailable", "error", "success")
     ]
     assert values == [1, 1, 1]
@@ -224,31 +258,31 @@ async def test_failures_are_retried_and_counted(caplog):
 
 async def test_a_stuck_resync_and_a_pass_without_end_are_noticed():
     clock = [0.0]
-    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
+    made, _ = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=10.0)
     clock[0] = 70.0
     assert made.stuck() == ""
     clock[0] = 71.0
     assert made.stuck() == "no resync for 61 s beyond its interval"
-    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
-    made.queue.wake(("n", "x"))
-    await made.queue.take()
+    made, found = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    found.queue.wake(("n", "x"))
+    await found.queue.take()
     clock[0] += 121.0
     assert made.stuck() == "a pass does not end after 121 s"
-    made.queue.done(("n", "x"))
+    found.queue.done(("n", "x"))
     assert made.stuck() == ""
 
 
 async def test_an_operator_is_not_ready_where_work_waits_and_no_pass_ends():
     clock = [0.0]
-    made = controller(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
+    made, found = operator(Lists(), Scripted(), monotonic=lambda: clock[0], resync_seconds=3600.0)
     await made._streams.list(everything=True)
     clock[0] = 500.0
     assert made.not_ready() == "", "idle"
-    made.queue.wake(("n", "x"), 30.0)
+    found.queue.wake(("n", "x"), 30.0)
     clock[0] = 589.0
     assert made.not_ready() == ""
     clock[0] = 591.0
-    assert made.not_ready() == "no pass has ended for 61 s, though one is due"
+    assert made.not_ready() == "no pass over pods has ended for 61 s, though one is due"
 
 
 async def test_routers_that_do_not_answer_are_views_with_a_problem():

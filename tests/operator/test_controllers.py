@@ -1,0 +1,86 @@
+"""What runs and which centroids it uses are reconciled apart: neither waits for the other. In virtual time, on a simulated cluster."""
+
+import pytest
+
+from eldr_operator.errors import ApiUnavailableError
+from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
+from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
+from tests.operator.world import KIND, World
+
+
+@pytest.fixture
+def simulation():
+    made = Simulation(1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def operator(simulation):
+    made = SimulatedOperator(simulation)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def world(simulation, operator):
+    made = World(SimulatedKube(simulation, "n"))
+    made.router_kind = SimulatedRouter
+    made.up()
+    return made
+
+
+def unanswered(*kinds):
+    """Have no answer to writes of some kinds."""
+    return lambda method, kind: (
+        ApiUnavailableError("no answer") if kind in kinds and method != "GET" else None
+    )
+
+
+def image(world, role):
+    found = world.kube.get("Deployment" if role == "prefill" else "StatefulSet", f"x-{role}")
+    return found["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+def test_a_set_is_activated_while_a_child_cannot_be_written(world, operator):
+    operator.client.faults.append(unanswered("Deployment", "StatefulSet"))
+    world.patch(engine={"image": "other:1"})
+    world.fit("f", k=2)
+    world.report("f")
+    world.kube.until(lambda: (world.routing["active"] or {}).get("fit") == "f", "routers to be told")
+    assert image(world, "decode") != "other:1"
+
+
+def test_pods_are_replaced_while_nothing_of_centroids_can_be_written(world, operator):
+    operator.client.faults.append(unanswered("ConfigMap", "EldrFit", "Job"))
+    world.fit("f", k=2)
+    world.patch(engine={"image": "other:1"})
+    world.kube.until(lambda: image(world, "decode") == image(world, "prefill") == "other:1", "pods to change")
+
+
+def test_routers_are_told_of_a_set_only_once_they_may_read_it(world, operator):
+    operator.client.faults.append(unanswered("Role"))
+    world.fit("f", k=2)
+    world.report("f")
+    world.kube.until_condition("EldrFit", "f", "Succeeded", status="True")
+    world.kube.simulation.pass_(60)
+    assert (world.routing["active"], world.routing["staged"]) == (None, None)
+    operator.client.faults.clear()
+    world.until_active("f")
+    (rule,) = [
+        each for each in world.kube.get("Role", "x-router")["rules"] if "configmaps" in each["resources"]
+    ]
+    shard = world.routing["active"]["shards"][0]["name"]
+    assert shard in rule["resourceNames"]
+
+
+def test_the_status_is_made_of_looks_at_the_same_generation(world, simulation, operator):
+    """Else Ready would be True for a spec that no pod has yet."""
+    operator.client.faults.append(unanswered("Deployment", "StatefulSet"))
+    generation = world.patch(engine={"image": "other:1"})["metadata"]["generation"]
+    for _ in range(60):
+        simulation.pass_(0.5)
+        ready = world.kube.condition(KIND, "x", "Ready")
+        assert ready["observedGeneration"] < generation or ready["status"] != "True"
+    operator.client.faults.clear()
+    world.make_ready()
