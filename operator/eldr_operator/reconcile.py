@@ -235,13 +235,15 @@ class Centroids:
             return None  # the routers' first answer wakes it
         if any(view.refuses_token for view in look.routers):
             await common.cluster.refused(key)
-        before, wanted = self._wanted.get(key), frozenset(look.decision.table.shards)
-        self._wanted[key] = wanted
+        wanted = frozenset(look.decision.table.shards)
+        if wanted != self._wanted.get(key):
+            self._wanted[key] = wanted
+            self._wake_workloads(key)
         is_readable = wanted <= rbac.readable(cr, live)
         outcome = await self._locality.reconcile(
             cr, all_fits, live, look, taken=taken, is_readable=is_readable, now=now
         )
-        if wanted != before or outcome.memory.table.shards != look.before.table.shards:
+        if outcome.memory.table.shards != look.before.table.shards:
             self._wake_workloads(key)
         await common.reporter.locality(cr, outcome)
         common.metrics.epoch.labels(*key).set(outcome.memory.table.epoch)

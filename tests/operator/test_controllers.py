@@ -1,4 +1,7 @@
-"""What runs and which centroids it uses are reconciled apart: neither waits for the other. In virtual time, on a simulated cluster."""
+"""What runs and which centroids it uses are reconciled apart: neither waits for the other. In virtual time, on a simulated cluster.
+
+The last tests are single orders of events in which ``test_chaos_simulated.py`` found a fault.
+"""
 
 import pytest
 
@@ -84,3 +87,21 @@ def test_the_status_is_made_of_looks_at_the_same_generation(world, simulation, o
         assert ready["observedGeneration"] < generation or ready["status"] != "True"
     operator.client.faults.clear()
     world.make_ready()
+
+
+def test_a_fit_that_goes_while_a_watch_is_broken_keeps_no_other_waiting(world, operator):
+    world.fit("gone", k=2)
+    world.kube.until_condition("EldrFit", "gone", "Succeeded", reason="Running")
+    with operator.blind():
+        world.kube.delete("EldrFit", "gone")
+        world.kube.until(lambda: not world.kube.find("Job", "gone"), "its Job to go")
+    world.fit("next", k=2)
+    world.kube.until_condition("EldrFit", "next", "Succeeded", reason="Running", seconds=60)
+
+
+def test_replicas_that_are_set_and_set_back_at_once_stay_with_who_set_them(world):
+    for replicas in (3, 2):
+        world.kube.merge("EldrScaler", "x-decode", {"spec": {"replicas": replicas}}, "scale")
+    world.patch(decode={"replicas": 1})
+    world.make_ready()
+    assert world.status["decode"] == world.status["decode"] | {"desired": 2, "scaledBy": "kubectl"}

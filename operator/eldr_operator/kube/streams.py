@@ -78,9 +78,9 @@ class Streams:
         Parameters
         ----------
         everything : bool
-            False lists only those that could not be read, or whose watch fails.
+            False lists only those that could not be read, or whose watch has failed since they were listed.
         """
-        wanted = self._streams if everything else {*self._unlisted, *self.watches.failing}
+        wanted = self._streams if everything else {*self._unlisted, *self.watches.failed}
         slots = asyncio.Semaphore(_AT_ONCE)
         refused = set(filter(None, await asyncio.gather(*(self._list(stream, slots) for stream in wanted))))
         for namespace in {stream.namespace for stream in wanted} - {None}:
@@ -92,6 +92,7 @@ class Streams:
         """List one stream; return it where the API server refused that."""
         async with slots:
             self._cache.begin_list(*stream)
+            has_gap = stream in self.watches.failing  # what goes before it is back is told by nobody
             try:
                 listed, version = await self._api.list(*stream, labels=WATCHED[stream.kind])
             except OperatorError as error:
@@ -100,6 +101,8 @@ class Streams:
                 self._unlisted[stream] = error
                 return stream if isinstance(error, ApiError) else None
         self._cache.replace(*stream, listed, version)
+        if not has_gap:
+            self.watches.failed.discard(stream)
         if self._unlisted.pop(stream, None) is not None:
             logger.info("can list %s again", stream)
         return None
@@ -126,7 +129,7 @@ class Streams:
 
 
 class Watches:
-    """kopf's pauses between the attempts of a request: they never end, and so no watch does; notes which watches fail.
+    """kopf's pauses between the attempts of a request: they never end, and so no watch does; notes which watches fail, or did.
 
     kopf takes the next pause when an attempt begins, so that the second one says that the first has failed, and drops
     the iterator when the request has an answer. It does so in a thread of its own.
@@ -135,6 +138,12 @@ class Watches:
     def __init__(self, streams: Collection[Stream]) -> None:
         self._names = {f"{_WATCHER}{_resource(stream.kind)}@{stream.namespace}": stream for stream in streams}
         self.failing: set[Stream] = set()
+        self.failed: set[Stream] = set()
+
+    def fails(self, stream: Stream) -> None:
+        """Take that a watch fails: what goes meanwhile is seen by a list after it is back."""
+        self.failing.add(stream)
+        self.failed.add(stream)
 
     def __iter__(self) -> Iterator[float]:
         task = asyncio.current_task()
@@ -143,7 +152,7 @@ class Watches:
             for pause in itertools.chain(_PAUSES_SECONDS, itertools.repeat(_LONGEST_PAUSE_SECONDS)):
                 yield pause
                 if stream:
-                    self.failing.add(stream)
+                    self.fails(stream)
         finally:
             if stream:
                 self.failing.discard(stream)

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 import httpx
 
 from eldr_operator.errors import OperatorError
+from eldr_operator.kube.cache import WATCHED
+from eldr_operator.kube.streams import Stream
 from eldr_operator.kube.tokens import Tokens
 from eldr_operator.metrics import Metrics
 from eldr_operator.settings import Settings
@@ -90,10 +92,14 @@ class SimulatedOperator:
     @contextlib.contextmanager
     def blind(self) -> Iterator[None]:
         """Break its watches; they begin anew."""
-        if self._watches:
+        if self._program and self._watches:
             self._watches.is_broken = True
+            watches = self._program.streams.watches
+            for kind in WATCHED:
+                watches.fails(Stream(kind, None))
         yield
-        if self._watches:
+        if self._program and self._watches:
+            self._program.streams.watches.failing.clear()
             self._watches.again()
 
     def _end(self) -> None:

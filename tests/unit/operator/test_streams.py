@@ -107,6 +107,18 @@ async def test_no_answer_is_told_as_such_and_is_nobodys_missing_right(api, cache
     assert streams.refused("n") == {}
 
 
+async def test_what_went_while_a_watch_failed_is_seen_by_a_list_after_it_is_back(api, cache):
+    streams, pods = Streams(api, cache, ()), Stream("Pod", None)
+    await streams.list(everything=True)
+    streams.watches.fails(pods)
+    for is_back, asked in ((False, ["Pod"]), (False, ["Pod"]), (True, ["Pod"]), (True, [])):
+        if is_back:
+            streams.watches.failing.discard(pods)
+        api.asked.clear()
+        await streams.list(everything=False)
+        assert [kind for kind, _, _ in api.asked] == asked
+
+
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [(None, "watcher for pods.v1@None"), ("n", "watcher for pods.v1@n")],
