@@ -105,3 +105,21 @@ def test_replicas_that_are_set_and_set_back_at_once_stay_with_who_set_them(world
     world.patch(decode={"replicas": 1})
     world.make_ready()
     assert world.status["decode"] == world.status["decode"] | {"desired": 2, "scaledBy": "kubectl"}
+
+
+def test_a_router_that_was_not_asked_yet_is_not_called_unreachable(simulation, operator):
+    class Hung(SimulatedRouter):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.is_hung = True
+
+    world = World(SimulatedKube(simulation, "n"))
+    world.router_kind = Hung
+    world.deploy(centroids={"ackTimeoutSeconds": 1})
+
+    def told():
+        world.run_pods()
+        found = world.kube.condition(KIND, "x", "CentroidsActive")
+        return found if found.get("reason") == "RoutersUnreachable" else None
+
+    assert "does not answer" in world.kube.until(told, "routers told to be out of reach")["message"]

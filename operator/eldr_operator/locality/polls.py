@@ -26,7 +26,8 @@ _MISSES = 2
 """Answers in a row that a router may owe and still be as it was: a busy operator or router may be late, and each status is a write."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _JITTER = 0.2
-_NOT_YET = "has not been asked yet"
+NOT_YET = "has not been asked yet"
+"""Of a router of which nothing is known, so that nothing is wrong with it either."""
 
 
 class Seen(NamedTuple):
@@ -83,7 +84,7 @@ class Polls:
         if target.seen is None:
             return None
         known = {view.pod: view for view in target.seen.views}
-        views = [known.get(pod) or RouterView(pod, problem=_NOT_YET) for pod in pods]
+        views = [known.get(pod) or RouterView(pod, problem=NOT_YET) for pod in pods]
         return Seen(views, target.seen.at)
 
     def ask_every(self, key: Key, seconds: float) -> None:

@@ -25,7 +25,7 @@ from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.observer import Observer
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
-from eldr_operator.locality.polls import Polls
+from eldr_operator.locality.polls import NOT_YET, Polls
 from eldr_operator.locality.router_view import RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
@@ -224,7 +224,7 @@ class Locality:
             )
 
     def _unreached_since(self, key: Key, views: Sequence[RouterView], now: datetime) -> datetime | None:
-        if not views or not all(view.problem for view in views):
+        if not views or not all(view.problem and view.problem != NOT_YET for view in views):
             self._unreached.pop(key, None)
             return None
         since = self._unreached[key] = min(self._unreached.get(key, now), now)
