@@ -8,7 +8,7 @@ check: ## format, lint, types, import directions, chart
 quick: venv ## checks, and the tests that take a moment and start no process; about two minutes
 	@hack/check
 	@hack/test quick
-test: venv ## all tests of the product; at most ten minutes on two processors once the control plane is built
+test: venv ## all tests of the product; about twenty minutes on two processors once the control plane is built
 	@hack/test
 test-all: venv ## all tests but those of e2e-vllm: long ones, the lab's, what needs this machine to itself
 	@hack/test all
