@@ -46,7 +46,7 @@ _WRITTEN = {
 }
 """Kinds that are only written. Decisions rest on the others: without one of them there is no pass."""
 DECISIVE = WATCHED.keys() - _WRITTEN
-LOCALITY_KINDS = {
+CENTROID_KINDS = {
     *(contract.KIND_DEPLOYMENT, contract.KIND_FIT, contract.KIND_SCALER),
     *("ConfigMap", "Job", "Pod"),
     *("Role", "RoleBinding", "ServiceAccount"),  # by which routers may read a set

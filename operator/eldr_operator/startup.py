@@ -34,7 +34,7 @@ from eldr_operator.locality.reconciler import Locality
 from eldr_operator.manager import Manager
 from eldr_operator.metrics import Metrics
 from eldr_operator.reconcile import (
-    LOCALITY_KINDS,
+    CENTROID_KINDS,
     POLL_SECONDS,
     WORKLOAD_KINDS,
     Centroids,
@@ -140,7 +140,7 @@ def assembled(
         Controller(name, reconcile, kinds, queue=queue, metrics=metrics, monotonic=monotonic)
         for name, reconcile, kinds, queue in (
             ("workloads", workloads.reconcile, WORKLOAD_KINDS, due),
-            ("centroids", centroids.reconcile, LOCALITY_KINDS, centroids_due),
+            ("centroids", centroids.reconcile, CENTROID_KINDS, centroids_due),
         )
     ]
     manager = Manager(

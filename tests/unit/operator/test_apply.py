@@ -4,6 +4,8 @@ from copy import deepcopy
 
 import pytest
 
+from eldr.contract import KIND_FIT
+from eldr_operator.errors import ApiError
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import Cache
 from eldr_operator.metrics import Metrics
@@ -54,3 +56,14 @@ async def test_the_traces_of_an_undo_that_did_not_end_are_removed(fields):
     sent = await applied(found)
     kept = found["metadata"]["managedFields"][:1]
     assert [{"op": "replace", "path": "/metadata/managedFields", "value": kept}] in sent
+
+
+async def test_a_resource_that_the_server_no_longer_has_leaves_the_cache():
+    class Gone(Server):
+        async def apply(self, manifest, subresource=""):
+            raise ApiError(404, "NotFound", "gone")
+
+    cache, metadata = Cache(), {"namespace": "n", "name": "f", "uid": "u", "resourceVersion": "1"}
+    cache.put(KIND_FIT, {"metadata": metadata})
+    assert not await Applier(Gone(None), cache, Metrics()).patch_status(KIND_FIT, "n", "f", "u", {})
+    assert cache.get(KIND_FIT, "n", "f") is None
