@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from eldr import contract
 from tests.operator.world import FIT, KIND, SCALER, World
-from tests.support.kube import Object
+from tests.support.kube import Object, Refused
 
 SETTLE_SECONDS = 180
 Fault = Callable[[], AbstractContextManager[None]]
@@ -26,6 +27,50 @@ SHOWN = (
     SCALER,
 )
 CLUSTERS_OWN = {"clusterIP", "clusterIPs"}
+
+
+class CommonFaults:
+    """What fails in the same way on a real and on a simulated cluster."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._kube = world, world.kube
+
+    def _a_while(self, most: float = 20.0) -> None:
+        """Let up to so many seconds pass, where time passes only if somebody lets it."""
+
+    @contextlib.contextmanager
+    def _routers(self, what: str) -> Iterator[None]:
+        """Have routers be something for a while, such as ``is_deaf``."""
+        routers = [*self._world.routers.values()]
+        for router in routers:
+            setattr(router, what, True)
+        try:
+            yield
+            self._a_while()
+        finally:
+            for router in routers:
+                setattr(router, what, False)
+
+    @contextlib.contextmanager
+    def routers_deaf(self) -> Iterator[None]:
+        with self._routers("is_deaf"):
+            yield
+
+    def _annotate(self) -> None:
+        """Annotate everything between the operator's reads and writes."""
+        for count in range(5):
+            body = {"metadata": {"annotations": {"example.com/count": str(count)}}}
+            for kind, name in ((KIND, "x"), ("StatefulSet", "x-decode"), (SCALER, "x-decode")):
+                with contextlib.suppress(Refused):
+                    self._kube.merge(kind, name, body)
+            self._a_while(0.2)
+
+    @contextlib.contextmanager
+    def children_deleted(self) -> Iterator[None]:
+        yield
+        for kind, name in (("Service", "x"), ("RoleBinding", "x-router"), ("StatefulSet", "x-decode")):
+            with contextlib.suppress(Refused):
+                self._kube.delete(kind, name)
 
 
 @dataclass
@@ -54,7 +99,7 @@ class Changes:
     def roll(self) -> None:
         """Replace pods of one role."""
         role = self._draw.choice(["prefill", "decode"])
-        self._patch(role, env=[{"name": "CHANGED", "value": str(self._draw.randrange(3))}])
+        self._patch(role, env=changed(str(self._draw.randrange(3))))
 
     def scale(self) -> None:
         name = self._draw.choice(["x-prefill", "x-decode"])
@@ -107,6 +152,11 @@ class Changes:
     def _patch(self, part: str, **fields: Any) -> None:
         self.plan.spec[part] = {**self.plan.spec.get(part, {}), **fields}
         self.world.patch(**{part: fields})
+
+
+def changed(value: str) -> list[Object]:
+    """Return the environment of pods that another value replaces."""
+    return [{"name": "CHANGED", "value": value}]
 
 
 def end_state(world: World) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import httpx
 
 from eldr_kube.cluster import CommandError
 from eldr_kube.processes import signal_group
+from tests.operator.chaos import CommonFaults
 from tests.operator.conftest import Operator
 from tests.operator.test_children import broken_webhook
-from tests.operator.world import KIND, SCALER, World, simulated
+from tests.operator.world import KIND, World, simulated
 from tests.support.kube import Kube, Refused
 from tests.support.processes import wait_for
 
@@ -26,12 +27,12 @@ clock.utc_now = lambda: now() + timedelta(hours=1)
 """
 
 
-class Faults:
+class Faults(CommonFaults):
     """What fails meanwhile."""
 
     def __init__(self, operator: Operator, rival: Operator, world: World) -> None:
-        self._operator, self._rival, self._world = operator, rival, world
-        self._kube = world.kube
+        super().__init__(world)
+        self._operator, self._rival = operator, rival
         self._control_plane = operator.cluster.control_plane
         self._numbers = itertools.count()
 
@@ -147,33 +148,12 @@ class Faults:
             self._kube.request("DELETE", f"{url}/none")
 
     @contextlib.contextmanager
-    def routers_deaf(self) -> Iterator[None]:
-        for router in self._world.routers.values():
-            router.is_deaf = True
-        try:
-            yield
-        finally:
-            for router in self._world.routers.values():
-                router.is_deaf = False
-
-    @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:
         """Somebody changes what the operator has made, and annotates everything between its reads and writes."""
         command = ["-n", self._kube.namespace, "set", "env", "deployment/x-prefill", "FOREIGN=1"]
         self._kube.cluster.kubectl(*command)
-        for count in range(5):
-            body = {"metadata": {"annotations": {"example.com/count": str(count)}}}
-            for kind, name in ((KIND, "x"), ("StatefulSet", "x-decode"), (SCALER, "x-decode")):
-                with contextlib.suppress(Refused):
-                    self._kube.merge(kind, name, body)
+        self._annotate()
         yield
-
-    @contextlib.contextmanager
-    def children_deleted(self) -> Iterator[None]:
-        yield
-        for kind, name in (("Service", "x"), ("RoleBinding", "x-router"), ("StatefulSet", "x-decode")):
-            with contextlib.suppress(Refused):
-                self._kube.delete(kind, name)
 
     def _is_ready(self) -> bool:
         try:

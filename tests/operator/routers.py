@@ -22,6 +22,8 @@ class RouterState:
     routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of its start.
     """
 
+    address = ""
+
     def __init__(self, kube: Kube, deployment: str) -> None:
         self.kube = kube
         self.deployment = deployment
@@ -37,8 +39,6 @@ class RouterState:
         self.is_deaf = False
         self._token = self._read_token()
         self._active: dict[str, Any] | None = None
-
-    address = ""
 
     def close(self) -> None:
         """End."""

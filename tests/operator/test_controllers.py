@@ -6,6 +6,7 @@ The last tests are single orders of events in which ``test_chaos_simulated.py`` 
 import pytest
 
 from eldr_operator.errors import ApiUnavailableError
+from tests.fakes.kubernetes.server import failing
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 from tests.operator.world import KIND, World
@@ -34,10 +35,7 @@ def world(simulation, operator):
 
 
 def unanswered(*kinds):
-    """Have no answer to writes of some kinds."""
-    return lambda method, kind: (
-        ApiUnavailableError("no answer") if kind in kinds and method != "GET" else None
-    )
+    return failing(ApiUnavailableError("no answer"), *kinds)
 
 
 def image(world, role):

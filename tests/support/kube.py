@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ import httpx
 from eldr import contract
 from eldr_kube.cluster import Cluster
 from eldr_operator.clock import utc_now
+from eldr_operator.conditions import found
 from eldr_operator.kube.api import RESOURCES, path
 from tests.support.processes import wait_for
 from tests.support.threads import ApiClients
@@ -34,7 +36,28 @@ class Refused(Exception):
         self.status = status
 
 
-class Kube:
+class Conditions:
+    """Reads conditions; ``find`` and ``until`` are those of a real or a simulated cluster."""
+
+    find: Callable[[str, str], Object | None]
+    until: Callable[..., Any]
+
+    def condition(self, kind: str, name: str, type_: str) -> Object:
+        return {**found(self.find(kind, name), type_)}
+
+    def until_condition(
+        self, kind: str, name: str, type_: str, *, seconds: float = 60, **wanted: str
+    ) -> Object:
+        """Wait until a condition has the wanted fields, and return it."""
+
+        def holds() -> Object | None:
+            told = self.condition(kind, name, type_)
+            return told if told and all(told[key] == value for key, value in wanted.items()) else None
+
+        return self.until(holds, f"{kind} {name}: {type_} {wanted}", seconds, lambda: self.find(kind, name))
+
+
+class Kube(Conditions):
     """Requests of one user in one namespace."""
 
     until = staticmethod(wait_for)
@@ -116,18 +139,3 @@ class Kube:
 
     def delete(self, kind: str, name: str) -> None:
         self.request("DELETE", path(kind, self.namespace, name))
-
-    def condition(self, kind: str, name: str, type_: str) -> Object:
-        status = (self.find(kind, name) or {}).get("status", {})
-        return next((found for found in status.get("conditions", []) if found["type"] == type_), {})
-
-    def until_condition(
-        self, kind: str, name: str, type_: str, *, seconds: float = 60, **wanted: str
-    ) -> Object:
-        """Wait until a condition has the wanted fields, and return it."""
-
-        def holds() -> Object | None:
-            found = self.condition(kind, name, type_)
-            return found if found and all(found[key] == value for key, value in wanted.items()) else None
-
-        return wait_for(holds, f"{kind} {name}: {type_} {wanted}", seconds, lambda: self.find(kind, name))

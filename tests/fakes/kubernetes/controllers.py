@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-from typing import Any
 
 from eldr import contract
+from eldr_operator.conditions import found
+from eldr_operator.meta import digest, owner_reference
 from tests.fakes.kubernetes.store import Object, Store, matches
 from tests.support.kube import Refused
 
@@ -46,7 +45,7 @@ class Controllers:
 
     def _deployment(self, live: Object) -> None:
         spec = live["spec"]
-        wanted, revision = spec.get("replicas", 1), _digest(spec["template"])
+        wanted, revision = spec.get("replicas", 1), digest(spec["template"])
         rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {"maxSurge": 1, "maxUnavailable": 0}
         pods = self._pods(live)
         new = [pod for pod in pods if _revision(pod) == revision]
@@ -71,7 +70,7 @@ class Controllers:
 
     def _stateful_set(self, live: Object) -> None:
         spec = live["spec"]
-        wanted, revision = spec.get("replicas", 1), _digest(spec["template"])
+        wanted, revision = spec.get("replicas", 1), digest(spec["template"])
         partition = ((spec.get("updateStrategy") or {}).get("rollingUpdate") or {}).get("partition", 0)
         pods = {pod["metadata"]["name"]: pod for pod in self._pods(live)}
         base = live["metadata"]["name"]
@@ -139,16 +138,11 @@ class Controllers:
         made |= dict(part.split("=") for part in [labels] if part)
         if index is not None:
             made[contract.LABEL_STATEFULSET_INDEX] = str(index)
-        reference = {
-            "apiVersion": owner["apiVersion"],
-            "kind": owner["kind"],
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-        }
+        reference = owner_reference(owner["apiVersion"], owner["kind"], metadata["name"], metadata["uid"])
         head: Object = {
             "namespace": namespace,
             "labels": made,
-            "ownerReferences": [{**reference, "controller": True}],
+            "ownerReferences": [reference],
         }
         head |= {"name": name} if name else {"generateName": f"{metadata['name']}-"}
         self._store.create(
@@ -198,17 +192,12 @@ class Controllers:
             self._store.delete((live["kind"], metadata["namespace"], metadata["name"]))
 
 
-def _digest(template: Any) -> str:
-    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
-
-
 def _revision(pod: Object) -> str:
     return str(pod["metadata"]["labels"].get("controller-revision-hash", ""))
 
 
 def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return found(pod, "Ready").get("status") == "True"
 
 
 def _age(pod: Object) -> tuple[bool, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from eldr import contract
-from eldr_operator.errors import ApiError, ApiUnavailableError, RequestFailedError
+from eldr_operator.errors import ApiError, ApiUnavailableError
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.cache import WATCHED
 from tests.fakes.kubernetes.store import Object, Store, kind_of, matches
@@ -34,7 +34,6 @@ class Client(Api):
         self.faults: list[Fault] = []
         self.stands = asyncio.Event()
         self.stands.set()
-        self.requests = 0
 
     async def request(
         self,
@@ -47,7 +46,6 @@ class Client(Api):
         content: str = "",
     ) -> Object:
         """Answer as the API server does; what is asked may have happened although no answer comes."""
-        self.requests += 1
         kind, namespace, name, subresource = _parsed(url)
         await self._way()
         for fault in [*self.faults]:
@@ -171,11 +169,6 @@ def unavailable(method: str, kind: str) -> Exception | None:
     return ApiUnavailableError(f"{method} {kind}: no answer")
 
 
-def failing(*kinds: str) -> Fault:
-    """Have an admission webhook fail for writes of some kinds."""
-
-    def fault(method: str, kind: str) -> Exception | None:
-        fails = kind in kinds and method != "GET"
-        return RequestFailedError(500, "InternalError", "failed calling webhook") if fails else None
-
-    return fault
+def failing(error: Exception, *kinds: str) -> Fault:
+    """Have writes of some kinds fail."""
+    return lambda method, kind: error if kind in kinds and method != "GET" else None

@@ -14,6 +14,7 @@ from eldr_operator.kube.api import RESOURCES
 from tests.fakes.kubernetes.controllers import Controllers
 from tests.fakes.kubernetes.loop import VirtualLoop
 from tests.fakes.kubernetes.store import Object, Store
+from tests.support.kube import Conditions
 
 T = TypeVar("T")
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,7 +89,7 @@ class Simulation:
         self.loop.close()
 
 
-class SimulatedKube:
+class SimulatedKube(Conditions):
     """Requests of a person in one namespace, as :class:`tests.support.kube.Kube` has them."""
 
     def __init__(self, simulation: Simulation, namespace: str) -> None:
@@ -119,16 +120,3 @@ class SimulatedKube:
 
     def delete(self, kind: str, name: str) -> None:
         self._store.delete((kind, self.namespace, name))
-
-    def condition(self, kind: str, name: str, type_: str) -> Object:
-        status = (self.find(kind, name) or {}).get("status", {})
-        return next((found for found in status.get("conditions", []) if found["type"] == type_), {})
-
-    def until_condition(
-        self, kind: str, name: str, type_: str, *, seconds: float = 60, **wanted: str
-    ) -> Object:
-        def holds() -> Object | None:
-            found = self.condition(kind, name, type_)
-            return found if found and all(found[key] == value for key, value in wanted.items()) else None
-
-        return self.until(holds, f"{kind} {name}: {type_} {wanted}", seconds, lambda: self.find(kind, name))

@@ -113,10 +113,8 @@ class Store:
             made.pop("status", None)
         for name, value in made.pop("stringData", {}).items():
             made.setdefault("data", {})[name] = base64.b64encode(value.encode()).decode()
-        stored = _Stored(_own(made), {})
-        stored.system = {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self._stamp()}
+        stored = self._new(key, made)
         stored.managers[manager, "Update", ""] = _ownable(stored.fields)
-        self._objects[key] = stored
         return self._changed(key, stored, "ADDED", is_spec=True)
 
     def apply(self, body: Object, manager: str, subresource: str = "") -> Object:
@@ -129,9 +127,7 @@ class Store:
                 raise Refused(HTTPStatus.NOT_FOUND, f'{key[0]} "{key[2]}" not found')
             if "uid" in metadata or "resourceVersion" in metadata:
                 raise Refused(HTTPStatus.CONFLICT, "uid mismatch: there is no such object")
-            stored = _Stored(_own({name: body[name] for name in ("apiVersion", "kind", "metadata")}), {})
-            stored.system = {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self._stamp()}
-            self._objects[key] = stored
+            stored = self._new(key, {name: body[name] for name in ("apiVersion", "kind", "metadata")})
             event = "ADDED"
         else:
             event = "MODIFIED"
@@ -204,6 +200,11 @@ class Store:
         self.version += 1
         stored.system["resourceVersion"] = str(self.version)
         self._tell(key[0], "DELETED", stored.shown())
+
+    def _new(self, key: Key, body: Object) -> _Stored:
+        system = {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": self._stamp()}
+        stored = self._objects[key] = _Stored(_own(body), system)
+        return stored
 
     def _found(self, key: Key) -> _Stored:
         if key not in self._objects:

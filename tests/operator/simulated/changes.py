@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.operator.chaos import Changes
-from tests.operator.world import FIT, World
+from tests.operator.chaos import Changes, changed
+from tests.operator.world import FIT, KIND, World
 from tests.support.kube import Object
 
 BROKEN = "broken"
@@ -24,7 +24,7 @@ class MoreChanges(Changes):
         """Ask for pods that never get ready; :meth:`settle` sees them rolled back, and asks for others."""
         role = self._draw.choice(["prefill", "decode"])
         self._broken.add(role)
-        self._patch(role, env=_changed(BROKEN), rollout={"progressDeadlineSeconds": DEADLINE_SECONDS})
+        self._patch(role, env=changed(BROKEN), rollout={"progressDeadlineSeconds": DEADLINE_SECONDS})
 
     def roll(self) -> None:
         self._fix()
@@ -60,13 +60,13 @@ class MoreChanges(Changes):
 
     def _is_back(self, role: str) -> bool:
         self.world.run_pods()
-        found = self.world.condition_now("Progressing")
+        found = self.world.kube.condition(KIND, "x", "Progressing")
         return found.get("reason") == "RolledBack" and f"{role}: " in found["message"]
 
     def _fix(self) -> None:
         for role in sorted(self._broken):
             # the deadline goes with it: pods of a sound revision may take longer than that while something fails
-            self._patch(role, env=_changed("0"), rollout={"progressDeadlineSeconds": None})
+            self._patch(role, env=changed("0"), rollout={"progressDeadlineSeconds": None})
             del self.plan.spec[role]["rollout"]
         self._broken.clear()
 
@@ -82,10 +82,3 @@ class SimulatedWorld(World):
         env = [each for container in pod["spec"]["containers"] for each in container.get("env", [])]
         if not any(each.get("value") == BROKEN for each in env):
             super()._run(pod)
-
-    def condition_now(self, type_: str) -> Object:
-        return self.kube.condition("EldrDeployment", self.name, type_)
-
-
-def _changed(value: str) -> list[Object]:
-    return [{"name": "CHANGED", "value": value}]

@@ -8,16 +8,18 @@ import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 
-from eldr_operator.errors import ApiError, ApiUnavailableError
+from eldr_operator.errors import ApiError, ApiUnavailableError, RequestFailedError
 from tests.fakes.kubernetes.server import Fault, failing, unavailable
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator import chaos
 from tests.operator.simulated.process import SimulatedOperator
-from tests.operator.world import KIND, SCALER, World, simulated
+from tests.operator.world import KIND, World, simulated
 from tests.support.kube import Refused
 
+WEBHOOK_DOWN = RequestFailedError(500, "InternalError", "failed calling webhook")
 
-class SimulatedFaults:
+
+class SimulatedFaults(chaos.CommonFaults):
     """What fails meanwhile.
 
     Parameters
@@ -27,9 +29,9 @@ class SimulatedFaults:
     """
 
     def __init__(self, simulation: Simulation, operators: list[SimulatedOperator], world: World) -> None:
-        self._simulation, self._world = simulation, world
+        super().__init__(world)
+        self._simulation = simulation
         self._operator, self._standby, self._rival = operators
-        self._kube = world.kube
         self._numbers = itertools.count()
 
     def all(self) -> list[chaos.Fault]:
@@ -169,7 +171,7 @@ class SimulatedFaults:
 
     @contextlib.contextmanager
     def webhook_down(self) -> Iterator[None]:
-        with self._failing(failing("PodDisruptionBudget")):
+        with self._failing(failing(WEBHOOK_DOWN, "PodDisruptionBudget")):
             yield
             with contextlib.suppress(Refused):
                 self._kube.delete("PodDisruptionBudget", "x-decode")
@@ -206,22 +208,9 @@ class SimulatedFaults:
                 self._simulation.store.delete((live["kind"], metadata["namespace"], metadata["name"]))
 
     @contextlib.contextmanager
-    def routers_deaf(self) -> Iterator[None]:
-        for router in self._simulation.addresses.values():
-            router.is_deaf = True
-        yield
-        self._a_while()
-        for router in self._simulation.addresses.values():
-            router.is_deaf = False
-
-    @contextlib.contextmanager
     def routers_hung(self) -> Iterator[None]:
-        for router in self._simulation.addresses.values():
-            router.is_hung = True
-        yield
-        self._a_while()
-        for router in self._simulation.addresses.values():
-            router.is_hung = False
+        with self._routers("is_hung"):
+            yield
 
     @contextlib.contextmanager
     def others_write(self) -> Iterator[None]:
@@ -232,17 +221,5 @@ class SimulatedFaults:
             container = spec["template"]["spec"]["containers"][0]
             container.setdefault("env", []).append({"name": "FOREIGN", "value": "1"})
             self._kube.merge("Deployment", "x-prefill", {"spec": spec})
-        for count in range(5):
-            body = {"metadata": {"annotations": {"example.com/count": str(count)}}}
-            for kind, name in ((KIND, "x"), ("StatefulSet", "x-decode"), (SCALER, "x-decode")):
-                with contextlib.suppress(Refused):
-                    self._kube.merge(kind, name, body)
-            self._a_while(0.2)
+        self._annotate()
         yield
-
-    @contextlib.contextmanager
-    def children_deleted(self) -> Iterator[None]:
-        yield
-        for kind, name in (("Service", "x"), ("RoleBinding", "x-router"), ("StatefulSet", "x-decode")):
-            with contextlib.suppress(Refused):
-                self._kube.delete(kind, name)

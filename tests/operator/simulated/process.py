@@ -60,7 +60,6 @@ class SimulatedOperator:
     def __init__(self, simulation: Simulation, *, lease: str = "eldr-operator") -> None:
         self.simulation = simulation
         self.ahead = timedelta(0)
-        self.passes = 0
         self._draw = random.Random(simulation.draw.random())
         self._lease = lease
         self._identities = itertools.count()
@@ -76,12 +75,17 @@ class SimulatedOperator:
 
     def kill(self) -> None:
         """End it in the middle of whatever it does."""
-        self._end()
+        life, self._life = self._life, None
+        if life is not None:
+            self.simulation.programs.remove(life)
+            life.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                self.simulation.loop.run_until_complete(life)
 
     def stop(self) -> None:
         """End it, and let another one act at once."""
         lease = self._program.lease if self._program else None
-        self._end()
+        self.kill()
         if lease is not None:
             self.simulation.loop.run_until_complete(lease.release())
 
@@ -101,14 +105,6 @@ class SimulatedOperator:
         if self._program and self._watches:
             self._program.streams.watches.failing.clear()
             self._watches.again()
-
-    def _end(self) -> None:
-        life, self._life = self._life, None
-        if life is not None:
-            self.simulation.programs.remove(life)
-            life.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                self.simulation.loop.run_until_complete(life)
 
     def _now(self) -> datetime:
         return self.simulation.now() + self.ahead
