@@ -143,6 +143,18 @@ class Ranks:
 
         return run
 
+    def gather(self, rank: int) -> Callable[..., torch.Tensor]:
+        """Return the gathering of all ranks' rows as a rank calls it."""
+
+        def run(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+            self._said[rank] = tensor.clone()
+            self._barrier.wait()
+            every = torch.cat(self._said, dim)
+            self._barrier.wait()
+            return every
+
+        return run
+
 
 def on_all(found: Sequence[Any], ask: Callable[[int, Any], Any]) -> list[Any]:
     """Call on all ranks at once; return what each says, or raises."""

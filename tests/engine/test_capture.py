@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.config import VllmConfig
-from vllm.forward_context import set_forward_context
+from vllm.forward_context import DPMetadata, set_forward_context
 from vllm.model_executor.layers.fused_moe.router.aiter_shared_routed_fused_moe_router import (
     AiterSharedRoutedFusedMoERouter,
 )
@@ -16,8 +16,10 @@ from vllm.model_executor.layers.fused_moe.router.zero_expert_router import ZeroE
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 
 from eldr.engine.capture import recompute, routing
+from eldr.engine.capture.kernels import FAILED
 from eldr.engine.capture.routing import StepSlots
 from eldr.engine.counting import Counting
+from tests.engine.fakes import Ranks, on_all
 from tests.engine.halves import EXPERTS, TOP_K
 from tests.engine.stepping import Layer, model
 
@@ -156,6 +158,81 @@ def test_a_capture_that_fails_ends_counting_and_keeps_no_rank_waiting(monkeypatc
     route(layer, [[1, 2]])
     assert counting.stopped == "counting failed: ZeroDivisionError('division by zero')"
     assert [int(said[-1]) for said in sums] == [1], "it says that it failed"
+
+
+IDS = torch.tensor([[[5, 0], [1, 2]], [[0, 1], [3, 4]], [[2, 3], [4, 5]]])
+"""Of three tokens in two layers."""
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Return what the two ranks of a tensor-parallel group make a capture of, where each routes a part of three tokens."""
+    tensor, data = Ranks(2), Ranks(2)
+    ranks = DPMetadata(torch.tensor([3, 2]))
+    monkeypatch.setattr(routing, "get_forward_context", lambda: SimpleNamespace(dp_metadata=ranks))
+    made = []
+    for rank in range(2):
+        monkeypatch.setattr(
+            routing, "get_tp_group", lambda rank=rank: SimpleNamespace(all_gather=tensor.gather(rank))
+        )
+        layers = Layer(0, monolithic=True), Layer(1)
+        config = engine(*layers)
+        config.parallel_config.tensor_parallel_size = 2
+        over = SimpleNamespace(all_reduce=data.add(rank), rank_in_group=rank, world_size=2)
+        counting = Counting(f"rank {rank}")
+        step = routing.RoutingCapture(config, counting, over)
+        made.append(SimpleNamespace(layers=layers, step=step, counting=counting))
+    return made
+
+
+def run_parts(parts, spoiled=None):
+    """Run a step, in which a layer of the second rank may not be captured; return what each rank captured, and knows of all."""
+    rows = torch.cat((IDS, torch.full((1, 2, TOP_K), 5))).chunk(2)  # the last one pads
+
+    def run(rank, one):
+        own, (inside, outside) = rows[rank], one.layers
+        one.step.begin(1)
+        logits = torch.zeros(2, EXPERTS).scatter(1, own[:, 0], torch.tensor([[2.0, 1.0]] * 2))
+        bad = spoiled if rank else None
+        inside.routed_experts.forward_monolithic(x=1, router_logits=["?"] * 2 if bad == 0 else logits)
+        outside.router.capture_fn(own[:, 1, [0, 1, 0]] if bad == 1 else own[:, 1])
+        captured = one.step.expert_ids(3).clone()
+        one.step.end(failed=bool(one.counting.stopped))
+        return captured, int(one.step.union.told[-1])
+
+    return on_all(parts, run)
+
+
+def test_ranks_that_route_parts_of_the_same_tokens_gather_them_once_a_step(parts):
+    for one in parts:
+        one.step.share()
+    for captured, _ in run_parts(parts):
+        assert captured.equal(IDS.to(torch.int32))
+    assert not any(one.counting.stopped for one in parts)
+
+
+@pytest.mark.parametrize("where", ["inside", "outside", "elsewhere"])
+def test_a_rank_that_fails_to_capture_its_part_keeps_none_waiting_and_all_know(parts, where):
+    for one in parts:
+        one.step.share()
+    if where == "elsewhere":
+        parts[1].counting.stop("out of memory")
+    found = run_parts(parts, {"inside": 0, "outside": 1}.get(where))
+    assert [told for _, told in found] == [FAILED, FAILED], "of the same step"
+    assert found[0][0][:2].equal(IDS[:2].to(torch.int32)), "its own part"
+    assert bool((found[0][0][2] < 0).all()), "the other's part is unknown"
+    assert parts[1].counting.stopped
+
+
+def test_where_a_rank_cannot_take_part_the_others_gather_nothing(parts):
+    """It has no room for a buffer, say, so that none of its layers is captured."""
+    one = parts[0]
+    one.counting.stop("no room on rank 1")
+    for ids, layer in zip(IDS[:2].unbind(1), one.layers, strict=True):
+        if layer.layer_id:
+            layer.router.capture_fn(ids)
+        else:
+            layer.routed_experts.forward_monolithic(x=1, router_logits=torch.zeros(2, EXPERTS))
 
 
 def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():

@@ -19,6 +19,7 @@ WAITS = {
     aten._local_scalar_dense,  # item, tolist, bool, int
     aten.is_nonzero,
     aten.equal,
+    aten.allclose,
     aten.nonzero,
     aten.masked_select,
     aten._unique2,
@@ -44,6 +45,8 @@ class Lists(TorchFunctionMode):
         torch.Tensor.numpy,
         torch.Tensor.__array__,
         torch.Tensor.cpu,
+        torch.Tensor.type,  # by the name of a device's type
+        torch.Tensor.__repr__,
     )
 
     def __init__(self, pinned):
@@ -54,6 +57,8 @@ class Lists(TorchFunctionMode):
         named = named or {}
         if function in self.READS and arguments[0].untyped_storage().data_ptr() not in self._pinned:
             raise Waiting(f"{function.__name__}: the host waits for it")
+        if function is torch.Tensor.copy_ and not (named.get("non_blocking") or len(arguments) > 2):
+            raise Waiting("copy_: the host waits for it, if one of the two is the host's")
         if function is torch.Tensor.to and not named.get("non_blocking"):
             wanted = (*arguments[1:], *named.values())
             if any(isinstance(one, str | torch.device | torch.Tensor) for one in wanted):
@@ -135,6 +140,10 @@ ONE = torch.ones(4, dtype=torch.int64)
         ONE.numpy,
         ONE.item,
         lambda: np.asarray(ONE),
+        lambda: ONE.clone().copy_(ONE),
+        lambda: torch.allclose(ONE, ONE),
+        lambda: ONE.type("torch.FloatTensor"),
+        lambda: repr(ONE),
         lambda: ONE.to("meta"),
         lambda: ONE.to("cpu"),
         lambda: ONE.to(device=torch.device("cpu")),
@@ -152,6 +161,7 @@ def test_what_does_not_wait_passes(watch):
         Staging(torch.device("cpu")).send([1, 2])
         ONE.to(torch.int32)
         ONE.to("cpu", non_blocking=True)
+        ONE.clone().copy_(ONE, non_blocking=True)
 
 
 FORMS = {

@@ -21,7 +21,9 @@ HIGHEST_FIRST = frozenset({"AiterW4A8ExpertsMonolithic", "AiterW4A16ExpertsMonol
 """Kernels that sort by (logit, expert). Triton's own sort by (logit, -expert), and so by its name do unknown ones."""
 
 
-def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str, counting: Counting) -> None:
+def recompute(
+    runner: Any, capture: Callable[[torch.Tensor | None, int], None], kernel: str, counting: Counting
+) -> None:
     """Capture the choice of a layer's monolithic kernel, right before it runs.
 
     Parameters
@@ -29,7 +31,8 @@ def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str,
     runner : MoERunner
         The layer; its router is a plain top-k.
     capture : callable
-        Takes the ids, of shape (tokens, top_k).
+        Takes the ids, of shape (tokens, top_k), and the number of tokens; called without ids where there are none, as other
+        ranks may wait for this one.
     counting : Counting
         Stopped where that fails; the kernel runs all the same.
     """
@@ -37,8 +40,11 @@ def recompute(runner: Any, capture: Callable[[torch.Tensor], None], kernel: str,
     inner, highest_first = routed.forward_monolithic, kernel in HIGHEST_FIRST
 
     def forward_monolithic(x: Any, router_logits: Any = None, input_ids: Any = None) -> Any:
+        ids, rows = None, 0
         with counting:
-            capture(chosen(router_logits, top_k, highest_first=highest_first))
+            rows = len(router_logits)
+            ids = chosen(router_logits, top_k, highest_first=highest_first)
+        capture(ids, rows)
         return inner(x=x, router_logits=router_logits, input_ids=input_ids)
 
     routed.forward_monolithic = forward_monolithic

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from vllm.distributed.parallel_state import get_tp_group
 from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
@@ -137,25 +138,58 @@ class RoutingCapture:
 
 
 class _Capturer(RoutedExpertsCapturer):
-    """Captures, and forms the union where it takes part in one; what fails ends counting, and keeps nobody waiting."""
+    """Captures, and does with other ranks what takes all of them; what fails ends counting, and keeps nobody waiting.
+
+    Ranks of a tensor-parallel group may each route a part of the same tokens. vLLM's capturer gathers these parts in every
+    layer; here that is done once a step, for all layers, and by a rank that has failed to count, too.
+    """
 
     union: GroupUnion | None = None
 
     def __init__(self, tokens: int, config: Any, counting: Counting) -> None:
         super().__init__(tokens, config)
         self._counting = counting
+        self._group = get_tp_group() if self.tp_size > 1 else None
 
-    def capture(self, layer_id: int, topk_ids: torch.Tensor) -> None:
+    def capture(self, layer_id: int, topk_ids: torch.Tensor | None, rows: int = 0) -> None:
+        """Take a layer's choice.
+
+        Parameters
+        ----------
+        topk_ids : Tensor, shape (rows, top_k), or None
+            None where it could not be had.
+        rows : int
+            How many the layer has routed, where that is not known from ``topk_ids``.
+        """
+        own = rows = rows if topk_ids is None else len(topk_ids)
         with self._counting:
-            super().capture(layer_id, topk_ids)
+            own = self._tokens(rows)
+        # a step of one token is routed whole by every rank
+        in_parts = rows < own and rows == -(-own // self.tp_size)
+        with self._counting:
+            if topk_ids is not None and in_parts:
+                self.device_buffer[:rows, layer_id] = topk_ids
+            elif topk_ids is not None:
+                super().capture(layer_id, topk_ids)
         if self.union is None or layer_id != self.union.last:
             return
-        own = 0
-        with self._counting:
-            ranks = get_forward_context().dp_metadata
-            # ids may be those of all ranks; the rows of the buffer are this one's
-            own = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu[self.dp_rank])
+        if in_parts:
+            self._gather(rows, own)
         self.union.form(own)
+
+    def _tokens(self, rows: int) -> int:
+        """Return how many tokens of the step are this rank's own; the ids of a layer may be those of all ranks, or of a part."""
+        ranks = get_forward_context().dp_metadata
+        return rows if ranks is None else int(ranks.num_tokens_across_dp_cpu[self.dp_rank])
+
+    def _gather(self, rows: int, own: int) -> None:
+        assert self._group is not None  # noqa: S101 - one rank has no parts
+        with self._counting:
+            if self._counting.stopped:
+                self.device_buffer[:rows].fill_(NO_EXPERT)
+        parts = self._group.all_gather(self.device_buffer[:rows], dim=0)
+        with self._counting:
+            self.device_buffer[:own] = parts[:own]
 
 
 def moe_modules(config: Any) -> list[Any]:

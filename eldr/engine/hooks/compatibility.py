@@ -51,6 +51,11 @@ def problems(
             found.append(f"{field}={size}: no rank sees every layer of every token; set it to 1")
     if (size := parallel.data_parallel_size) > 1:
         found += [f"data_parallel_size={size}: {why}" for why in _spread(parallel)]
+        if prefill and parallel.tensor_parallel_size > 1:
+            found.append(
+                f"tensor_parallel_size={parallel.tensor_parallel_size} beside it: each rank of a prefill engine would see a part "
+                "of every prompt; use one of the two"
+            )
     if parallel.use_ubatching:
         found.append(
             f"enable_dbo={parallel.enable_dbo}, ubatch_size={parallel.ubatch_size}: micro-batches hide which token goes "

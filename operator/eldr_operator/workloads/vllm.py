@@ -25,7 +25,7 @@ SIDE_CHANNEL_PORT: Final = 5600
 """vLLM's default; decode engines ask prefill engines here where their KV blocks lie."""
 _SHARED_MEMORY: Final = "16Gi"
 _SEQUENCES: Final = 256
-"""Room of decode engines in any case, so that a lower limit of the routers needs no restart."""
+"""What vLLM has room for by itself, on small accelerators; on those of 70 GiB and more it has 1024."""
 _STARTUP_PERIOD: Final = 10
 _QUIET_PATHS: Final = (
     contract.PATH_HEALTH,
@@ -75,7 +75,10 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) ->
 
 
 def sequences(cr: EldrDeployment) -> int:
-    """Return how many a decode engine runs at once: as many as routers send, as those that wait may lose their KV."""
+    """Return how many a decode engine has to run at once: as many as routers send, as those that wait may lose their KV.
+
+    A lower limit of the routers than vLLM's own changes nothing about its pod.
+    """
     return max(_SEQUENCES, cr.spec.router.max_in_flight_per_decode)
 
 
@@ -94,7 +97,8 @@ def _plugin(image: str) -> Object:
 
 
 def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
-    batch = [f"--max-num-seqs={sequences(cr)}"] if role == contract.ROLE_DECODE else []
+    needed = sequences(cr) if role == contract.ROLE_DECODE else 0
+    batch = [f"--max-num-seqs={needed}"] if needed > _SEQUENCES else []
     return [
         "serve",
         cr.spec.model.uri,

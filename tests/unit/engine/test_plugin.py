@@ -79,6 +79,7 @@ def engine(
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
         "prefill_context_parallel_size": 1,
+        "tensor_parallel_size": 1,
         "data_parallel_size": 1,
         "data_parallel_external_lb": False,
         "data_parallel_hybrid_lb": False,
@@ -112,6 +113,7 @@ DP = {"data_parallel_size": 2, "enable_expert_parallel": True}
 def test_ranks_with_requests_of_their_own_behind_one_server_are_accepted():
     for prefill in (True, False):
         assert compatibility.problems(engine(**DP), 128, prefill=prefill) == []
+    assert compatibility.problems(engine(**DP, tensor_parallel_size=2), 128, prefill=False) == []
 
 
 def test_a_plain_engine_is_accepted():
@@ -158,6 +160,7 @@ def test_a_field_that_vllm_renamed_is_noticed():
             "data_parallel_size=2: some ranks are served",
         ),
         (DP | {"data_parallel_hybrid_lb": True}, 16, "behind one API server"),
+        (DP | {"tensor_parallel_size": 2}, 16, "tensor_parallel_size=2 beside it: each rank"),
         (DP | {"_api_process_count": 2}, 16, "set --api-server-count 1"),
         ({"use_ubatching": True, "enable_dbo": True}, 16, "enable_dbo=True"),
         ({"use_ubatching": True, "ubatch_size": 2}, 16, "ubatch_size=2"),

@@ -88,7 +88,7 @@ def test_command_line_ends_with_what_users_say(make_vllm):
 def test_a_lower_limit_of_the_routers_restarts_no_engine(make_vllm):
     low, default = (engine(make_vllm(router=r), "decode")["args"] for r in ({"maxInFlightPerDecode": 7}, {}))
     assert low == default
-    assert "--max-num-seqs=256" in default
+    assert not [each for each in default if each.startswith("--max-num-seqs")]
 
 
 def test_users_variables_win(make_vllm):
@@ -101,17 +101,33 @@ def test_users_variables_win(make_vllm):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_scheduling_runner_and_graphs_are_as_vllm_decides(make_vllm, role):
-    container = engine(make_vllm(accelerator={"resourceName": "amd.com/gpu"}), role)
-    switches = (
-        "async-scheduling",
-        "enforce-eager",
-        "chunked-prefill",
-        "prefix-caching",
-        "compilation",
-        "cudagraph",
-    )
-    assert not [each for each in container["args"] if any(switch in each for switch in switches)]
-    assert not [name for name in variables(container) if "RUNNER" in name or "COMPILE" in name]
+    container = engine(make_vllm(accelerator={"resourceName": "amd.com/gpu"}, **{role: {"gpus": 2}}), role)
+    command, uri, *arguments = container["args"]
+    assert (command, uri.startswith("--")) == ("serve", False)
+    assert [each.partition("=")[0] for each in arguments] == [
+        "--served-model-name",
+        "--host",
+        "--port",
+        "--kv-transfer-config",
+        "--shutdown-timeout",
+        "--tensor-parallel-size",
+        "--disable-access-log-for-endpoints",
+    ], "none that slows an engine"
+    assert set(variables(container)) == {
+        *("VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_PLUGINS", "PYTHONPATH", "HOME", "XDG_CACHE_HOME"),
+        *("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_ROCM_USE_AITER", "AITER_JIT_DIR"),
+        *("POD_NAMESPACE", "POD_NAME", "POD_IP"),
+    }
+
+
+def test_an_engine_of_several_ranks_is_told_how_to_split_and_nothing_else(make_vllm):
+    parallel = {"data": 4, "expert": "Enabled", "redundantExperts": 8, "balance": "Activations"}
+    wide = engine(make_vllm(decode={"gpus": 8, "parallelism": parallel}), "decode")["args"]
+    single = engine(make_vllm(), "decode")["args"]
+    assert [each.partition("=")[0] for each in wide if each not in single] == [
+        *("--tensor-parallel-size", "--data-parallel-size", "--api-server-count"),
+        *("--enable-expert-parallel", "--enable-eplb", "--eplb-config"),
+    ]
 
 
 @pytest.mark.parametrize(("resource", "is_amd"), [("amd.com/gpu", True), ("nvidia.com/gpu", False)])
