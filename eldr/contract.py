@@ -92,7 +92,7 @@ PATH_EXPLAIN: Final = "/eldr/v1/explain"
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished requests.
 
-Query ``after`` (cursor, default 0), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
+Query ``after`` (cursor, default 0; a number, or one for each rank with requests of its own, with dots between them), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
 ``boot`` (the boot id the cursor belongs to; with another one, as with a cursor beyond the last record, reading starts
 at the oldest), ``rate`` (only requests
 sampled at this rate, see :func:`is_sampled`; default 1).

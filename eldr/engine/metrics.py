@@ -227,16 +227,19 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             name=contract.METRIC_DECISION_SECONDS,
             documentation="Duration of one layer's choice of replicas, median of some when the engine started.",
             labelnames=label_names,
+            multiprocess_mode="mostrecent",  # of several API servers one gets each report
         )
         self._counting = self._gauge_cls(
             name=contract.METRIC_COUNTING,
             documentation="1 while this engine counts, 0 from when that has failed: its log says why.",
             labelnames=label_names,
+            multiprocess_mode="min",
         )
         info = self._gauge_cls(
             name=contract.METRIC_INFO,
             documentation="The engine's version, and whether ELDR's plug-in was tested with it.",
             labelnames=[*label_names, "vllm", "tested"],
+            multiprocess_mode="max",
         )
         known = contract.INFO_TESTED if needs.tested() else contract.INFO_UNTESTED
         for values in label_values.values():

@@ -32,7 +32,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "data_parallel_external_lb",
         "data_parallel_hybrid_lb",
         "enable_expert_parallel",
-        "_api_process_count",
         "enable_eplb",
         "eplb_config",
         "enable_elastic_ep",

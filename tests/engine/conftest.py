@@ -46,6 +46,6 @@ def decoding(engine, monkeypatch, tmp_path):
     asked.num_speculative_tokens = 1
     worker = DecodeWorker(asked, GROUP, n_blocks=10, reports=True)
     reader = RingReader(path_of("d", tmp_path))
-    yield half, worker, lambda: page(reader, after=0, limit=9)["records"]
+    yield half, worker, lambda: page([reader], after="0", limit=9)["records"]
     reader.close()
     half.close()

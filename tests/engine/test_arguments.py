@@ -19,7 +19,7 @@ VALUE = "77777"
 REFUSED = {
     *("prefill_context_parallel_size", "decode_context_parallel_size", "pipeline_parallel_size"),
     *("data_parallel_size", "data_parallel_rank", "nnodes", "node_rank", "master_addr", "master_port"),
-    *("api_server_count", "port", "host", "kv_transfer_config", "served_model_name"),
+    *("port", "host", "kv_transfer_config", "served_model_name"),
     *("enable_dbo", "ubatch_size", "headless", "grpc", "uds", "root_path", "ssl_keyfile"),
 }
 
@@ -65,7 +65,7 @@ def test_no_spelling_that_vllm_takes_reaches_a_refused_setting(parser):
         }
         reached |= changed
         assert not changed or is_refused(args), (args, changed)
-    assert reached >= {"prefill_context_parallel_size", "nnodes", "api_server_count", "port", "node_rank"}
+    assert reached >= {"prefill_context_parallel_size", "nnodes", "port", "node_rank"}
 
 
 @pytest.mark.parametrize("args", [["-dc", "{}"], ["-tp", "2"], ["-O3"], ["--max-model-len=8"]])

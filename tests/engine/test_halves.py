@@ -176,7 +176,7 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     assert half.end(asked) is None
     half.update(run(half, worker, expert=0))
     reader = RingReader(path_of("d", tmp_path))
-    (record,) = page(reader, after=0, limit=9)["records"]
+    (record,) = page([reader], after="0", limit=9)["records"]
     assert record["request_id"] == "eldr-0a1b2c3d-7"
     value = decode_counts(record)
     assert value.counts.tolist() == [[0, 0, 2, 2, 1, 1]] * LAYERS

@@ -53,11 +53,9 @@ LEFT_OUT = {
 NEVER = {
     "decode.tracking:Tracker.clear",  # once counting has stopped: test_counting
     *(f"decode.ring:RingReader.{name}" for name in ("close", "slots")),
-    *(f"decode.rings:MergedRings.{name}" for name in ("get", "oldest", "written")),
     "prefill.provenance:CountedBlocks._hash",  # of blocks that another request computed
     # of engines of several ranks, and of accelerators
     "decode.worker:DecodeWorker.share",
-    "decode.rings:MergedRings.__init__",
     "messages:StepReport._copy_to_host",
     "capture.kernels:flag_experts",
     "capture.kernels:sum_up_step",

@@ -67,7 +67,7 @@ LAYOUTS = {
     "one": Layout((), {}),
     "tensor": Layout(("--tensor-parallel-size", "2"), {}, 2),
     "data": Layout(
-        ("--data-parallel-size", "2", "--api-server-count", "1", "--enable-expert-parallel"),
+        ("--data-parallel-size", "2", "--enable-expert-parallel"),
         {"ELDR_CPU_EXPERT_PARALLEL": "1"},
         2,
     ),

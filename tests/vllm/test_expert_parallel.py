@@ -41,8 +41,8 @@ EPLB = {
 }
 SPLIT = {
     "tensor": ("--tensor-parallel-size", "2"),
-    "data": ("--data-parallel-size", "2", "--api-server-count", "1"),
-    "both": ("--data-parallel-size", "2", "--api-server-count", "1", "--tensor-parallel-size", "2"),
+    "data": ("--data-parallel-size", "2"),
+    "both": ("--data-parallel-size", "2", "--tensor-parallel-size", "2"),
 }
 RANKS = {"tensor": 2, "data": 2, "both": 4}
 BALANCED, VLLM = {"choice": contract.CHOICE_BALANCED}, {"choice": contract.CHOICE_VLLM}

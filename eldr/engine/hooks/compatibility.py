@@ -101,11 +101,7 @@ def _spread(parallel: Any) -> list[str]:
             "each rank is an engine by itself; set --enable-expert-parallel, or run one engine per replica"
         )
     if parallel.data_parallel_external_lb or parallel.data_parallel_hybrid_lb:
-        found.append("some ranks are served elsewhere; run all of them behind one API server")
-    if (servers := parallel._api_process_count) > 1:  # noqa: SLF001 - the only place where the number stands
-        found.append(
-            f"{servers} API servers would each number the activations anew; set --api-server-count 1"
-        )
+        found.append("some ranks are served elsewhere; run all of them behind one address")
     return found
 
 

@@ -9,9 +9,8 @@ from fastapi.responses import JSONResponse, Response
 from vllm.logger import init_logger
 
 from eldr import contract
-from eldr.engine.decode.records import page
+from eldr.engine.decode.records import CURSOR, page
 from eldr.engine.decode.ring import RingReader, rings_of
-from eldr.engine.decode.rings import MergedRings
 
 _STATE = "eldr_activations"
 
@@ -33,15 +32,14 @@ class ActivationsEndpoint:
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
         """Open the rings of this server's engine; a prefill engine has none."""
         del args
-        found: RingReader | MergedRings | None = None
+        found: list[RingReader] | None = None
         if engine_client is not None:
             config = engine_client.vllm_config
             try:
-                rings = [
+                found = [
                     RingReader(path)
                     for path in rings_of(config.instance_id, config.parallel_config.data_parallel_size)
                 ]
-                found = rings[0] if len(rings) == 1 else MergedRings(rings)
             except FileNotFoundError:  # its log says so, if it was to keep them
                 found = None
             except Exception:
@@ -52,16 +50,16 @@ class ActivationsEndpoint:
 def activations(
     request: Request,
     *,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[str, Query(pattern=CURSOR, max_length=512)] = "0",
     limit: Annotated[int, Query(ge=1, le=256)] = 64,
     prefix: str = "",
     boot: str = "",
     rate: Annotated[float, Query(ge=0, le=1)] = 1.0,
 ) -> Response:
     """Serve records; see :data:`eldr.contract.PATH_ACTIVATIONS`."""
-    ring: RingReader | MergedRings | None = getattr(request.app.state, _STATE, None)
-    if ring is None:
+    rings: list[RingReader] | None = getattr(request.app.state, _STATE, None)
+    if rings is None:
         message = "this engine keeps no activations: it is no decode engine with ELDR's connector, or its log says why it has none"
         error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
         return JSONResponse({"error": error}, 404)
-    return JSONResponse(page(ring, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))
+    return JSONResponse(page(rings, after=after, limit=limit, prefix=prefix, boot=boot, rate=rate))

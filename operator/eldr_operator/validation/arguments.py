@@ -50,7 +50,6 @@ _COPIES = (
     "spec.prefill.args, with a communicator"
 )
 _NODES = "remove it: an engine is one pod; use gpus, which is tensor parallelism, or more replicas"
-_SERVERS = "remove it: engines with several API servers were never tried; use more replicas"
 _MICRO_BATCHES = "remove it: micro-batches hide which token goes where"
 _PLAIN_HTTP = "remove it: routers and probes reach engines by plain HTTP"
 _RULES = (
@@ -93,7 +92,6 @@ _RULES = (
     Rule(("--nnodes", "-n"), _NODES, _ONE),
     Rule(("--node-rank", "-r"), _NODES, range(1)),
     Rule(("--master-addr", "--master-port"), _NODES),
-    Rule(("--api-server-count", "-asc"), _SERVERS, range(1, 2)),
     Rule(("--enable-dbo",), _MICRO_BATCHES),
     Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
     Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),

@@ -21,8 +21,7 @@ def arguments(spec: RoleSpec) -> list[str]:
     asked = spec.parallelism
     found = _tensor(asked.tensor or spec.gpus // asked.data)
     if asked.data > 1:
-        # Each API server would number the activations of finished requests for itself.
-        found += [f"--data-parallel-size={asked.data}", "--api-server-count=1"]
+        found.append(f"--data-parallel-size={asked.data}")
     if asked.expert == "Enabled":
         found.append("--enable-expert-parallel")
     if asked.redundant_experts:

@@ -53,7 +53,7 @@ class Observation:
 class _Cursor:
     """How far an engine's activation records were read."""
 
-    after: int = 0
+    after: str = "0"
     boot: str = ""
     unsupported_until: float = 0.0
 
@@ -168,7 +168,7 @@ class Joiner:
                 if cursor.boot == answer["boot"]:
                     # not at the first answer of a boot: what was overwritten before then was none of ours
                     self._metrics.lost_activations.add(max(0, int(answer.get("lost", 0))))
-                cursor.after, cursor.boot = int(answer["next"]), str(answer["boot"])
+                cursor.after, cursor.boot = str(answer["next"]), str(answer["boot"])
                 joined += self._join(endpoint, records)
                 if len(records) < _LIMIT:
                     return joined

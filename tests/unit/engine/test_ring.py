@@ -275,18 +275,18 @@ def test_pages_go_by_cursor_prefix_rate_and_boot(tmp_path):
     reader = RingReader(path_of("p", tmp_path))
     for n in range(6):
         writer.write(record("aaaaaaaa" if n % 2 else "bbbbbbbb", n))
-    first = page(reader, after=0, limit=2)
+    first = page([reader], after="0", limit=2)
     assert [r["request_id"] for r in first["records"]] == ["eldr-bbbbbbbb-2", "eldr-aaaaaaaa-3"]
     assert (first["lost"], first["next"], first["v"]) == (2, 4, 1)
-    rest = page(reader, after=first["next"], limit=9, boot=first["boot"])
+    rest = page([reader], after=str(first["next"]), limit=9, boot=first["boot"])
     assert [r["tokens"] for r in rest["records"]] == [4, 5]
     assert rest["lost"] == 0
-    own = page(reader, after=0, limit=9, prefix="eldr-aaaaaaaa-")
+    own = page([reader], after="0", limit=9, prefix="eldr-aaaaaaaa-")
     assert [r["tokens"] for r in own["records"]] == [3, 5]
-    assert page(reader, after=0, limit=9, rate=0.0)["records"] == []
-    assert page(reader, after=5, limit=9, boot="another")["next"] == 6
-    assert page(reader, after=6, limit=9)["next"] == 6
-    assert page(reader, after=7, limit=9)["next"] == 6
+    assert page([reader], after="0", limit=9, rate=0.0)["records"] == []
+    assert page([reader], after="5", limit=9, boot="another")["next"] == 6
+    assert page([reader], after="6", limit=9)["next"] == 6
+    assert page([reader], after="7", limit=9)["next"] == 6
     writer.close()
     reader.close()
 
@@ -297,14 +297,14 @@ def test_a_cursor_from_before_a_restart_reads_from_the_oldest_record_on(tmp_path
     reader = RingReader(path_of("p", tmp_path))
     for n in range(9):
         before.write(record("aaaaaaaa", n))
-    old = page(reader, after=0, limit=9)
+    old = page([reader], after="0", limit=9)
     reader.close()
     before.close()
     after = RingWriter(path_of("p", tmp_path), slots=4, slot_bytes=256)
     reader = RingReader(path_of("p", tmp_path))
     for n in range(2):
         after.write(record("aaaaaaaa", n))
-    new = page(reader, after=old["next"], limit=9, boot=old["boot"] if boot else "")
+    new = page([reader], after=str(old["next"]), limit=9, boot=old["boot"] if boot else "")
     assert [r["tokens"] for r in new["records"]] == [0, 1]
     assert (new["next"], new["lost"]) == (2, 0)
     after.close()

@@ -60,8 +60,6 @@ GOLDEN = Path(__file__).parent / "golden"
         ({"decode": {"args": ["--node_rank", "1"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--master-addr=a"]}}, "spec.decode.args[0]", {"decode"}),
         ({"decode": {"args": ["--master-port", "1"]}}, "spec.decode.args[0]", {"decode"}),
-        ({"decode": {"args": ["--api-server-count=2"]}}, "spec.decode.args[0]", {"decode"}),
-        ({"decode": {"args": ["-asc", "0"]}}, "spec.decode.args[0]", {"decode"}),
     ],
 )
 def test_refused_arguments(make_vllm, spec, field, roles):
@@ -83,7 +81,6 @@ def test_refused_arguments(make_vllm, spec, field, roles):
         {"decode": {"args": ["--no-async-scheduling"]}, "prefill": {"args": ["--async-scheduling"]}},
         {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
         {"engine": {"args": ["--block-size=512"]}},
-        {"decode": {"args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "-asc=1"]}},
         {"decode": {"args": ["-dc={}", "-dc.n=2", "-tp", "2", "-q=fp8", "-O3", "--seed", "-1"]}},
         {"decode": {"args": ["--chat-template", "port"]}},
         {"engine": {"type": "Simulator", "args": ["--port=1"]}},

@@ -125,7 +125,7 @@ def test_an_engine_of_several_ranks_is_told_how_to_split_and_nothing_else(make_v
     wide = engine(make_vllm(decode={"gpus": 8, "parallelism": parallel}), "decode")["args"]
     single = engine(make_vllm(), "decode")["args"]
     assert [each.partition("=")[0] for each in wide if each not in single] == [
-        *("--tensor-parallel-size", "--data-parallel-size", "--api-server-count"),
+        *("--tensor-parallel-size", "--data-parallel-size"),
         *("--enable-expert-parallel", "--enable-eplb", "--eplb-config"),
     ]
 
@@ -297,7 +297,6 @@ def spread(cr, role="decode"):
     names = (
         "--tensor-parallel-size",
         "--data-parallel-size",
-        "--api-server-count",
         "--enable-expert-parallel",
         "--enable-eplb",
         "--eplb-config",
@@ -313,11 +312,11 @@ def spread(cr, role="decode"):
         ({"gpus": 4, "parallelism": {"expert": "Enabled"}}, ["--tensor-parallel-size=4", "--enable-expert-parallel"]),
         (
             {"gpus": 8, "parallelism": {"data": 8, "expert": "Enabled"}},
-            ["--data-parallel-size=8", "--api-server-count=1", "--enable-expert-parallel"],
+            ["--data-parallel-size=8", "--enable-expert-parallel"],
         ),
         (
             {"gpus": 8, "parallelism": {"data": 2, "expert": "Enabled"}},
-            ["--tensor-parallel-size=4", "--data-parallel-size=2", "--api-server-count=1", "--enable-expert-parallel"],
+            ["--tensor-parallel-size=4", "--data-parallel-size=2", "--enable-expert-parallel"],
         ),
         (
             {"gpus": 0, "parallelism": {"tensor": 2, "expert": "Enabled", "redundantExperts": 32}},
