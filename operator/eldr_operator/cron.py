@@ -43,12 +43,12 @@ def latest(schedule: str, zone: str, now: datetime) -> datetime:
     # Forward again: backwards it comes at other times in an hour that is repeated.
     for came in CronSim(schedule, before - _MINUTE):
         if came.astimezone(UTC) > now:
-            return found
+            return found.astimezone(UTC)
         found = came
-    return found
+    return found.astimezone(UTC)
 
 
 def following(schedule: str, zone: str, now: datetime) -> datetime:
     """Return the next time that an expression comes, after now."""
     since = now.astimezone(ZoneInfo(zone)) - _REPEATED
-    return next(came for came in CronSim(schedule, since) if came.astimezone(UTC) > now)
+    return next(utc for came in CronSim(schedule, since) if (utc := came.astimezone(UTC)) > now)

@@ -21,6 +21,7 @@ from eldr_operator import border, clock
 from eldr_operator.camel import CamelModel
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.errors import InvalidResourceError, Problem
+from eldr_operator.records import Name
 
 Object = dict[str, Any]
 
@@ -240,9 +241,6 @@ class FitSpec(CamelModel):
     lookback_minutes: int | None = None
     since: Time | None = None
     before: Time | None = None
-
-
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
 
 
 class Shard(CamelModel):

@@ -48,8 +48,8 @@ def status(
         "router": router,
         "centroids": _centroids(table),
         "locality": law.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
-        "refit": outcome.memory.refit,
-        "history": list(outcome.memory.history),
+        "refit": outcome.memory.refit.to_json(),
+        "history": [entry.to_json() for entry in outcome.memory.history],
     }
     return made
 

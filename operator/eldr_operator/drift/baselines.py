@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from eldr_operator.drift.counts import Counts, read_baseline
 
 MOST_CLUSTERS = 4096
 """As many as a fit makes."""
+_MOST_REMEMBERED = 8
 
 
 def stored(value: Any, k: int | None = None) -> dict[str, Any]:
@@ -39,6 +41,17 @@ def stored(value: Any, k: int | None = None) -> dict[str, Any]:
         "before": None if before is None or len(before.clusters) != clusters else _counts(before),
     }
     return _counts(found.counts) | {key: one for key, one in known.items() if one is not None}
+
+
+def readable(value: object) -> dict[str, Any]:
+    """Return what fits stored beside their sets, empty for nothing; what cannot be read is read from their reports again."""
+    whole: dict[str, Any] = {}
+    for key, one in list(value.items())[-_MOST_REMEMBERED:] if isinstance(value, Mapping) else ():
+        try:
+            whole[key] = stored(one) if one != {} else {}
+        except ValueError:
+            continue
+    return whole
 
 
 def _counts(counts: Counts) -> dict[str, Any]:

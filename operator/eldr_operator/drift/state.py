@@ -6,22 +6,18 @@ any moment goes on where it was. What it does not hold is the window that was be
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import model_validator
 
-from eldr_operator.camel import CamelModel
+from eldr_operator.records import Amount, Count, Flag, Name, Record, Time, Whole
 
 Phase = Literal["Quiet", "Suspected", "Detected"]
 Cause = Literal["TrafficChanged", "SavingLost"]
+_Groups = Annotated[tuple[Count, ...], Whole]
 
 
-class _Record(CamelModel):
-    model_config = ConfigDict(allow_inf_nan=False)
-
-
-class Shown(_Record):
+class Shown(Record):
     """The last score, for people.
 
     Attributes
@@ -34,13 +30,13 @@ class Shown(_Record):
         That it rests on.
     """
 
-    value: float
-    similarity: float
-    clusters: float
-    requests: int
+    value: Amount
+    similarity: Amount
+    clusters: Amount
+    requests: Count
 
 
-class Spread(_Record):
+class Spread(Record):
     """By how much real requests vary more than single ones would, learned from the windows themselves.
 
     Attributes
@@ -51,17 +47,17 @@ class Spread(_Record):
         Pairs of spans behind it.
     """
 
-    similarity: float = 6.0
-    clusters: float = 6.0
-    weight: float = 4.0
+    similarity: Amount = 6.0
+    clusters: Amount = 6.0
+    weight: Amount = 4.0
 
 
-class Known(_Record):
+class Known(Record):
     """Requests after the activation that were as the fit expected, in the groups of its baseline."""
 
-    windows: int = 0
-    similarity: tuple[int, ...] = ()
-    clusters: tuple[int, ...] = ()
+    windows: Count = 0
+    similarity: _Groups = ()
+    clusters: _Groups = ()
 
     @property
     def groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -69,7 +65,7 @@ class Known(_Record):
         return self.similarity, self.clusters
 
 
-class Drift(_Record):
+class Drift(Record):
     """Whether traffic is still what the set was fitted for.
 
     Attributes
@@ -100,19 +96,19 @@ class Drift(_Record):
 
     phase: Phase = "Quiet"
     cause: Cause | None = None
-    since: datetime | None = None
-    changed: datetime | None = None
-    began: datetime | None = None
-    streak: int = 0
-    calm: int = 0
-    requests: int = 0
-    logged: int | None = None
-    unsettled: datetime | None = None
-    steady: bool = False
-    returned: bool = False
+    since: Time | None = None
+    changed: Time | None = None
+    began: Time | None = None
+    streak: Count = 0
+    calm: Count = 0
+    requests: Count = 0
+    logged: Count | None = None
+    unsettled: Time | None = None
+    steady: Flag = False
+    returned: Flag = False
 
 
-class Promise(_Record):
+class Promise(Record):
     """What the set was to save, and saves.
 
     Attributes
@@ -127,14 +123,14 @@ class Promise(_Record):
         Windows since the last lost one, those included that told nothing.
     """
 
-    windows: int = 0
-    lost: int = 0
-    kept: int = 0
-    lost_since: datetime | None = None
-    since_lost: int = 0
+    windows: Count = 0
+    lost: Count = 0
+    kept: Count = 0
+    lost_since: Time | None = None
+    since_lost: Count = 0
 
 
-class Protection(_Record):
+class Protection(Record):
     """Whether the set is out of service because it harms.
 
     Attributes
@@ -156,18 +152,18 @@ class Protection(_Record):
         How often the set came back, and has not proved itself since.
     """
 
-    active: bool = False
-    since: datetime | None = None
-    report: str | None = None
-    worse: int = 0
-    left: bool = False
-    calm: int = 0
-    better: int = 0
-    waited: int = 0
-    returns: int = 0
+    active: Flag = False
+    since: Time | None = None
+    report: Name | None = None
+    worse: Count = 0
+    left: Flag = False
+    calm: Count = 0
+    better: Count = 0
+    waited: Count = 0
+    returns: Count = 0
 
 
-class Fits(_Record):
+class Fits(Record):
     """Fits that drift has caused.
 
     Attributes
@@ -182,13 +178,13 @@ class Fits(_Record):
         How many, one after the other, have not brought quiet.
     """
 
-    number: int = 0
-    started: tuple[datetime, ...] = ()
-    finished: datetime | None = None
-    fruitless: int = 0
+    number: Count = 0
+    started: tuple[Time, ...] = ()
+    finished: Time | None = None
+    fruitless: Count = 0
 
 
-class State(_Record):
+class State(Record):
     """All of it.
 
     Attributes
@@ -203,8 +199,8 @@ class State(_Record):
         Digests of sets that harm, or harmed when they were active last.
     """
 
-    digest: str | None = None
-    seen: datetime | None = None
+    digest: Name | None = None
+    seen: Time | None = None
     shown: Shown | None = None
     known: Known = Known()
     spread: Spread = Spread()
@@ -212,8 +208,14 @@ class State(_Record):
     promise: Promise = Promise()
     protection: Protection = Protection()
     fits: Fits = Fits()
-    blocked: tuple[str, ...] = ()
-    harmful: tuple[str, ...] = ()
+    blocked: tuple[Name, ...] = ()
+    harmful: tuple[Name, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _until_0_1(cls, told: Any) -> Any:
+        """Blocked sets were called barred."""
+        return {"blocked": told["barred"], **told} if isinstance(told, dict) and "barred" in told else told
 
     def to_json(self) -> dict[str, object]:
         """Return it as it is persisted."""

@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from eldr import contract
 from eldr_operator import clock, cron, meta
@@ -18,12 +20,41 @@ from eldr_operator.fits import attempts
 from eldr_operator.fits.candidates import about_to_serve, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
+from eldr_operator.records import Label, Record, Time
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
 
 MOST_DELAY = timedelta(minutes=10)
 """Of a fit by schedule behind its minute."""
+
+
+_LONGEST_SCHEDULE = 4096
+
+
+def _spec_text(value: object) -> str:
+    """Return a text as it stands, because it is compared with one of the spec; empty where it cannot be one."""
+    known = isinstance(value, str) and len(value) <= _LONGEST_SCHEDULE
+    return str(value) if known and all(one.isprintable() or one.isspace() for one in str(value)) else ""
+
+
+class Refit(Record):
+    """What is remembered of the schedule and the last fit; ``status.refit``.
+
+    Attributes
+    ----------
+    schedule : str
+        With its time zone: that ``next_schedule_time`` was reckoned from.
+    """
+
+    schedule: Annotated[str, BeforeValidator(_spec_text)] = ""
+    last_fit: Label = ""
+    last_schedule_time: Time | None = None
+    next_schedule_time: Time | None = None
+
+    def to_json(self) -> Object:
+        """Return it as the status shows it, without what is not known."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +67,15 @@ class Plan:
         Manifests of EldrFits.
     delete : tuple of str
         Names of EldrFits.
-    refit : dict
-        ``status.refit`` of the deployment, remembered until the next pass.
+    refit : Refit
+        Remembered until the next pass.
     wake_at : datetime or None
         When to look again, whatever else happens.
     """
 
     create: tuple[Object, ...]
     delete: tuple[str, ...]
-    refit: Object
+    refit: Refit
     wake_at: datetime | None
 
 
@@ -64,7 +95,7 @@ class Situation:
         What drift asks for.
     regime_since : datetime or None
         Since when traffic is as it is, as far as is known: older records are of no use.
-    before : dict
+    before : Refit
         :attr:`Plan.refit` of the pass before.
     samples : int
         Log records that the routers hold together.
@@ -78,7 +109,7 @@ class Situation:
     blocked: Collection[str] = ()
     order: FitOrder | None = None
     regime_since: datetime | None = None
-    before: Object = field(default_factory=dict)
+    before: Refit = field(default_factory=Refit)
     samples: int = 0
     is_refused: bool = False
 
@@ -120,41 +151,37 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     finished = sorted(
         (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
     )
-    if finished:
-        refit["lastFit"] = finished[-1].name
-    elif last := at.before.get("lastFit"):
-        refit["lastFit"] = last
-    following = clock.read(refit.get("nextScheduleTime"))
+    following = refit.next_schedule_time
     return Plan(
         create=tuple(created),
         delete=_surplus(cr, at, finished),
-        refit=refit,
+        refit=refit.but(last_fit=finished[-1].name if finished else at.before.last_fit),
         wake_at=None if following is None else following + _delay(cr, following),
     )
 
 
-def _schedule(cr: EldrDeployment, before: Object, now: datetime) -> tuple[Object, datetime | None]:
+def _schedule(cr: EldrDeployment, before: Refit, now: datetime) -> tuple[Refit, datetime | None]:
     """Return :attr:`Plan.refit` and the minute of the schedule that is due.
 
     It remembers the next minute and the schedule it belongs to. So a missed minute is made up for once after
     an outage, whichever operator wrote it, and a changed schedule starts from now instead of from long ago.
     """
     refit = cr.spec.refit
-    made: Object = {key: before[key] for key in ("lastScheduleTime",) if key in before}
+    made = Refit(last_schedule_time=before.last_schedule_time)
     if not refit.schedule or refit.suspend == "Enabled" or schedule.problems(refit):
         return made, None
     shown = f"{refit.schedule} {refit.time_zone}"
-    planned = clock.read(before.get("nextScheduleTime")) if before.get("schedule") == shown else None
-    made["schedule"] = shown
+    planned = before.next_schedule_time if before.schedule == shown else None
+    made = made.but(schedule=shown)
     if planned is None or planned > now:
         following = cron.following(refit.schedule, refit.time_zone, now)
-        return made | {"nextScheduleTime": clock.stamp(following)}, None
+        return made.but(next_schedule_time=following), None
     delay = _delay(cr, planned)
     if planned + delay > now:
-        return made | {"nextScheduleTime": clock.stamp(planned)}, None
+        return made.but(next_schedule_time=planned), None
     due = max(cron.latest(refit.schedule, refit.time_zone, now - delay), planned)
     following = cron.following(refit.schedule, refit.time_zone, due)
-    return made | {"lastScheduleTime": clock.stamp(due), "nextScheduleTime": clock.stamp(following)}, due
+    return made.but(last_schedule_time=due, next_schedule_time=following), due
 
 
 def _delay(cr: EldrDeployment, planned: datetime) -> timedelta:

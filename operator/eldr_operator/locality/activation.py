@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from eldr import contract
@@ -65,7 +65,7 @@ def decide(
     """
     target, pin_problem = _target(cr, fits, table, blocked)
     if target is not None and _is_hopeless(cr, table, target, routers, now):
-        after = replace(table, staged=None, staged_at=None)
+        after = table.but(staged=None, staged_at=None)
         return Decision(after, _condition(cr, table, fits, routers, now), True, _acks(after, routers), target)
     if target is None and (why := _is_unfit(cr, fits, table, blocked)):
         after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
@@ -176,9 +176,9 @@ def _step(
     blocked: Collection[str],
 ) -> Table:
     if target is None or (table.active is not None and target.digest == table.active.digest):
-        return replace(table, staged=None, staged_at=None)
+        return table.but(staged=None, staged_at=None)
     if table.staged is None or table.staged.digest != target.digest or table.staged_at is None:
-        return replace(table, staged=target, staged_at=now)
+        return table.but(staged=target, staged_at=now)
     loaded = sum(router.holds(target) for router in routers)
     if loaded == 0 or (loaded < len(routers) and now - table.staged_at < _timeout(cr)):
         return table

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from eldr import contract
-from eldr_operator import border, clock, meta
+from eldr_operator import border, meta, records
 from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
+from eldr_operator.drift.baselines import readable
 from eldr_operator.drift.state import State
-from eldr_operator.locality import drift_history, recovery, routing
+from eldr_operator.fits.planner import Refit
+from eldr_operator.locality import drift_history, routing
 from eldr_operator.locality.drift_history import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
+from eldr_operator.records import Count, Flag, Name, Record, Time
 
 Object = dict[str, Any]
 
@@ -29,20 +33,30 @@ KEY = "memory.json"
 "drift": {...}, "driftDay": {...}, "baselines": {digest: {...}}, "protective": bool}``; history, refit and driftDay are as
 ``status`` shows them."""
 HISTORY = 10
+_OF_ROUTERS = ("epoch", "active", "staged")
+"""What routers read of a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Entry(Record):
+    """An activation, or that the active set went out of service or came back; an item of ``status.history``."""
+
+    time: Time
+    fit: Name
+    epoch: Count
+    reason: Name
+
+
+class Memory(Record):
     """What one pass leaves to the next.
 
-    Parameters
+    Attributes
     ----------
     table : Table
         Which centroid sets routers use.
-    history : tuple of dict
-        Activations and protective periods, as ``status.history`` shows them, the latest last.
-    refit : dict
-        Of the schedule and the last fit, as ``status.refit`` shows it.
+    history : tuple of Entry
+        The latest last.
+    refit : Refit
+        Of the schedule and the last fit.
     drift : State
         What is known of drift.
     day : tuple of HalfHour
@@ -53,47 +67,46 @@ class Memory:
         Whether JSQ is in effect in place of a set that harms.
     """
 
-    table: Table = field(default_factory=Table)
-    history: tuple[Object, ...] = ()
-    refit: Object = field(default_factory=dict)
-    drift: State = field(default_factory=State)
-    day: Day = ()
-    baselines: Object = field(default_factory=dict)
-    protective: bool = False
+    table: Table = Table()
+    history: tuple[Entry, ...] = ()
+    refit: Refit = Refit()
+    drift: State = State()
+    day: Annotated[Day, PlainValidator(drift_history.load), PlainSerializer(drift_history.dump)] = Field(
+        (), alias="driftDay"
+    )
+    baselines: Annotated[Object, BeforeValidator(readable)] = Field(default_factory=dict)
+    protective: Flag = False
 
     def with_table(self, table: Table) -> Memory:
         """Return it with a new table; an activation becomes history."""
-        history = self.history
-        if table.activated_at is not None and table.epoch > _last(history):
-            entry = {
-                "time": clock.stamp(table.activated_at),
-                "fit": NO_SET if table.active is None else table.active.fit,
-                "epoch": table.epoch,
-                "reason": table.reason,
-            }
-            history = (*history, entry)[-HISTORY:]
-        return replace(self, table=table, history=history)
-
-    def not_after(self, now: datetime) -> Memory:
-        """Return it with no time that lies ahead: the clock was, when it was written."""
-        table = self.table
-        activated, staged = (at and min(at, now) for at in (table.activated_at, table.staged_at))
-        table = replace(table, activated_at=activated, staged_at=staged)
-        return replace(self, table=table, drift=recovery.not_after(self.drift, now))
+        found = self.but(table=table)
+        if table.activated_at is None or not table.reason or table.epoch <= self.epoch_of_history:
+            return found
+        fit = NO_SET if table.active is None else table.active.fit
+        return _noting(found, table.activated_at, fit, table.reason)
 
     def with_protection(self, protective: bool, now: datetime) -> Memory:  # noqa: FBT001 - the one thing it is about
         """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
-        history, active = self.history, self.table.active
-        reason = PROTECTIVE if protective else SERVES_AGAIN
+        found, active = self.but(protective=protective), self.table.active
         # another set may have followed the one that was out of service
-        ended = bool(history) and (history[-1]["reason"], history[-1]["epoch"]) == (
-            PROTECTIVE,
-            self.table.epoch,
+        ended = (
+            bool(self.history)
+            and self.history[-1].reason == PROTECTIVE
+            and self.epoch_of_history == self.table.epoch
         )
-        if active is not None and protective != ended and (protective or self.protective):
-            entry = {"time": clock.stamp(now), "fit": active.fit, "epoch": self.table.epoch, "reason": reason}
-            history = (*history, entry)[-HISTORY:]
-        return replace(self, protective=protective, history=history)
+        if active is None or protective == ended or not (protective or self.protective):
+            return found
+        return _noting(found, now, active.fit, PROTECTIVE if protective else SERVES_AGAIN)
+
+    @property
+    def epoch_of_history(self) -> int:
+        """The last one that history tells of."""
+        return self.history[-1].epoch if self.history else 0
+
+
+def _noting(memory: Memory, time: datetime, fit: str, reason: str) -> Memory:
+    entry = Entry(time=time, fit=fit, epoch=memory.table.epoch, reason=reason)
+    return memory.but(history=(*memory.history, entry)[-HISTORY:])
 
 
 def config_map(cr: EldrDeployment, memory: Memory) -> Object:
@@ -107,19 +120,9 @@ def config_map(cr: EldrDeployment, memory: Memory) -> Object:
 
 
 def _told(memory: Memory) -> Object:
-    table = memory.table
-    return {
-        "previous": routing.dump(table.previous),
-        "activatedAt": table.activated_at and clock.stamp(table.activated_at),
-        "stagedAt": table.staged_at and clock.stamp(table.staged_at),
-        "reason": table.reason,
-        "history": memory.history,
-        "refit": memory.refit,
-        "drift": memory.drift.to_json(),
-        "driftDay": drift_history.dump(memory.day),
-        "baselines": memory.baselines,
-        "protective": memory.protective,
-    }
+    told = memory.to_json() | {"drift": memory.drift.to_json(), "refit": memory.refit.to_json()}
+    table = told.pop("table")
+    return told | {key: one for key, one in table.items() if key not in _OF_ROUTERS}
 
 
 def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
@@ -132,8 +135,7 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
     """
     if live is None:
         return ()
-    told = _stored(live)
-    again = json.loads(json.dumps(_told(found)))
+    told, again = _loaded(live, KEY), json.loads(json.dumps(_told(found)))
     return tuple(key for key in again if key in told and told[key] != again[key]) if told else (KEY,)
 
 
@@ -146,42 +148,24 @@ def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
         Of the deployment: if the ConfigMap is lost or damaged, the table is made anew, but goes on from the epoch that is
         shown there, because an epoch must never name two tables.
     """
-    try:
-        table = routing.read((live or {})["data"][contract.ROUTING_KEY])
-    except (KeyError, TypeError, ValueError):
-        return _shown(status)
-    told = _stored(live)
+    routers = _loaded(live, contract.ROUTING_KEY)
+    is_lost = border.count(routers.get("epoch")) is None
+    told = {} if is_lost else _loaded(live, KEY)
     if not told:
-        return replace(_shown(status), table=table)
-    return Memory(
-        table=replace(
-            table,
-            previous=recovery.pointer(told.get("previous")),
-            activated_at=clock.read(told.get("activatedAt")),
-            staged_at=clock.read(told.get("stagedAt")),
-            reason=border.name(told.get("reason")),
-        ),
-        history=recovery.history(told.get("history"), HISTORY),
-        refit=recovery.refit(told.get("refit")),
-        drift=recovery.state(told.get("drift")),
-        day=drift_history.load(told.get("driftDay")),
-        baselines=recovery.baselines(told.get("baselines")),
-        protective=told.get("protective") is True,
-    )
+        told = {key: status.get(key) for key in ("history", "refit")} | {
+            "driftDay": _mapping(status.get("locality")).get("driftDay")
+        }
+    table = told | {key: routers.get(key) for key in _OF_ROUTERS}
+    found = records.read(Memory, told | {"table": table})
+    return found.but(table=Table(epoch=found.epoch_of_history)) if is_lost else found
 
 
-def _stored(live: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _loaded(live: Mapping[str, Any] | None, key: str) -> Object:
     try:
-        return recovery.mapping(border.load((live or {})["data"][KEY]))
+        return _mapping(border.load((live or {})["data"][key]))
     except (KeyError, TypeError, ValueError):
         return {}
 
 
-def _shown(status: Mapping[str, Any]) -> Memory:
-    history = recovery.history(status.get("history"), HISTORY)
-    day = drift_history.load(recovery.mapping(status.get("locality")).get("driftDay"))
-    return Memory(Table(epoch=_last(history)), history, recovery.refit(status.get("refit")), day=day)
-
-
-def _last(history: tuple[Object, ...]) -> int:
-    return int(history[-1]["epoch"]) if history else 0
+def _mapping(value: object) -> Object:
+    return value if isinstance(value, dict) else {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
+from eldr_operator import records
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import block, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
@@ -81,11 +81,11 @@ class Locality:
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
         known = memory.read(found, cr.status)
         self._tell_lost(cr, memory.lost(found, known), now)
-        before = await self._with_baselines(cr, known.not_after(now))
+        before = await self._with_baselines(cr, records.not_after(known, now))
         blocked = marks.recalled(all_fits, before.drift.blocked)
         harmful = marks.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"blocked": blocked, "harmful": harmful}
-        before = replace(before, drift=before.drift.model_copy(update=known_sets))
+        before = before.but(drift=before.drift.model_copy(update=known_sets))
         seen = self._observer.look(cr, all_fits, before, views, min(told.at, now))
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(
@@ -155,8 +155,7 @@ class Locality:
             await self._runs.tell(fit, status, now)
         plan = planner.plan(cr, situation, now)
         created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
-        after = replace(
-            before,
+        after = before.but(
             refit=before.refit if unwritten else plan.refit,
             drift=look.drift,
             day=drift_history.advance(before.day, before.drift, look.drift),
@@ -190,7 +189,7 @@ class Locality:
         replaced = is_replaced_from_the_start(
             after.drift, cr.spec.refit.drift, cr.spec.router.policy, active.digest, chosen=chosen
         )
-        return replace(after, protective=replaced)
+        return after.but(protective=replaced)
 
     async def fits(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
         """Return the EldrFits that can be read; one that cannot be holds nobody up."""
@@ -236,7 +235,7 @@ class Locality:
         for pointer in before.table.sets:
             if known[pointer.digest] is None:
                 known[pointer.digest] = await self._runs.baseline(cr, pointer)
-        return before if known == before.baselines else replace(before, baselines=known)
+        return before if known == before.baselines else before.but(baselines=known)
 
     async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> Unwritten | None:
         manifest = memory.config_map(cr, after)

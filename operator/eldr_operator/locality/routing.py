@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from eldr import contract
-from eldr_operator import border
 from eldr_operator.conditions import ROLLED_BACK
-from eldr_operator.locality import recovery
 from eldr_operator.models import CentroidSet, EldrDeployment
+from eldr_operator.records import Count, Label, Record, Time, Whole
 
 Object = dict[str, Any]
 
-
+Pointer = Annotated[CentroidSet, Whole]
 POLICY_PROTECTIVE = "JSQ"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record):
     """Which centroid sets routers use.
 
-    Parameters
+    Attributes
     ----------
     epoch : int
         Grows by one with every change of ``active``.
@@ -31,13 +27,13 @@ class Table:
         Why ``active`` was activated.
     """
 
-    epoch: int = 0
-    active: CentroidSet | None = None
-    staged: CentroidSet | None = None
-    previous: CentroidSet | None = None
-    activated_at: datetime | None = None
-    staged_at: datetime | None = None
-    reason: str = ""
+    epoch: Count = 0
+    active: Pointer | None = None
+    staged: Pointer | None = None
+    previous: Pointer | None = None
+    activated_at: Time | None = None
+    staged_at: Time | None = None
+    reason: Label = ""
 
     @property
     def rolled_back_to_none(self) -> bool:
@@ -81,22 +77,6 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
         "staged": dump(table.staged),
     }
     return json.dumps(routing, indent=1, sort_keys=True)
-
-
-def read(text: str) -> Table:
-    """Return what a document says of centroid sets; what routers need not know is not in it. Half a pointer is none.
-
-    Raises
-    ------
-    ValueError
-        If it is no document, or has no epoch.
-    """
-    told = recovery.mapping(border.load(text))
-    if (epoch := border.count(told.get("epoch"))) is None:
-        raise ValueError("epoch: expected a count")
-    return Table(
-        epoch=epoch, active=recovery.pointer(told.get("active")), staged=recovery.pointer(told.get("staged"))
-    )
 
 
 def dump(pointer: CentroidSet | None) -> Object | None:

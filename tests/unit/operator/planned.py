@@ -1,8 +1,10 @@
 """What the planner plans, briefly."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from eldr_operator.fits.planner import Situation
+from eldr_operator import records
+from eldr_operator.fits.planner import Refit, Situation
 from eldr_operator.fits.planner import plan as plan_at
 
 NIGHTLY = {"schedule": "0 3 * * *", "timeZone": "Europe/Berlin"}
@@ -15,8 +17,9 @@ def utc(text: str) -> datetime:
 
 def plan(cr, fits, table, samples, now, **more):
     """Plan after a pass that left what the status shows."""
-    before = cr.status.get("refit", {})
-    return plan_at(cr, Situation(fits=fits, table=table, samples=samples, before=before, **more), now)
+    before = records.read(Refit, cr.status.get("refit", {}))
+    found = plan_at(cr, Situation(fits=fits, table=table, samples=samples, before=before, **more), now)
+    return replace(found, refit=found.refit.to_json())
 
 
 def names(planned) -> list[str]:

@@ -6,11 +6,11 @@ import pytest
 
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
-from eldr_operator.drift.baselines import MOST_CLUSTERS, stored
+from eldr_operator.drift.baselines import MOST_CLUSTERS, readable, stored
 from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits import lifecycle
-from eldr_operator.locality import memory, recovery
+from eldr_operator.locality import memory
 from eldr_operator.locality.memory import KEY, Memory
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, Report, parse
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_refused(value):
 @pytest.mark.parametrize("value", DAMAGED)
 def test_a_memory_forgets_one_that_cannot_be_read_so_that_its_report_is_read_again(value):
     told = {"sha256:b": WHOLE, "sha256:c": {}}
-    kept = recovery.baselines({"sha256:a": value} | told)
+    kept = readable({"sha256:a": value} | told)
     assert {digest: kept.get(digest) for digest in told} == told
     assert ("sha256:a" in kept) == (value == DAMAGED[1]), "how many workers there were is not known here"
 
@@ -92,7 +92,7 @@ def test_the_largest_that_can_be_remembered_fits_into_a_configmap(make_cr):
         for n in range(3)
     ]
     baselines = {one.digest: stored(counts | {"before": counts}, MOST_CLUSTERS) for one in sets}
-    made = Memory(table=Table(3, *sets), baselines=baselines)
+    made = Memory(table=Table(epoch=3, active=sets[0], staged=sets[1], previous=sets[2]), baselines=baselines)
     data = memory.config_map(make_cr(), made)["data"]
     assert sum(map(len, data.values())) < 1 << 20
     assert "\n" not in data[KEY]

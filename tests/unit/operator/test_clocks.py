@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator import records
 from eldr_operator.drift.counts import Counts, Traffic
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import Observation
@@ -31,7 +32,7 @@ def test_times_that_lie_ahead_are_taken_as_now(make_set, now):
         fits=Fits(started=(earlier, ahead), finished=ahead),
     )  # fmt: skip
     table = Table(epoch=1, active=make_set("f"), activated_at=ahead, staged_at=ahead)
-    found = Memory(table=table, drift=drift).not_after(now)
+    found = records.not_after(Memory(table=table, drift=drift), now)
     assert (found.table.activated_at, found.table.staged_at) == (now, now)
     assert (found.drift.seen, found.drift.drift.since, found.drift.drift.changed) == (now, now, earlier)
     assert (found.drift.drift.began, found.drift.promise.lost_since) == (now, now)
@@ -39,11 +40,11 @@ def test_times_that_lie_ahead_are_taken_as_now(make_set, now):
         now,
         Fits(started=(earlier, now), finished=now),
     )
-    assert found.not_after(now + YEAR) == found
+    assert records.not_after(found, now + YEAR) == found
 
 
 def test_windows_are_judged_again_at_once(now):
-    memory = Memory(drift=State(digest="d", seen=now + YEAR)).not_after(now)
+    memory = records.not_after(Memory(drift=State(digest="d", seen=now + YEAR)), now)
     later = now + timedelta(minutes=1)
     window = Window("d", (Span(now, later, counts(500)),))
     state, _ = decide(memory.drift, DriftSpec(), Observation(digest="d", window=window), later)

@@ -43,7 +43,7 @@ def children(cr, table):
     """Everything that is applied for a deployment: the routing table comes last."""
     return [
         *desired.children(cr, table.shards, Images(IMAGE), OUTSIDE),
-        memory.config_map(cr, memory.Memory(table)),
+        memory.config_map(cr, memory.Memory(table=table)),
     ]
 
 

@@ -1,7 +1,8 @@
 """Which sets are blocked stands on their fits, and is read again from there."""
 
+from eldr_operator import records
+from eldr_operator.drift.state import State
 from eldr_operator.fits import marks
-from eldr_operator.locality import recovery
 
 
 def marked(fit, blocked, now, refused=(), harmful=()):
@@ -62,5 +63,5 @@ def test_what_an_operator_before_this_one_has_barred_stays_blocked(make_fit, now
     before = fit.model_copy(update={"status": fit.status | {"conditions": conditions}})
     assert marks.recalled([before], ()) == ("sha256:a",)
     assert list(marks.marks([before], ["sha256:a"], {}, (), now)) == [], "it says so already"
-    assert recovery.state({"barred": ["sha256:a"]}).blocked == ("sha256:a",)
-    assert recovery.state({"barred": ["sha256:a"], "blocked": []}).blocked == ()
+    assert records.read(State, {"barred": ["sha256:a"]}).blocked == ("sha256:a",)
+    assert records.read(State, {"barred": ["sha256:a"], "blocked": []}).blocked == ()

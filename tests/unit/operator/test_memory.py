@@ -1,7 +1,6 @@
 """What one pass leaves to the next, through the ConfigMap and back."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,9 +8,10 @@ import pytest
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.state import State
+from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import memory
 from eldr_operator.locality.drift_history import HalfHour
-from eldr_operator.locality.memory import HISTORY, KEY, Memory
+from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory
 from eldr_operator.locality.routing import Table
 
 BASELINE = {"similarity": [0] * (SIMILARITY_BINS - 1) + [5], "clusters": [2, 3], "requests": 5}
@@ -26,7 +26,7 @@ def full(make_set, now):
     drift = State(digest="sha256:b", blocked=("sha256:z",))
     day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
     more = {"drift": drift, "day": day, "baselines": {"sha256:b": BASELINE}, "protective": True}
-    return Memory(refit={"lastFit": "b"}, **more).with_table(table)
+    return Memory(refit=Refit(last_fit="b"), **more).with_table(table)
 
 
 def test_it_survives_the_way_through_the_cluster(make_cr, full):
@@ -42,7 +42,7 @@ def test_a_lost_one_goes_on_from_what_the_status_shows(live):
     shown = {"history": [entry], "refit": {"lastFit": "f"}, "locality": {"driftDay": day}}
     found = memory.read(live, shown)
     assert found.table == Table(epoch=7), "an epoch names one table for ever"
-    assert (found.history, found.refit) == ((entry,), {"lastFit": "f"})
+    assert (found.history, found.refit) == ((Entry(**entry),), Refit(last_fit="f"))
     assert [one.score for one in found.day] == [0.25]
 
 
@@ -51,7 +51,7 @@ def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
     told = json.loads(live["data"][KEY])
     del told["driftDay"]
     live["data"][KEY] = json.dumps(told)
-    assert memory.read(live, {}) == replace(full, day=())
+    assert memory.read(live, {}) == full.but(day=())
 
 
 @pytest.mark.parametrize("damage", [None, "{", "[]", "{}"])
@@ -74,8 +74,8 @@ def test_history_grows_with_the_epoch_and_is_bounded(make_set, now):
     for epoch in range(1, HISTORY + 3):
         table = Table(epoch=epoch, active=make_set(f"f{epoch}"), activated_at=now, reason="Accepted")
         found = found.with_table(table).with_table(table)
-    assert [entry["epoch"] for entry in found.history] == list(range(3, HISTORY + 3))
-    assert found.history[-1] == {
+    assert [entry.epoch for entry in found.history] == list(range(3, HISTORY + 3))
+    assert found.history[-1].to_json() == {
         "time": "2026-11-21T12:00:00Z",
         "fit": f"f{HISTORY + 2}",
         "epoch": HISTORY + 2,
@@ -85,7 +85,7 @@ def test_history_grows_with_the_epoch_and_is_bounded(make_set, now):
 
 def test_history_tells_that_no_set_serves(now):
     table = Table(epoch=4, activated_at=now, reason="RolledBack")
-    assert Memory().with_table(table).history[-1]["fit"] == "none"
+    assert Memory().with_table(table).history[-1].fit == "none"
 
 
 def test_history_tells_when_the_active_set_went_out_of_service_and_came_back(make_set, now):
@@ -94,12 +94,12 @@ def test_history_tells_when_the_active_set_went_out_of_service_and_came_back(mak
     later = now + timedelta(minutes=5)
     for protective in (False, True, True, False, False):
         found = found.with_protection(protective, later).with_table(table)
-    assert [(entry["fit"], entry["epoch"], entry["reason"]) for entry in found.history] == [
+    assert [(entry.fit, entry.epoch, entry.reason) for entry in found.history] == [
         ("f", 4, "Accepted"),
         ("f", 4, "Protective"),
         ("f", 4, "ServesAgain"),
     ]
-    assert found.history[-1]["time"] == "2026-11-21T12:05:00Z"
+    assert found.history[-1].time == later
     assert not found.protective
 
 
@@ -108,5 +108,5 @@ def test_a_set_that_follows_one_out_of_service_does_not_come_back(make_set, now)
     second = Table(epoch=5, active=make_set("g"), activated_at=now, reason="Accepted")
     found = Memory().with_table(first).with_protection(True, now).with_table(second)
     found = found.with_protection(False, now)
-    assert [entry["reason"] for entry in found.history] == ["Accepted", "Protective", "Accepted"]
+    assert [entry.reason for entry in found.history] == ["Accepted", "Protective", "Accepted"]
     assert not found.protective

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator import records
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
-from eldr_operator.locality import recovery
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.observer import Observer
 from eldr_operator.locality.routing import Table
@@ -131,6 +131,8 @@ def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(make_cr, ma
     fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
     for _ in range(5):
         seen = Observer().look(make_cr(), fits, Memory(), [], now)
-        state = recovery.state(json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json())))
+        state = records.read(
+            State, json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json()))
+        )
     assert (state.fits.number, state.fits.fruitless) == (0, 0)
     assert state.fits.finished == fits[0].finished_at, "yet there was one, and it counts for the pause"

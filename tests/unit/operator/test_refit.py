@@ -58,10 +58,18 @@ def test_a_changed_schedule_forgets_what_was_due(make_cr):
 @pytest.mark.parametrize("refit", [NIGHTLY | {"suspend": "Enabled"}, NIGHTLY | {"schedule": "bad"}, {}])
 def test_nothing_is_planned_without_a_usable_schedule(make_cr, refit):
     status = {
-        "refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z", "lastScheduleTime": "l"}
+        "refit": {
+            "schedule": SHOWN,
+            "nextScheduleTime": "2026-11-22T02:00:00Z",
+            "lastScheduleTime": "2026-11-21T02:00:00Z",
+        }
     }
     planned = plan(make_cr(status, refit=refit), [], Table(), 0, utc("2026-11-25T12:00"))
-    assert (names(planned), planned.refit, planned.wake_at) == ([], {"lastScheduleTime": "l"}, None)
+    assert (names(planned), planned.refit, planned.wake_at) == (
+        [],
+        {"lastScheduleTime": "2026-11-21T02:00:00Z"},
+        None,
+    )
 
 
 def test_a_scheduled_fit_is_left_out_while_another_runs(make_cr, make_fit):

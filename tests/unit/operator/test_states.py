@@ -49,10 +49,10 @@ class Stage:
         served = Table(epoch=1, active=old, activated_at=self._ago(5000))
         self.table = {
             "accepted": Table(),
-            "staged": replace(served, staged=own, staged_at=self._ago(1)),
-            "active": replace(served, active=own),
-            "out of service": replace(served, active=own),
-            "previous": replace(served, previous=own),
+            "staged": served.but(staged=own, staged_at=self._ago(1)),
+            "active": served.but(active=own),
+            "out of service": served.but(active=own),
+            "previous": served.but(previous=own),
             "blocked": Table(),
         }[state]
         if state == "blocked":
@@ -91,7 +91,7 @@ class Stage:
     def another_serves(self):
         self.newer()
         staged = self._make_set("b")
-        self.table = replace(self.table, staged=staged, staged_at=self._ago(1))
+        self.table = self.table.but(staged=staged, staged_at=self._ago(1))
         self.routers = [self._router("r0", staged="b")]
 
     def pinned(self):
@@ -128,7 +128,7 @@ class Stage:
         pass
 
     def _waited(self):
-        self.table = replace(self.table, staged_at=self._ago(31))
+        self.table = self.table.but(staged_at=self._ago(31))
 
     def _serve(self, shares, saving):
         life = self._life(digest=SET)

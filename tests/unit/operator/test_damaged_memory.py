@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
-from eldr_operator import clock
+from eldr_operator import clock, records
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
-from eldr_operator.locality import memory, recovery
+from eldr_operator.fits.planner import Refit
+from eldr_operator.locality import memory
 from eldr_operator.locality.drift_history import HalfHour
-from eldr_operator.locality.memory import KEY, Memory
+from eldr_operator.locality.memory import KEY, Entry, Memory
 from eldr_operator.locality.routing import Table
 
 TIME = "2026-01-01T00:00:00Z"
@@ -64,7 +65,7 @@ def live(make_cr, make_set, now):
         reason="Accepted",
     )
     made = Memory(
-        table=table, history=(ENTRY,), refit={"lastFit": "b", "schedule": "0\t3 * * * UTC", "nextScheduleTime": TIME},
+        table=table, history=(Entry(**ENTRY),), refit=Refit(last_fit="b", schedule="0\t3 * * * UTC", next_schedule_time=AT),
         drift=STATE, day=(HalfHour(AT, 0.25),), baselines={"sha256:b": BASELINE}, protective=True,
     )  # fmt: skip
     return memory.config_map(make_cr(), made)
@@ -83,7 +84,7 @@ def written(make_cr, found):
     assert "\\ud800" not in text
     told = json.loads(text, parse_constant=pytest.fail)
     assert len(text) < 20_000
-    json.dumps([found.history, found.refit], allow_nan=False).encode()
+    json.dumps(found.to_json(), allow_nan=False).encode()
     return told
 
 
@@ -118,7 +119,7 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
     for name in type(STATE if part is None else getattr(STATE, part) or Shown).model_fields:
         alias = {"lost_since": "lostSince"}.get(name, name)
         told = whole | ({alias: value} if part is None else {part: {**whole.get(part, {}), alias: value}})
-        found = recovery.state(json.loads(json.dumps(told)))
+        found = records.read(State, json.loads(json.dumps(told)))
         written(make_cr, Memory(drift=found))
         for other in State.model_fields:
             if other not in {part, name} or (part is not None and other != part):
@@ -128,9 +129,9 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
 def test_good_items_of_a_list_stay():
     told = STATE.to_json() | {"blocked": ["sha256:y", 5, "a\0", None, "sha256:z"]}
     told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
-    assert recovery.state(told) == STATE
-    assert recovery.state(
-        told | {"known": {"windows": 2, "similarity": [3, -4], "clusters": [5]}}
+    assert records.read(State, told) == STATE
+    assert records.read(
+        State, told | {"known": {"windows": 2, "similarity": [3, -4], "clusters": [5]}}
     ).known == Known(windows=2, clusters=(5,)), "counts are told by their place"
 
 
@@ -143,8 +144,9 @@ def test_good_items_of_a_list_stay():
 )  # fmt: skip
 def test_a_bad_entry_of_the_history_is_dropped(live, bad):
     found = memory.read(damaged(live, lambda told: told.update(history=[bad, ENTRY, bad])), {})
-    assert found.history == (ENTRY,)
-    assert memory.read(None, {"history": [bad, ENTRY, bad]}).table.epoch == 3
+    assert found.history == (Entry(**ENTRY),)
+    status = json.loads(json.dumps({"history": [bad, ENTRY, bad]}))
+    assert memory.read(None, status).table.epoch == 3
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,8 @@ def test_what_is_no_json_is_named(live, text):
     max_leaves=8,
 ))  # fmt: skip
 def test_whatever_drift_holds_is_a_state(value):
-    found = recovery.state(value)
-    assert recovery.state(json.loads(json.dumps(found.to_json()))) == found
+    found = records.read(State, value)
+    assert records.read(State, json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize(
