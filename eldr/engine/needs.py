@@ -52,7 +52,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.gpu.kv_connector:ActiveKVConnector": ("post_forward",),
     "vllm.config:SchedulerConfig": ("max_num_seqs", "max_num_batched_tokens"),
     "vllm.config:VllmConfig": (
-        "instance_id",
         "speculative_config",
         "num_speculative_tokens",
         "use_v2_model_runner",
@@ -64,7 +63,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "compilation_config",
         "device_config",
     ),
-    "vllm.config:KVTransferConfig": ("kv_connector", "kv_role", "kv_connector_extra_config"),
+    "vllm.config:KVTransferConfig": ("engine_id", "kv_connector", "kv_role", "kv_connector_extra_config"),
     "vllm.config:ModelConfig": (
         "model",
         "get_num_experts",

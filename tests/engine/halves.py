@@ -17,7 +17,7 @@ EXPERTS, TOP_K = 6, 2
 REMOTE = {"do_remote_decode": True}
 
 
-def config(instance="test"):
+def config(engine="test"):
     model = SimpleNamespace(
         get_num_experts=lambda: EXPERTS,
         get_num_experts_per_tok=lambda: TOP_K,
@@ -27,7 +27,7 @@ def config(instance="test"):
         model_config=model,
         scheduler_config=SimpleNamespace(max_num_seqs=2),
         parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
-        instance_id=instance,
+        kv_transfer_config=SimpleNamespace(engine_id=engine),
         num_speculative_tokens=0,
     )
 

@@ -182,7 +182,10 @@ def test_a_step_is_that_of_all_ranks(served):
     metric = served.engine.metric
     assert metric(f"{contract.METRIC_BATCH_SIZE}_sum") == REQUESTS * TOKENS, "one rank tells of each step"
     union = metric(f"{contract.METRIC_ACTIVE_EXPERTS}_sum")
-    assert union == pytest.approx(metric(f"{contract.METRIC_RANKS}_sum", **BALANCED))
+    loaded = metric(f"{contract.METRIC_RANKS}_sum", **BALANCED)
+    # parts of the same tokens are filled up to one length: what fills them is loaded, and does not count
+    filled = 0.01 * loaded if served.layout == "both" else 1e-6 * loaded
+    assert loaded - filled <= union <= loaded + 1e-6 * loaded
 
 
 def test_kv_that_was_pulled_gives_the_same_tokens_and_counts(served, one_process):

@@ -12,12 +12,14 @@ import fcntl
 import logging
 import mmap
 import os
+import re
 import struct
 import time
 import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
 
@@ -32,16 +34,23 @@ _LOCK = "eldr-engine-{uid}.lock"  # per user: another one's could not be opened,
 _POLL = 0.05  # seconds
 
 
-def path_of(instance: str, folder: Path = Path("/dev/shm")) -> Path:  # noqa: S108 - shared memory is the point
-    """Return where the engine with an instance id keeps its ring."""
-    return folder / f"{_PREFIX}{instance}"
+def path_of(engine: str, folder: Path = Path("/dev/shm")) -> Path:  # noqa: S108 - shared memory is the point
+    """Return where an engine keeps its ring."""
+    return folder / f"{_PREFIX}{quote(engine, safe='')}"
 
 
-def rings_of(instance: str, ranks: int) -> list[Path]:
-    """Return where the data-parallel ranks of an engine keep their rings; each has requests of its own."""
+def rings_of(engine_id: str, ranks: int) -> list[Path]:
+    """Return where the data-parallel ranks of an engine keep their rings; each has requests of its own.
+
+    Parameters
+    ----------
+    engine_id : str
+        The transport's, which schedulers and API servers share; ranks have theirs behind it.
+    """
+    engine = re.sub(r"_dp[0-9]+$", "", engine_id)
     if ranks == 1:
-        return [path_of(instance)]
-    return [path_of(f"{instance}-dp{rank}") for rank in range(ranks)]
+        return [path_of(engine)]
+    return [path_of(f"{engine}-dp{rank}") for rank in range(ranks)]
 
 
 class RingWriter:

@@ -108,7 +108,7 @@ class DecodeScheduler:
         cells = config.model_config.get_total_num_hidden_layers() * self._experts
         base64_of_uint16 = -(-cells * 2 // 3) * 4
         parallel = config.parallel_config
-        rings = rings_of(config.instance_id, parallel.data_parallel_size)
+        rings = rings_of(config.kv_transfer_config.engine_id, parallel.data_parallel_size)
         # an engine of one rank may have been told another number
         own = rings[parallel.data_parallel_rank if len(rings) > 1 else 0]
         try:

@@ -38,7 +38,9 @@ class ActivationsEndpoint:
             try:
                 found = [
                     RingReader(path)
-                    for path in rings_of(config.instance_id, config.parallel_config.data_parallel_size)
+                    for path in rings_of(
+                        config.kv_transfer_config.engine_id, config.parallel_config.data_parallel_size
+                    )
                 ]
             except FileNotFoundError:  # its log says so, if it was to keep them
                 found = None

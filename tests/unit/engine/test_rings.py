@@ -34,7 +34,12 @@ def read(rings, after="0", limit=64, **fields):
 
 def test_each_rank_has_its_ring():
     assert [path.name for path in rings_of("i", 1)] == ["eldr-activations-i"]
-    assert [path.name for path in rings_of("i", 2)] == ["eldr-activations-i-dp0", "eldr-activations-i-dp1"]
+    both = ["eldr-activations-i-dp0", "eldr-activations-i-dp1"]
+    for engine_id in ("i", "i_dp0", "i_dp1"):
+        assert [path.name for path in rings_of(engine_id, 2)] == both, (
+            "as an API server and either rank call it"
+        )
+    assert rings_of("a/../b", 1)[0].parent == rings_of("i", 1)[0].parent
 
 
 def test_records_of_all_ranks_come_once_each_whichever_server_is_asked(writers, server):

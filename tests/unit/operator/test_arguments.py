@@ -79,7 +79,11 @@ def test_refused_arguments(make_vllm, spec, field, roles):
         {"decode": {"args": ["-dcp=1", "-pcp", "1", "-dp", "1", "--data-parallel-size-local=1"]}},
         {"decode": {"args": ["--ubatch-size=0", "--no-enable-dbo", "--", "-"]}},
         {"decode": {"args": ["--no-async-scheduling"]}, "prefill": {"args": ["--async-scheduling"]}},
-        {"decode": {"args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "--api-server-count=4"]}},
+        {
+            "decode": {
+                "args": ["-n1", "-n", "1", "--nnodes=1", "-r0", "--node-rank=0", "--api-server-count=4"]
+            }
+        },
         {"engine": {"args": ["--block-size=128", "--kv-offloading-backend=native", "--api-key", "k"]}},
         {"engine": {"args": ["--block-size=512"]}},
         {"decode": {"args": ["-dc={}", "-dc.n=2", "-tp", "2", "-q=fp8", "-O3", "--seed", "-1"]}},
