@@ -6,9 +6,9 @@ any moment goes on where it was. What it does not hold is the window that was be
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import AliasChoices, Field
 
 from eldr_operator.records import Amount, Count, Flag, Name, Record, Time, Whole
 
@@ -208,14 +208,8 @@ class State(Record):
     promise: Promise = Promise()
     protection: Protection = Protection()
     fits: Fits = Fits()
-    blocked: tuple[Name, ...] = ()
+    blocked: tuple[Name, ...] = Field((), validation_alias=AliasChoices("blocked", "barred"))  # until 0.1
     harmful: tuple[Name, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _until_0_1(cls, told: Any) -> Any:
-        """Blocked sets were called barred."""
-        return {"blocked": told["barred"], **told} if isinstance(told, dict) and "barred" in told else told
 
     def to_json(self) -> dict[str, object]:
         """Return it as it is persisted."""

@@ -85,6 +85,10 @@ class Memory(Record):
         fit = NO_SET if table.active is None else table.active.fit
         return _noting(found, table.activated_at, fit, table.reason)
 
+    def not_after(self, now: datetime) -> Memory:
+        """Return it with no time that lies ahead, but for what is to come: the clock was ahead, when it was written."""
+        return self.but(table=records.not_after(self.table, now), drift=records.not_after(self.drift, now))
+
     def with_protection(self, protective: bool, now: datetime) -> Memory:  # noqa: FBT001 - the one thing it is about
         """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
         found, active = self.but(protective=protective), self.table.active

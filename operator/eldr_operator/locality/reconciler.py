@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from eldr import contract
-from eldr_operator import records
 from eldr_operator.conditions import Condition
 from eldr_operator.drift.decide import block, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
@@ -81,7 +80,7 @@ class Locality:
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
         known = memory.read(found, cr.status)
         self._tell_lost(cr, memory.lost(found, known), now)
-        before = await self._with_baselines(cr, records.not_after(known, now))
+        before = await self._with_baselines(cr, known.not_after(now))
         blocked = marks.recalled(all_fits, before.drift.blocked)
         harmful = marks.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"blocked": blocked, "harmful": harmful}

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 
 from eldr.contract import SIMILARITY_BINS
-from eldr_operator import records
 from eldr_operator.drift.counts import Counts, Traffic
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Drift, Fits, Promise, Protection, State
 from eldr_operator.drift.windows import Span, Window, advance
+from eldr_operator.fits.planner import Refit
 from eldr_operator.fits.runs import Runs
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.routing import Table
@@ -32,7 +32,7 @@ def test_times_that_lie_ahead_are_taken_as_now(make_set, now):
         fits=Fits(started=(earlier, ahead), finished=ahead),
     )  # fmt: skip
     table = Table(epoch=1, active=make_set("f"), activated_at=ahead, staged_at=ahead)
-    found = records.not_after(Memory(table=table, drift=drift), now)
+    found = Memory(table=table, drift=drift).not_after(now)
     assert (found.table.activated_at, found.table.staged_at) == (now, now)
     assert (found.drift.seen, found.drift.drift.since, found.drift.drift.changed) == (now, now, earlier)
     assert (found.drift.drift.began, found.drift.promise.lost_since) == (now, now)
@@ -40,11 +40,19 @@ def test_times_that_lie_ahead_are_taken_as_now(make_set, now):
         now,
         Fits(started=(earlier, now), finished=now),
     )
-    assert records.not_after(found, now + YEAR) == found
+    assert found.not_after(now + YEAR) == found
+
+
+def test_what_is_to_come_stays_ahead(now):
+    """The next minute of a schedule lies ahead by its nature: a fit must not begin in each pass."""
+    refit = Refit(
+        schedule="0 3 * * * UTC", last_schedule_time=now, next_schedule_time=now + timedelta(hours=15)
+    )
+    assert Memory(refit=refit).not_after(now).refit == refit
 
 
 def test_windows_are_judged_again_at_once(now):
-    memory = records.not_after(Memory(drift=State(digest="d", seen=now + YEAR)), now)
+    memory = Memory(drift=State(digest="d", seen=now + YEAR)).not_after(now)
     later = now + timedelta(minutes=1)
     window = Window("d", (Span(now, later, counts(500)),))
     state, _ = decide(memory.drift, DriftSpec(), Observation(digest="d", window=window), later)

@@ -126,6 +126,15 @@ def test_one_bad_field_of_drift_loses_only_itself(make_cr, live, part, value):
                 assert getattr(found, other) == getattr(STATE, other), (name, other)
 
 
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
+def test_what_was_called_otherwise_once_may_be_damaged_too(value):
+    for key in ("barred", "blocked"):
+        found = records.read(State, STATE.to_json() | {"blocked": [], key: value})
+        assert found == STATE.but(blocked=tuple(found.blocked))
+    told = {key: one for key, one in STATE.to_json().items() if key != "blocked"}
+    assert records.read(State, told | {"barred": value}).digest == STATE.digest
+
+
 def test_good_items_of_a_list_stay():
     told = STATE.to_json() | {"blocked": ["sha256:y", 5, "a\0", None, "sha256:z"]}
     told["fits"] = {"number": 3, "started": [TIME, "soon", "2026-01-01T00:00:00", 7], "finished": TIME}
