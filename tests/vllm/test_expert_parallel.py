@@ -135,7 +135,10 @@ def one_process(prefill, reference) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(scope="module", params=["tensor", "data", pytest.param("both", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=["data", *(pytest.param(layout, marks=pytest.mark.long) for layout in ("tensor", "both"))],
+)
 def served(
     request, prefill, one_process, reference, environment, plugin, tmp_path_factory, near_ties
 ) -> Iterator[Served]:
@@ -234,6 +237,7 @@ def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
         engine.stop()
 
 
+@pytest.mark.long
 def test_where_one_rank_cannot_count_none_does_and_all_serve(
     prefill, one_process, environment, plugin, tmp_path
 ):
@@ -249,6 +253,7 @@ def test_where_one_rank_cannot_count_none_does_and_all_serve(
         )
 
 
+@pytest.mark.long
 def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
     one_process, reference, environment, plugin, tmp_path, near_ties
 ):

@@ -155,6 +155,7 @@ def test_an_engine_that_drains_loses_nothing(serve, fleet, correct, fresh, backg
         assert counts == [len(answers)] * 2
 
 
+@pytest.mark.long
 def test_an_unreachable_side_channel(serve, fleet, correct, fresh):
     """d0 finds out only when it pulls: 500, or HTTP 200 and an error event after the role of a chat."""
     with serve("p-lost", "d0") as router:

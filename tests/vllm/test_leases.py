@@ -66,6 +66,7 @@ def records(engine) -> list[ExpertCounts]:
         query["after"] = page["next"]
 
 
+@pytest.mark.long
 def test_a_late_pull_gives_wrong_tokens_without_an_error(fleet, correct, expected, fresh):
     """What the router must prevent, shown without it; the tests below could not fail otherwise."""
     p, d0 = fleet.up("p-short", "d0")
@@ -130,6 +131,7 @@ def test_what_arrives_after_the_deadline_is_not_used(fleet, correct, fresh, back
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=params))
 
 
+@pytest.mark.long
 def test_a_prefill_engine_gets_back_the_blocks_that_are_not_pulled(fleet, correct, background):
     """Long before their lease is over."""
     fleet["p"].stop()  # what others did not pull is gone with it

@@ -198,6 +198,7 @@ def test_what_rounding_changes_in_the_choice_of_groups_is_a_near_tie(environment
     assert missed < told / 100
 
 
+@pytest.mark.long
 def test_the_same_seed_writes_the_same_weights(variant, environment: Path, tmp_path: Path) -> None:
     family, folder = variant
 

@@ -54,18 +54,19 @@ EAGLE = {"method": "eagle3", "num_speculative_tokens": 2}
 NOISE = "0.03"
 """Some of such a model's drafts are accepted, others are not."""
 KINDS = {
-    **{family: Kind(family) for family in (TRAINED, "gptoss", "gemma4", "gemma4-split")},
+    **{family: Kind(family) for family in (TRAINED, "gemma4")},
     "v2-asynchronous": Kind(TRAINED, GPU_MODE),
     "ngram": Kind(TRAINED, CPU_MODE, NGRAM),
-    "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
 }
 MORE_KINDS = {
+    **{family: Kind(family) for family in ("gptoss", "gemma4-split")},
+    "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
     "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
     "v2-draft-model": Kind("qwen3moe", GPU_MODE, DRAFT_MODEL),
     "v2-eagle3": Kind("qwen3moe", GPU_MODE, EAGLE),
 }
-"""In ``make e2e-vllm-all`` only: V2 is slow here, and a draft model makes most of EAGLE's claims in ``make e2e-vllm``."""
+"""In ``make e2e-vllm-all`` only."""
 
 
 @pytest.fixture(

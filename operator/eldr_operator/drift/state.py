@@ -208,7 +208,9 @@ class State(Record):
     promise: Promise = Promise()
     protection: Protection = Protection()
     fits: Fits = Fits()
-    blocked: tuple[Name, ...] = Field((), validation_alias=AliasChoices("blocked", "barred"))  # until 0.1
+    blocked: tuple[Name, ...] = Field(
+        default=(), validation_alias=AliasChoices("blocked", "barred")
+    )  # until 0.1
     harmful: tuple[Name, ...] = ()
 
     def to_json(self) -> dict[str, object]:
