@@ -133,27 +133,19 @@ class Ranks:
 
     def add(self, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the sum as a rank calls it."""
-
-        def run(tensor: torch.Tensor) -> torch.Tensor:
-            self._said[rank] = tensor.clone()
-            self._barrier.wait()
-            total = torch.stack(self._said).sum(0, dtype=tensor.dtype)
-            self._barrier.wait()
-            return total
-
-        return run
+        return lambda tensor: torch.stack(self._say(rank, tensor)).sum(0, dtype=tensor.dtype)
 
     def gather(self, rank: int) -> Callable[..., torch.Tensor]:
         """Return the gathering of all ranks' rows as a rank calls it."""
+        return lambda tensor, dim: torch.cat(self._say(rank, tensor), dim)
 
-        def run(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-            self._said[rank] = tensor.clone()
-            self._barrier.wait()
-            every = torch.cat(self._said, dim)
-            self._barrier.wait()
-            return every
-
-        return run
+    def _say(self, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return what all ranks say, once they have."""
+        self._said[rank] = tensor.clone()
+        self._barrier.wait()
+        every = list(self._said)
+        self._barrier.wait()
+        return every
 
 
 def on_all(found: Sequence[Any], ask: Callable[[int, Any], Any]) -> list[Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from vllm.config import VllmConfig
 from vllm.forward_context import DPMetadata, set_forward_context
+from vllm.model_executor.layers.fused_moe import routed_experts_capturer
 from vllm.model_executor.layers.fused_moe.router.aiter_shared_routed_fused_moe_router import (
     AiterSharedRoutedFusedMoERouter,
 )
@@ -224,15 +225,20 @@ def test_a_rank_that_fails_to_capture_its_part_keeps_none_waiting_and_all_know(p
     assert parts[1].counting.stopped
 
 
-def test_where_a_rank_cannot_take_part_the_others_gather_nothing(parts):
+def test_where_a_rank_cannot_take_part_the_others_gather_nothing(parts, monkeypatch):
     """It has no room for a buffer, say, so that none of its layers is captured."""
-    one = parts[0]
+    one, gathered = parts[0], []
+    group = SimpleNamespace(all_gather=lambda *of, **_: gathered.append(of) or 1 / 0)
+    monkeypatch.setattr(one.step._capturer, "_group", group)
+    monkeypatch.setattr(routed_experts_capturer, "get_tp_group", lambda: group)
+    monkeypatch.setattr(routed_experts_capturer, "get_forward_context", routing.get_forward_context)
     one.counting.stop("no room on rank 1")
     for ids, layer in zip(IDS[:2].unbind(1), one.layers, strict=True):
         if layer.layer_id:
             layer.router.capture_fn(ids)
         else:
             layer.routed_experts.forward_monolithic(x=1, router_logits=torch.zeros(2, EXPERTS))
+    assert not gathered
 
 
 def test_a_layer_that_captures_nothing_in_a_step_shows_no_ids_of_the_steps_before():
