@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, Strict, ValidationError, WrapValidator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+)
 from pydantic_core import ErrorDetails
 
 from eldr_operator import border, clock
@@ -16,6 +24,7 @@ from eldr_operator.camel import CamelModel
 R = TypeVar("R", bound="Record")
 Place = tuple[int | str, ...]
 
+_READING = "reading"
 _MOST_AMOUNT = 1e9
 
 
@@ -33,12 +42,23 @@ class Record(CamelModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-def _time(value: object) -> object:
-    if isinstance(value, datetime):
-        return value
-    if (found := clock.read(value)) is None:
-        raise ValueError("expected a time with a time zone")
-    return found
+def read_by(border_of: Callable[[Any], Any]) -> BeforeValidator:
+    """Have a field pass a border where a record is read. What was reckoned here is as it is: it must end no pass.
+
+    Parameters
+    ----------
+    border_of : callable
+        Returns what a value is, None for one that is none.
+    """
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if info.context != _READING:
+            return value
+        if (found := border_of(value)) is None:
+            raise ValueError("cannot be read")
+        return found
+
+    return BeforeValidator(check)
 
 
 def _whole(value: object, check: Any) -> Any:
@@ -48,12 +68,12 @@ def _whole(value: object, check: Any) -> Any:
         raise ValueError("a part of it cannot be read") from None
 
 
-Time = Annotated[datetime, BeforeValidator(_time)]
+Time = Annotated[datetime, read_by(clock.read)]
 Flag = Annotated[bool, Strict()]
-Count = Annotated[int, Strict(), Field(ge=0, le=border.MOST_COUNT)]
-Amount = Annotated[float, Strict(), Field(ge=0, le=_MOST_AMOUNT)]
+Count = Annotated[int, read_by(border.count)]
+Amount = Annotated[float, read_by(lambda value: border.number(value, 0, _MOST_AMOUNT))]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[!-~]+$")]
-Label = Annotated[str, BeforeValidator(border.name)]
+Label = Annotated[str, read_by(border.name)]
 """A name; empty for what is none."""
 Whole = WrapValidator(_whole)
 """Of what is of no use where a part is missing: counts that are told by their place, a pointer to a set."""
@@ -70,7 +90,7 @@ def read(kind: type[R], value: object) -> R:
     told: Any = value if isinstance(value, Mapping) else {}
     while True:
         try:
-            return kind.model_validate(told)
+            return kind.model_validate(told, context=_READING)
         except ValidationError as error:
             places = {_place(each) for each in error.errors(include_url=False, include_input=False)}
             if () in places:
@@ -108,4 +128,4 @@ def not_after(value: R, now: datetime) -> R:
             update[name] = not_after(one, now)
         elif isinstance(one, tuple):
             update[name] = tuple(min(item, now) if isinstance(item, datetime) else item for item in one)
-    return value.model_copy(update=update)
+    return value.but(**update)

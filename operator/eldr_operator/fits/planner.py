@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
-
 from eldr import contract
 from eldr_operator import clock, cron, meta
 from eldr_operator.conditions import ROLLED_BACK
@@ -20,15 +18,13 @@ from eldr_operator.fits import attempts
 from eldr_operator.fits.candidates import about_to_serve, is_for_model
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
-from eldr_operator.records import Label, Record, Time
+from eldr_operator.records import Label, Record, Time, read_by
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
 
 MOST_DELAY = timedelta(minutes=10)
 """Of a fit by schedule behind its minute."""
-
-
 _LONGEST_SCHEDULE = 4096
 
 
@@ -47,7 +43,7 @@ class Refit(Record):
         With its time zone: that ``next_schedule_time`` was reckoned from.
     """
 
-    schedule: Annotated[str, BeforeValidator(_spec_text)] = ""
+    schedule: Annotated[str, read_by(_spec_text)] = ""
     last_fit: Label = ""
     last_schedule_time: Time | None = None
     next_schedule_time: Time | None = None

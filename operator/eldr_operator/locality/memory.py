@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import AfterValidator, Field, PlainSerializer
 
 from eldr import contract
 from eldr_operator import border, meta, records
@@ -23,7 +23,7 @@ from eldr_operator.locality import drift_history, routing
 from eldr_operator.locality.drift_history import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
-from eldr_operator.records import Count, Flag, Name, Record, Time
+from eldr_operator.records import Count, Flag, Name, Record, Time, read_by
 
 Object = dict[str, Any]
 
@@ -68,13 +68,13 @@ class Memory(Record):
     """
 
     table: Table = Table()
-    history: tuple[Entry, ...] = ()
+    history: Annotated[tuple[Entry, ...], AfterValidator(lambda entries: entries[-HISTORY:])] = ()
     refit: Refit = Refit()
     drift: State = State()
-    day: Annotated[Day, PlainValidator(drift_history.load), PlainSerializer(drift_history.dump)] = Field(
-        (), alias="driftDay"
+    day: Annotated[Day, read_by(drift_history.load), PlainSerializer(drift_history.dump)] = Field(
+        default=(), alias="driftDay"
     )
-    baselines: Annotated[Object, BeforeValidator(readable)] = Field(default_factory=dict)
+    baselines: Annotated[Object, read_by(readable)] = Field(default_factory=dict)
     protective: Flag = False
 
     def with_table(self, table: Table) -> Memory:

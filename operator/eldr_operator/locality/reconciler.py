@@ -84,7 +84,7 @@ class Locality:
         blocked = marks.recalled(all_fits, before.drift.blocked)
         harmful = marks.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"blocked": blocked, "harmful": harmful}
-        before = before.but(drift=before.drift.model_copy(update=known_sets))
+        before = before.but(drift=before.drift.but(**known_sets))
         seen = self._observer.look(cr, all_fits, before, views, min(told.at, now))
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
         decision = activation.decide(

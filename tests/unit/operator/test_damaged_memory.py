@@ -16,7 +16,7 @@ from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import memory
 from eldr_operator.locality.drift_history import HalfHour
-from eldr_operator.locality.memory import KEY, Entry, Memory
+from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory
 from eldr_operator.locality.routing import Table
 
 TIME = "2026-01-01T00:00:00Z"
@@ -91,6 +91,7 @@ def written(make_cr, found):
 def test_what_is_whole_is_read_whole_and_nothing_is_lost(make_cr, live):
     found = memory.read(live, {})
     assert found.drift == STATE
+    assert found.day == (HalfHour(AT, 0.25),)
     assert memory.config_map(make_cr(), found)["data"] == live["data"]
     assert memory.lost(live, found) == ()
     assert memory.lost(None, Memory()) == ()
@@ -133,6 +134,27 @@ def test_what_was_called_otherwise_once_may_be_damaged_too(value):
         assert found == STATE.but(blocked=tuple(found.blocked))
     told = {key: one for key, one in STATE.to_json().items() if key != "blocked"}
     assert records.read(State, told | {"barred": value}).digest == STATE.digest
+
+
+def test_what_is_reckoned_here_is_as_large_as_it_is(make_cr):
+    """A router that lies may make a sum of any size: it is not read again, and ends no pass."""
+    huge = Shown(value=1e15, similarity=1.0, clusters=1.0, requests=1 << 60)
+    made = STATE.but(shown=huge, known=Known(similarity=(1 << 60,)), drift=Drift(requests=1 << 60))
+    found = memory.read(memory.config_map(make_cr(), Memory(drift=made)), {}).drift
+    assert (found.shown, found.known, found.drift) == (None, Known(), Drift())
+    assert found.blocked == STATE.blocked
+
+
+def test_a_history_that_grew_is_cut(live):
+    entries = [ENTRY | {"epoch": epoch} for epoch in range(40)]
+    found = memory.read(damaged(live, lambda told: told.update(history=entries)), {})
+    assert [entry.epoch for entry in found.history] == list(range(40 - HISTORY, 40))
+
+
+def test_a_count_may_be_written_as_a_float(live):
+    text = json.dumps(json.loads(live["data"][contract.ROUTING_KEY]) | {"epoch": 7.0})
+    found = memory.read(live | {"data": live["data"] | {contract.ROUTING_KEY: text}}, {})
+    assert (found.table.epoch, found.drift) == (7, STATE)
 
 
 def test_good_items_of_a_list_stay():

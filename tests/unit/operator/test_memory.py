@@ -31,6 +31,8 @@ def full(make_set, now):
 
 def test_it_survives_the_way_through_the_cluster(make_cr, full):
     assert memory.read(memory.config_map(make_cr(), full), {}) == full
+    assert full.day
+    assert full.baselines
     assert memory.read(memory.config_map(make_cr(), Memory()), {}) == Memory()
 
 
