@@ -92,10 +92,9 @@ PATH_EXPLAIN: Final = "/eldr/v1/explain"
 PATH_ACTIVATIONS: Final = "/eldr/v1/activations"
 """GET, engine: decode-time activations of finished requests.
 
-Query ``after`` (cursor, default 0; a number, or one for each rank with requests of its own, with dots between them), ``prefix`` (only request ids that start so), ``limit`` (1..256, default 64),
-``boot`` (the boot id the cursor belongs to; with another one, as with a cursor beyond the last record, reading starts
-at the oldest), ``rate`` (only requests
-sampled at this rate, see :func:`is_sampled`; default 1).
+Query ``after`` (cursor, default 0; a number, or one for each rank with requests of its own, with dots between them), ``prefix`` (only
+request ids that start so), ``limit`` (1..256, default 64), ``boot`` (the boot id the cursor belongs to; with another one, as with a
+cursor beyond the last record, reading starts at the oldest), ``rate`` (only requests sampled at this rate, see :func:`is_sampled`; default 1).
 Answer ``{"v": 1, "boot": str, "next": cursor, "lost": n, "records": [{"request_id": str, **counts}]}`` with the
 counts object described at :data:`ELDR_KEY`. Reading deletes nothing: the engine keeps a bounded number of
 records, ``lost`` counts those overwritten between ``after`` and the oldest one kept."""

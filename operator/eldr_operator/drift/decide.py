@@ -141,20 +141,18 @@ def _believe(state: State, seen: Observation, now: datetime) -> State:
     """Let a report on the active set count; what it brings back is not on trial."""
     protection = believe(state, seen, now)
     promise = on_return(state.protection, protection, state.promise)
-    return state.model_copy(update={"protection": protection, "promise": promise})
+    return state.but(protection=protection, promise=promise)
 
 
 def _rest(state: State, seen: Observation) -> State:
     """Judge nothing. What is known of the set stays: what is read now is no news later, and what served meanwhile is not on trial."""
     if state.digest is None:
         return state
-    return state.model_copy(
-        update={
-            "shown": None,
-            "drift": Drift(),
-            "promise": Promise(windows=max(ON_TRIAL, state.promise.windows)),
-            "protection": rest(state, seen),
-        }
+    return state.but(
+        shown=None,
+        drift=Drift(),
+        promise=Promise(windows=max(ON_TRIAL, state.promise.windows)),
+        protection=rest(state, seen),
     )
 
 
@@ -165,15 +163,13 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
     started = {at for at in (*fits.started, *(fit.created for fit in seen.fits)) if now - at < DAY}
     finished = [fit.finished for fit in seen.fits if fit.finished is not None]
     latest = max((at for at in (fits.finished, *finished) if at is not None), default=None)
-    return state.model_copy(
-        update={
-            "fits": Fits(
-                number=max([fits.number, *(fit.number for fit in new)]),
-                started=tuple(sorted(started)),
-                finished=latest,
-                fruitless=fits.fruitless + len(new),
-            )
-        }
+    return state.but(
+        fits=Fits(
+            number=max([fits.number, *(fit.number for fit in new)]),
+            started=tuple(sorted(started)),
+            finished=latest,
+            fruitless=fits.fruitless + len(new),
+        )
     )
 
 
@@ -197,7 +193,7 @@ def block(state: State, digest: str) -> State:
     """Return it with a set blocked: it is not activated by itself any more."""
     if digest in state.blocked:
         return state
-    return state.model_copy(update={"blocked": (*state.blocked, digest)[-MOST_SETS:]})
+    return state.but(blocked=(*state.blocked, digest)[-MOST_SETS:])
 
 
 def _verdict(

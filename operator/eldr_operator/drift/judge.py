@@ -56,22 +56,18 @@ def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
     drift = _drift(state, spec, seen, scores, window, promise=promise)
     if protection.active:
         waited = 0 if drift.phase == "Detected" else min(protection.waited + 1, WAITS)
-        protection = protection.model_copy(update={"waited": waited})
+        protection = protection.but(waited=waited)
     # A fit that leaves a harmful set out of service has brought nothing, however calm traffic is.
     calm = scores.calm and drift.phase == "Quiet" and not protection.active
-    return state.model_copy(
-        update={
-            "seen": window.latest.until,
-            "shown": shown(scores, spec, window) or state.shown,
-            "known": learn_reference(state, spec, scores, seen, window)
-            if drift.phase == "Quiet"
-            else state.known,
-            "spread": learn_spread(state, spec, scores, seen.baseline, window),
-            "drift": drift,
-            "promise": promise,
-            "protection": protection,
-            "fits": state.fits.model_copy(update={"fruitless": 0}) if calm else state.fits,
-        }
+    return state.but(
+        seen=window.latest.until,
+        shown=shown(scores, spec, window) or state.shown,
+        known=learn_reference(state, spec, scores, seen, window) if drift.phase == "Quiet" else state.known,
+        spread=learn_spread(state, spec, scores, seen.baseline, window),
+        drift=drift,
+        promise=promise,
+        protection=protection,
+        fits=state.fits.but(fruitless=0) if calm else state.fits,
     )
 
 
@@ -104,17 +100,15 @@ def _drift(
         moving = moves and begin is not None and until - begin < UNSETTLED
         changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
         logged = _logged(drift, window, begins=moving)
-        return drift.model_copy(
-            update={
-                "streak": streak,
-                "calm": calm,
-                "changed": changed,
-                "requests": total,
-                "logged": logged,
-                "unsettled": unsettled,
-                "steady": scores.against_change is not None and not moves,
-                "returned": scores.returned,
-            }
+        return drift.but(
+            streak=streak,
+            calm=calm,
+            changed=changed,
+            requests=total,
+            logged=logged,
+            unsettled=unsettled,
+            steady=scores.against_change is not None and not moves,
+            returned=scores.returned,
         )
     changed, began, total = drift.changed, drift.began, drift.requests + requests
     if streak <= 1:
@@ -185,9 +179,9 @@ def _measured(state: State, spec: DriftSpec, seen: Observation, now: datetime) -
 def _promise(state: State, seen: Observation, saving: Saving | None, now: datetime) -> Promise:
     promise, baseline = state.promise, seen.baseline
     since_lost = min(promise.since_lost + 1, FORGOTTEN)
-    promise = promise.model_copy(update={"since_lost": since_lost})
+    promise = promise.but(since_lost=since_lost)
     if since_lost == FORGOTTEN:
-        promise = promise.model_copy(update={"lost": 0, "lost_since": None})
+        promise = promise.but(lost=0, lost_since=None)
     if saving is None or baseline is None:
         return promise
     expected = baseline.saving

@@ -68,7 +68,7 @@ def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, 
         better = protection.better if saving is None else protection.better + 1 if saving.share > 0 else 0
         if better >= wanted:
             return Protection(since=now, report=protection.report, returns=protection.returns)
-        return protection.model_copy(update={"calm": calm, "left": left, "better": better})
+        return protection.but(calm=calm, left=left, better=better)
     worse, better = protection.worse, protection.better
     if saving is not None:
         worse = worse + 1 if saving.share + Z * saving.error < 0 else 0
@@ -78,7 +78,7 @@ def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, 
     if worse >= wanted:
         left = differs or state.drift.phase != "Quiet"
         update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
-    return protection.model_copy(update=update)
+    return protection.but(**update)
 
 
 def believe(state: State, seen: Observation, now: datetime) -> Protection:
@@ -98,14 +98,14 @@ def believe(state: State, seen: Observation, now: datetime) -> Protection:
     }
     if not protection.active:
         update |= {"active": True, "since": now, "calm": 0, "better": 0}
-    return protection.model_copy(update=update)
+    return protection.but(**update)
 
 
 def rest(state: State, seen: Observation) -> Protection:
     """Return it as it is while nobody looks: what is read now is no news later."""
     known = state.protection
     said = seen.report.fit if seen.report is not None and seen.report.harms else known.report
-    return known.model_copy(update={"report": said, "worse": 0, "calm": 0, "better": 0})
+    return known.but(report=said, worse=0, calm=0, better=0)
 
 
 def note_harm(state: State) -> State:
@@ -114,7 +114,7 @@ def note_harm(state: State) -> State:
         return state
     others = tuple(digest for digest in state.harmful if digest != state.digest)
     harmful = (*others, state.digest)[-MOST_SETS:] if state.protection.active else others
-    return state.model_copy(update={"harmful": harmful})
+    return state.but(harmful=harmful)
 
 
 def waits_for_another(state: State) -> bool:
