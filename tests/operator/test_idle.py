@@ -67,6 +67,8 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
     world.until_active("first")
     world.condition("CentroidsActive", reason="Active")
     settle(operator, world)
+    kept = world.kube.list("ControllerRevision", contract.LABEL_REVISION_OF)
+    assert [contract.ANNOTATION_COMPLETED in each["metadata"]["annotations"] for each in kept] == [True, True]
     before, watch = versions(world), Watch(operator, world)
     watch.wait_for_passes(5)
     assert [entry["requestURI"] for entry in watch.requests() if entry["verb"] not in READS] == []
@@ -110,7 +112,7 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
         )
     patched = [entry["objectRef"] for entry in watch.requests() if entry["verb"] == "patch"]
     applied = {each["resource"] for each in patched if each.get("subresource") != "status"}
-    assert applied == {"roles", "services", "serviceaccounts", "statefulsets"}
+    assert applied == {"roles", "services", "serviceaccounts", "statefulsets"}, patched
 
 
 def test_what_an_idle_operator_reads_does_not_grow_with_its_passes(operator, world):

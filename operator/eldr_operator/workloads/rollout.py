@@ -199,9 +199,9 @@ def _would_fit_in_anothers_place(
 
 def _unschedulable(pod: Mapping[str, Any]) -> tuple[datetime, str] | None:
     """Return since when a pod has found no node, and what the scheduler says of it."""
-    scheduled = found(pod, "PodScheduled")
+    scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
     since = clock.read(scheduled.get("lastTransitionTime"))
-    if scheduled.get("reason") != "Unschedulable" or since is None:
+    if phase != "Pending" or scheduled.get("reason") != "Unschedulable" or since is None:
         return None
     return since, str(scheduled.get("message", ""))
 

@@ -60,7 +60,7 @@ class World:
         scheduled = {"type": "PodScheduled", "status": str(not reason), "reason": reason}
         scheduled["lastTransitionTime"] = since
         labels = {contract.LABEL_ROLE: revision.role, contract.LABEL_REVISION: revision.name}
-        spec = {"nodeName": node} if node else {}
+        spec, phase = {"nodeName": node} if node else {}, "Pending" if reason == "Unschedulable" else phase
         self.pods.append(
             {
                 "metadata": {"name": "p", "labels": labels, **metadata},

@@ -136,6 +136,13 @@ def test_replicas_that_have_no_node_keep_no_rollout_from_going_on(now, pods, rep
     assert found == bounds(0, unavailable)
 
 
+def test_a_pod_that_runs_has_a_node_whatever_its_scheduler_said(now):
+    pod = waiting(now - timedelta(hours=1))
+    assert rollout.is_unschedulable(pod)
+    pod["status"]["phase"] = "Running"
+    assert not rollout.is_unschedulable(pod)
+
+
 def test_when_to_look_again(now):
     found = rollout.seconds_left(
         [waiting(now - timedelta(seconds=20)), running(), waiting(now - timedelta(hours=1))], now
