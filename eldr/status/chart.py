@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from math import ceil, floor
 from typing import Final
 
-from eldr.status.story import HalfHour
+from eldr.status.overview import HalfHour
 
 COLUMNS: Final = 48
 HALF_HOUR: Final = timedelta(minutes=30)

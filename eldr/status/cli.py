@@ -13,7 +13,7 @@ from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
 from eldr.options import of_cluster
 from eldr.status import text
-from eldr.status.story import Story, document
+from eldr.status.overview import Overview, document
 from eldr.status.tell import tell
 
 _RIGHTS = "the status of a deployment takes get of eldrdeployments and list of eldrfits"
@@ -34,22 +34,22 @@ def command(
     and what is not as it should be. Reads the cluster with your kubeconfig and changes nothing; times are UTC.
     """
     try:
-        story = _read(
+        overview = _read(
             ApiServer(context, namespace, str(kubeconfig) if kubeconfig else None, rights=_RIGHTS), name
         )
     except ClusterError as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     if as_json:
-        click.echo(json.dumps(document(story), indent=2))
+        click.echo(json.dumps(document(overview), indent=2))
         return
     console = Console()
     width = console.width if console.is_terminal else _WIDTH
     plain = not console.encoding.lower().startswith("utf")
-    for line in text.lines(story, width, plain=plain):
+    for line in text.lines(overview, width, plain=plain):
         console.print(line.text, style=line.style, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def _read(server: ApiServer, name: str) -> Story:
+def _read(server: ApiServer, name: str) -> Overview:
     resources = f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}"
     what = f"{contract.KIND_DEPLOYMENT} {name}"
     deployment = server.read(f"{resources}/{contract.DEPLOYMENTS}/{name}", what)

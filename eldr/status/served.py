@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from eldr.status.fields import Object, moment, text, whole
-from eldr.status.story import Served
+from eldr.status.overview import Served
 
 Spans = dict[str, list[Served]]
 """By the name of the fit, the oldest first."""

@@ -9,7 +9,7 @@ from typing import Final
 from eldr.status import served
 from eldr.status.chart import COLUMNS, HALF_HOUR
 from eldr.status.fields import Object, decimal, inside, moment, objects, text, whole
-from eldr.status.story import (
+from eldr.status.overview import (
     DELETED,
     Centroids,
     Condition,
@@ -17,9 +17,9 @@ from eldr.status.story import (
     Fit,
     HalfHour,
     NextFit,
+    Overview,
     Policy,
     Saving,
-    Story,
 )
 
 _SHOULD_BE_TRUE: Final = (
@@ -39,8 +39,8 @@ _BEHIND: Final = "the operator has not seen the last change of the spec yet: wha
 
 def tell(
     deployment: Object, fits: Iterable[Object] | None, now: datetime, notes: Iterable[str] = ()
-) -> Story:
-    """Tell the story of a deployment.
+) -> Overview:
+    """Return the overview of a deployment.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def tell(
     conditions = {one.type: one for one in map(_condition, objects(status, "conditions")) if one is not None}
     locality = inside(status, "locality")
     spans = served.spans(objects(status, "history"))
-    return Story(
+    return Overview(
         name=name,
         namespace=text(metadata, "namespace") or "?",
         at=now,

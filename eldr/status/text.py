@@ -1,4 +1,4 @@
-"""A story as lines for a screen. Pure."""
+"""An overview as lines for a screen. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from eldr.status import chart
-from eldr.status.story import DELETED, Condition, Drift, Fit, Saving, Served, Story
+from eldr.status.overview import DELETED, Condition, Drift, Fit, Overview, Saving, Served
 
 FITS: Final = 5
 """That are shown; JSON has all."""
@@ -26,7 +26,7 @@ class Line(NamedTuple):
     style: str = ""
 
 
-def lines(story: Story, width: int, *, plain: bool = False) -> list[Line]:
+def lines(overview: Overview, width: int, *, plain: bool = False) -> list[Line]:
     """Return the screen.
 
     Parameters
@@ -37,12 +37,12 @@ def lines(story: Story, width: int, *, plain: bool = False) -> list[Line]:
         ASCII only, apart from what stands in the resources.
     """
     found = [
-        Line(f"{story.name} in namespace {story.namespace}, {story.at:%Y-%m-%d %H:%M} UTC", "bold"),
-        *(line for note in story.notes for line in _entry("note", note, width, "yellow")),
-        *_summary(story, width),
-        *_chart(story, plain=plain),
-        *_fits(story, width),
-        *_problems(story, width),
+        Line(f"{overview.name} in namespace {overview.namespace}, {overview.at:%Y-%m-%d %H:%M} UTC", "bold"),
+        *(line for note in overview.notes for line in _entry("note", note, width, "yellow")),
+        *_summary(overview, width),
+        *_chart(overview, plain=plain),
+        *_fits(overview, width),
+        *_problems(overview, width),
     ]
     # a message may hold what a router was sent, and a terminal obeys some characters
     return [
@@ -50,43 +50,43 @@ def lines(story: Story, width: int, *, plain: bool = False) -> list[Line]:
     ]
 
 
-def _summary(story: Story, width: int) -> Iterator[Line]:
-    now, ready, policy = story.at, story.ready, story.policy
+def _summary(overview: Overview, width: int) -> Iterator[Line]:
+    now, ready, policy = overview.at, overview.ready, overview.policy
     good = ready is not None and ready.status == "True"
-    yield from _entry("ready", _ready(story), width, "green" if good else "red")
-    served = f", served as {story.served_as}" if story.served_as else ""
-    where = f" at {story.url}" if story.url else ""
-    yield from _entry("model", f"{story.model or _UNKNOWN}{served}{where}", width)
+    yield from _entry("ready", _ready(overview), width, "green" if good else "red")
+    served = f", served as {overview.served_as}" if overview.served_as else ""
+    where = f" at {overview.url}" if overview.url else ""
+    yield from _entry("model", f"{overview.model or _UNKNOWN}{served}{where}", width)
     effect = " and ".join(policy.in_effect) or _UNKNOWN
     as_wanted = policy.in_effect == (policy.wanted,)
     said = f"{policy.wanted}, in effect" if as_wanted else f"{policy.wanted or _UNKNOWN}; in effect: {effect}"
     why = f", {policy.reason}: {policy.message}" if policy.reason else ""
     yield from _entry("policy", f"{said}{why}", width, "" if as_wanted and not why else "yellow")
-    yield from _entry("centroids", _centroids(story), width)
-    yield from _entry("saving", _saving(story.saving), width)
-    if experts := _experts(story.saving):
+    yield from _entry("centroids", _centroids(overview), width)
+    yield from _entry("saving", _saving(overview.saving), width)
+    if experts := _experts(overview.saving):
         yield from _entry("experts", experts, width)
-    yield from _entry("drift", _drift(story.drift, now), width, _drift_style(story.drift))
-    if story.next_fit is not None:
-        schedule = f" by schedule {story.next_fit.schedule}" if story.next_fit.schedule else ""
-        wait = story.next_fit.time - now
+    yield from _entry("drift", _drift(overview.drift, now), width, _drift_style(overview.drift))
+    if overview.next_fit is not None:
+        schedule = f" by schedule {overview.next_fit.schedule}" if overview.next_fit.schedule else ""
+        wait = overview.next_fit.time - now
         due = f"in {span(wait)}" if wait > timedelta() else "due"
-        yield from _entry("next fit", f"{when(story.next_fit.time, now)} ({due}){schedule}", width)
+        yield from _entry("next fit", f"{when(overview.next_fit.time, now)} ({due}){schedule}", width)
 
 
-def _ready(story: Story) -> str:
-    ready = story.ready
-    pods = ", ".join(f"{role} {count}" for role, count in story.pods.items())
+def _ready(overview: Overview) -> str:
+    ready = overview.ready
+    pods = ", ".join(f"{role} {count}" for role, count in overview.pods.items())
     if ready is None:
         return _UNKNOWN + (f" ({pods})" if pods else "")
     word = {"True": "yes", "False": "no"}.get(ready.status, "unknown")
-    since = f" since {ago(ready.since, story.at)}" if ready.since else ""
+    since = f" since {ago(ready.since, overview.at)}" if ready.since else ""
     reason = "" if ready.status == "True" else f", {ready.reason}"
     return f"{word}{since}{reason}: {ready.message}"
 
 
-def _centroids(story: Story) -> str:
-    sets, now = story.centroids, story.at
+def _centroids(overview: Overview) -> str:
+    sets, now = overview.centroids, overview.at
     staged = f"; routers are loading that of {sets.staged}" if sets.staged else ""
     if sets.fit is None:
         return f"no set serves{staged}"
@@ -133,35 +133,35 @@ def _drift_style(drift: Drift) -> str:
     return "red" if drift.condition is not None and drift.condition.status == "True" else ""
 
 
-def _chart(story: Story, *, plain: bool) -> Iterator[Line]:
+def _chart(overview: Overview, *, plain: bool) -> Iterator[Line]:
     yield Line("")
-    now = story.at
-    day = [one for one in story.drift.day if now - _DAY < one.time <= now]
+    now = overview.at
+    day = [one for one in overview.drift.day if now - _DAY < one.time <= now]
     if not day:
         yield Line("drift score: none in the last day")
         return
     highest = max(day, key=lambda one: one.score)
     head = "drift score of the last day, the highest of each half hour"
     yield Line(f"{head}; at most {highest.score:.2f}, at {when(highest.time, now)}", "bold")
-    activations = [one.since for fit in story.fits for one in fit.served]
+    activations = [one.since for fit in overview.fits for one in fit.served]
     for drawn in chart.draw(day, now, activations, plain=plain):
         yield Line(drawn)
 
 
-def _fits(story: Story, width: int) -> Iterator[Line]:
+def _fits(overview: Overview, width: int) -> Iterator[Line]:
     yield Line("")
-    if not story.fits:
+    if not overview.fits:
         yield Line("fits: none yet")
         return
-    shown = story.fits[:FITS]
-    more = f", {len(shown)} of {len(story.fits)}" if len(story.fits) > len(shown) else ""
+    shown = overview.fits[:FITS]
+    more = f", {len(shown)} of {len(overview.fits)}" if len(overview.fits) > len(shown) else ""
     yield Line(f"last fits, the newest first{more}", "bold")
-    rows = [_row(fit, story.at) for fit in shown]
+    rows = [_row(fit, overview.at) for fit in shown]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for fit, row in zip(shown, rows, strict=True):
         cells = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
         yield Line(f"  {'  '.join(cells)}".rstrip(), _fit_style(fit))
-        for said in (fit.message or "", *(_served(one, story.at) for one in fit.served)):
+        for said in (fit.message or "", *(_served(one, overview.at) for one in fit.served)):
             for part in _wrapped(said, width, _INDENT):
                 yield Line(part)
 
@@ -193,17 +193,19 @@ def _served(one: Served, now: datetime) -> str:
     )
 
 
-def _problems(story: Story, width: int) -> Iterator[Line]:
+def _problems(overview: Overview, width: int) -> Iterator[Line]:
     yield Line("")
-    if not story.problems:
-        known = story.ready is not None
+    if not overview.problems:
+        known = overview.ready is not None
         yield Line("problems: none" if known else f"problems: {_UNKNOWN}", "green" if known else "yellow")
         return
     yield Line("problems, what to do: docs/reference/conditions.md", "bold")
-    above = {one.message for one in (story.ready, story.drift.condition, story.policy) if one is not None}
-    for found in story.problems:
+    above = {
+        one.message for one in (overview.ready, overview.drift.condition, overview.policy) if one is not None
+    }
+    for found in overview.problems:
         message = "see above" if found.message in above else found.message
-        for part in _wrapped(_problem(found, message, story.at), width, "  "):
+        for part in _wrapped(_problem(found, message, overview.at), width, "  "):
             yield Line(part, "red")
 
 

@@ -84,7 +84,7 @@ def main(
         known = engines.known
         if known and demo.phases:
             known = (*known, "--rate", f"{kept.rate(demo.phases, demo.load.outcomes):.3g}")
-        told = kept.keep(str(cluster.kubeconfig), out / "siglog", demo.story.shifted or math.inf, known)
+        told = kept.keep(str(cluster.kubeconfig), out / "siglog", demo.timeline.shifted or math.inf, known)
         console.print(told, highlight=False, markup=False, soft_wrap=True)
         console.print(cluster.kubectl("-n", objects.NAMESPACE, "get", "eldr,ef"), highlight=False)
         if not ok:
@@ -98,7 +98,7 @@ def summarise(demo: Demo, console: Console, out: Path, failure: str | None, code
     if demo.phases:
         rows = report.measure(demo.phases, outcomes, demo.sampler)
         console.print(report.table(rows, demo.engines.title, code))
-        for line in demo.story.told():
+        for line in demo.timeline.told():
             console.print(line, highlight=False, soft_wrap=True)
         if demo.engines.remark:
             console.print(demo.engines.remark, highlight=False)

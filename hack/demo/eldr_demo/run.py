@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,8 @@ from eldr_demo.engines import Engines
 from eldr_demo.load import Load
 from eldr_demo.plan import Fit, Measure
 from eldr_demo.report import Phase
-from eldr_demo.story import Story
 from eldr_demo.telemetry import Sampler
+from eldr_demo.timeline import Timeline
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class Demo:
 
     Attributes
     ----------
-    story : Story
+    timeline : Timeline
         What the operator did when the mix had shifted.
     """
 
@@ -38,14 +39,15 @@ class Demo:
     console: Console
     phases: list[Phase] = field(default_factory=list)
     activations: dict[str, float] = field(default_factory=dict)
-    story: Story = field(init=False)
+    timeline: Timeline = field(init=False)
     load: Load = field(init=False)
     sampler: Sampler = field(init=False)
+    _began: float = field(default_factory=time.monotonic)
     _policy: str = ""
     _admins: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.story = Story(self.view, self._say)
+        self.timeline = Timeline(self.view, self._say)
 
     async def run(self) -> None:
         """Run every step; raises where one does not happen."""
@@ -53,7 +55,7 @@ class Demo:
         async with self._traffic():
             for step in self.engines.plan:
                 if step.mix == "second":
-                    self.story.begin()
+                    self.timeline.begin()
                 if isinstance(step, Measure):
                     await self._measure(step)
                 else:
@@ -87,7 +89,7 @@ class Demo:
         self.sampler = Sampler(lambda: decoders)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            work = (self.load.run(stop), self.sampler.run(stop), self.story.watch(stop))
+            work = (self.load.run(stop), self.sampler.run(stop), self.timeline.watch(stop))
             tasks = [group.create_task(each) for each in work]
             try:
                 yield
@@ -108,7 +110,7 @@ class Demo:
         ended = loop.time()
         basis.check(step, await basis.read(self._admins) - before)
         self.phases.append(Phase(step, begun, ended))
-        await self.story.note(step.name)
+        await self.timeline.note(step.name)
 
     async def _patch(self, policy: str) -> None:
         """Change the policy as a user would, under the running traffic."""
@@ -175,7 +177,7 @@ class Demo:
             await objects.until(none_running, "an empty pool", 30)
 
     def _say(self, text: str) -> None:
-        self.console.print(f"[dim]{asyncio.get_running_loop().time():9.1f}[/dim] {text}", highlight=False)
+        self.console.print(f"[dim]{time.monotonic() - self._began:7.1f} s[/dim] {text}", highlight=False)
 
 
 def _is_final(condition: dict[str, Any]) -> bool:

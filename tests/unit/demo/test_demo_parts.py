@@ -26,8 +26,8 @@ from eldr_demo.plan import FIRST_MIX, FULL, SHORT, Measure
 from eldr_demo.real import verify
 from eldr_demo.report import Phase, measure, table
 from eldr_demo.simulated import SimulatedEngines
-from eldr_demo.story import Story
 from eldr_demo.telemetry import Reader, Sampler, Totals, parse
+from eldr_demo.timeline import Timeline
 from tests.support.records import make_record
 
 
@@ -339,19 +339,19 @@ class Shifting:
         return ["demo-drift-1"] if self.looks[0][0] == "True" or len(self.looks) == 1 else []
 
 
-async def test_the_story_of_a_shift_is_told():
+async def test_the_timeline_of_a_shift_is_told():
     said = []
-    story = Story(Shifting(("False", "demo-bootstrap", "9.0"), ("True", "demo-bootstrap", "1.0"), ("True", "demo-bootstrap", ""),
+    timeline = Timeline(Shifting(("False", "demo-bootstrap", "9.0"), ("True", "demo-bootstrap", "1.0"), ("True", "demo-bootstrap", ""),
                            ("False", "demo-drift-1", "8.5")), said.append)  # fmt: skip
-    assert story.told() == []
-    await story.note("fitted")
-    story.begin()
+    assert timeline.told() == []
+    await timeline.note("fitted")
+    timeline.begin()
     for _ in range(4):
-        await story._look()
-    await story.note("re-fitted")
-    assert list(story.moments) == ["detected", "fit", "active", "over"]
+        await timeline._look()
+    await timeline.note("re-fitted")
+    assert list(timeline.moments) == ["detected", "fit", "active", "over"]
     assert said[0].split(": ", 1)[1] == "DriftDetected: because"
-    first, second = story.told()
+    first, second = timeline.told()
     assert (
         "drift detected after 0 s, EldrFit made after 0 s, its set active after 0 s, drift over after 0 s"
         in first

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from eldr.status.chart import COLUMNS, draw
-from eldr.status.story import HalfHour
+from eldr.status.overview import HalfHour
 
 NOW = datetime(2026, 11, 22, 7, 10, tzinfo=UTC)
 LAST = datetime(2026, 11, 22, 7, 0, tzinfo=UTC)

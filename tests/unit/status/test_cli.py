@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from eldr import contract
 from eldr.cli import main
 from eldr.status.cli import command
-from eldr.status.story import document
+from eldr.status.overview import document
 from eldr.status.tell import tell
 from tests.support.api_server import answering, as_json
 from tests.unit.status import night

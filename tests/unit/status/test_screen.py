@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from eldr.status.overview import document
 from eldr.status.served import spans
-from eldr.status.story import document
 from eldr.status.tell import tell
 from eldr.status.text import FITS, lines
 from tests.unit.status import night
@@ -20,8 +20,8 @@ GOLDEN = Path(__file__).parent / "night.txt"
 
 def screen(deployment=None, fits=None, *, width=120, plain=False, notes=()):
     found = deployment or night.deployment()
-    story = tell(found, night.fits() if fits is None else fits, NOW, notes)
-    return [line.text for line in lines(story, width, plain=plain)]
+    overview = tell(found, night.fits() if fits is None else fits, NOW, notes)
+    return [line.text for line in lines(overview, width, plain=plain)]
 
 
 def entry(shown, label):
@@ -199,12 +199,12 @@ def put(found, path, value):
 def test_whatever_stands_somewhere_the_rest_is_shown(value):
     deployment, fits = night.deployment(), night.fits()[:2]
     for path in paths(deployment):
-        story = tell(put(deployment, path, value), fits, NOW)
-        assert lines(story, 100)
-        json.loads(json.dumps(document(story), allow_nan=False))
+        overview = tell(put(deployment, path, value), fits, NOW)
+        assert lines(overview, 100)
+        json.loads(json.dumps(document(overview), allow_nan=False))
     for path in paths(fits):
-        story = tell(deployment, [one for one in put(fits, path, value) if isinstance(one, dict)], NOW)
-        assert any("2 prefill, 4 decode" in line.text for line in lines(story, 100))
+        overview = tell(deployment, [one for one in put(fits, path, value) if isinstance(one, dict)], NOW)
+        assert any("2 prefill, 4 decode" in line.text for line in lines(overview, 100))
 
 
 def test_json_tells_the_same():

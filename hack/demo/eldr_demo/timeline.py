@@ -13,7 +13,7 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Story:
+class Timeline:
     """Notes the moments of a shift; Unix times.
 
     Parameters
@@ -67,7 +67,7 @@ class Story:
         self.say(f"{self.moments[name] - self.shifted:.0f} s after the shift: {text}")
 
     def told(self) -> list[str]:
-        """Return the story in lines."""
+        """Return it in lines."""
         if self.shifted is None:
             return []
         steps = {

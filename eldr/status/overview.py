@@ -183,7 +183,7 @@ class NextFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Overview:
     """All of it.
 
     Attributes
@@ -218,9 +218,9 @@ class Story:
     notes: tuple[str, ...]
 
 
-def document(story: Story) -> dict[str, Any]:
+def document(overview: Overview) -> dict[str, Any]:
     """Return it as JSON: the fields above, times as ``2026-11-21T08:30:00Z``, null for what is not known."""
-    found: dict[str, Any] = _json(asdict(story))
+    found: dict[str, Any] = _json(asdict(overview))
     return {"version": VERSION} | found
 
 
