@@ -283,9 +283,9 @@ def test_without_replicas_ranks_with_requests_of_their_own_prefill_and_decode(
             )
 
 
+@pytest.mark.long  # tests/vllm/test_failures.py has engines that are killed
 @pytest.mark.parametrize(
-    ("when", "layout", "part"),
-    [("before a token", "tensor", "TP1"), pytest.param("decoding", "data", "_EP1", marks=pytest.mark.long)],
+    ("when", "layout", "part"), [("before a token", "tensor", "TP1"), ("decoding", "data", "_EP1")]
 )
 def test_routers_do_what_they_do_for_a_dead_engine_where_a_rank_is_killed(
     prefill, one_process, environment, plugin, tmp_path, background, when, layout, part

@@ -82,7 +82,7 @@ def test_a_late_pull_gives_wrong_tokens_without_an_error(fleet, correct, expecte
     correct(case, ask(d0.url, case, stream=False, kv_transfer_params=ask_prefill(p.url, case)))
 
 
-@pytest.mark.parametrize("name", ["d0", "d-gpu-mode"])
+@pytest.mark.parametrize("name", [pytest.param("d0", marks=pytest.mark.long), "d-gpu-mode"])
 def test_a_decode_engine_does_not_pull_after_the_deadline(fleet, correct, fresh, background, name):
     """It is stopped with the request before it, and goes on when the blocks are somebody else's."""
     p, d0 = fleet.up("p-short", name)
@@ -191,6 +191,7 @@ def test_no_request_waits_at_a_full_engine_beyond_its_lease(serve, fleet, correc
         assert d0.metric("vllm:num_preemptions_total") == preempted
 
 
+@pytest.mark.long
 def test_several_sequences_of_one_request_fill_an_engine_as_well(serve, fleet, correct, fresh, background):
     with serve("p-short", "d0", lease_seconds=SHORT_LEASE, max_in_flight=2) as router:
         p, d0 = fleet["p-short"], fleet["d0"]

@@ -40,6 +40,7 @@ def test_token_ids_are_the_same_in_the_mode_of_gpus(serve, fleet, correct):
         assert router.counter("retries") == router.counter("whole") == 0
 
 
+@pytest.mark.long  # tests/vllm/test_signatures.py asks for many at once
 def test_requests_at_the_same_time_do_not_disturb_each_other(serve, fleet, correct, background):
     with serve("p", "d0", "d1", max_in_flight=2) as router:
         small = [case for case in OUTPUTS if len(str(case.prompt)) < 50 * BLOCK][:12]

@@ -5,6 +5,7 @@ reused all the time.
 """
 
 import json
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -54,12 +55,12 @@ EAGLE = {"method": "eagle3", "num_speculative_tokens": 2}
 NOISE = "0.03"
 """Some of such a model's drafts are accepted, others are not."""
 KINDS = {
-    **{family: Kind(family) for family in (TRAINED, "gemma4")},
+    TRAINED: Kind(TRAINED),
     "v2-asynchronous": Kind(TRAINED, GPU_MODE),
     "ngram": Kind(TRAINED, CPU_MODE, NGRAM),
 }
 MORE_KINDS = {
-    **{family: Kind(family) for family in ("gptoss", "gemma4-split")},
+    **{family: Kind(family) for family in ("gptoss", "gemma4", "gemma4-split")},
     "draft-model-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), DRAFT_MODEL),
     "eagle3-asynchronous": Kind("qwen3moe", Mode("V1", "asynchronous"), EAGLE),
     "v2-ngram": Kind(TRAINED, Mode("V2", "synchronous"), NGRAM),
@@ -69,13 +70,20 @@ MORE_KINDS = {
 """In ``make e2e-vllm-all`` only."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        *(pytest.param(kind, id=name) for name, kind in KINDS.items()),
-        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in MORE_KINDS.items()),
-    ],
+def kinds(long: Collection[str]) -> list[Any]:
+    return [
+        pytest.param(kind, id=name, marks=pytest.mark.long if name in long else ())
+        for name, kind in {**KINDS, **MORE_KINDS}.items()
+    ]
+
+
+many_steps = pytest.mark.parametrize(
+    "pools", kinds({"v2-asynchronous", *MORE_KINDS}), indirect=True, scope="module"
 )
+"""Of tests that take minutes where V2's kernels are interpreted."""
+
+
+@pytest.fixture(scope="module", params=kinds(MORE_KINDS))
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family, mode, drafts = request.param
     folder = tmp_path_factory.mktemp(family)
@@ -143,6 +151,7 @@ def test_prompts_that_the_decode_engine_prefills_itself(pools):
     check(pools, exchanges)
 
 
+@many_steps
 def test_many_at_once_while_blocks_are_evicted_and_reused(pools):
     rng = np.random.default_rng(7)
     heads = [tokens(100 + i, 96) for i in range(3)]
@@ -163,6 +172,7 @@ def test_many_at_once_while_blocks_are_evicted_and_reused(pools):
     assert pools.prefill.metric(HITS) - hits < (len(prompts[0]) - 1) // BLOCK * BLOCK, "nothing was evicted"
 
 
+@many_steps
 def test_preempted_requests_count_every_token_once(pools):
     """More tokens than the decode engine's cache holds: some requests lose their blocks and are computed again."""
     if pools.family == "gptoss" and pools.decode.mode().runner == "V2":
