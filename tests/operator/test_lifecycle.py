@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eldr import contract
+from eldr_operator.workloads.revisions import ANNOTATION_REVISION
 from tests.operator.world import KIND, SCALER, simulated
 from tests.support.kube import Refused
 from tests.support.processes import wait_for
@@ -273,6 +274,21 @@ def test_labels_that_are_taken_away_come_back(world, kind, name):
     assert world.kube.get(kind, name)["metadata"]["uid"] == before["uid"]
     world.patch(router={"maxInFlightPerDecode": 99})
     wait_for(lambda: world.routing["max_in_flight"] == 99, "a living operator", 60, lambda: world.routing)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "x-prefill"), ("StatefulSet", "x-decode")])
+def test_what_others_change_of_our_labels_and_annotations_comes_back(world, kind, name):
+    """That makes no new generation of a StatefulSet: rollouts are judged by the annotation, and the label says what the pods are for."""
+    world.up()
+    before = world.kube.get(kind, name)["metadata"]
+    changed = {
+        "labels": {contract.LABEL_COMPONENT: "other", "team": "a"},
+        "annotations": {ANNOTATION_REVISION: "other"},
+    }
+    world.kube.merge(kind, name, {"metadata": changed})
+    metadata = lambda: world.kube.get(kind, name)["metadata"]  # noqa: E731
+    wait_for(lambda: metadata()["labels"] == before["labels"] | {"team": "a"}, "the labels", 60, metadata)
+    assert metadata()["annotations"][ANNOTATION_REVISION] == before["annotations"][ANNOTATION_REVISION]
 
 
 def test_children_that_nobody_owns_are_adopted_as_they_are(world):

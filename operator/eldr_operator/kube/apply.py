@@ -32,8 +32,8 @@ _RESTORER = f"{contract.FIELD_MANAGER}-undo"
 class Applier:
     """Applies manifests.
 
-    What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none).
-    While both stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. After a restart
+    What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none), and with
+    its labels and annotations of ours. While these stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. After a restart
     managed fields tell the same. What others
     added to the pods of a Deployment or StatefulSet is removed after an apply, unless they set it again and again.
 
@@ -92,12 +92,12 @@ class Applier:
             if live is not None and is_memory:
                 await self.take_back(manifest, live)
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
-        elif remembered.get(key) == (digest, _version(live)):
+        elif remembered.get(key) == (digest, _version(live, manifest)):
             return live
         elif key not in remembered and _has_arrived(live, manifest):
-            remembered[key] = (digest, _version(live))
+            remembered[key] = (digest, _version(live, manifest))
             return live
-        elif remembered.get(key) == (digest + _CONFLICT, _version(live)):
+        elif remembered.get(key) == (digest + _CONFLICT, _version(live, manifest)):
             self._check_undo(owner, key, foreign.additions(live, contract.FIELD_MANAGER))
         self._metrics.writes.labels(kind, "apply").inc()
         applied = await (
@@ -106,7 +106,7 @@ class Applier:
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
         if patch := foreign.removal(applied, found, _RESTORER):
-            remembered[key] = (digest + _CONFLICT, _version(applied))
+            remembered[key] = (digest + _CONFLICT, _version(applied, manifest))
             self._check_undo(owner, key, found)
             try:
                 applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
@@ -115,7 +115,7 @@ class Applier:
                 if error.status == _INVALID and " is invalid" not in error.message:
                     return applied  # a test failed, for it has just changed: not remembered, so the next pass looks anew
                 raise
-        remembered[key] = (digest, _version(applied))
+        remembered[key] = (digest, _version(applied, manifest))
         return applied
 
     async def _unlisted(self, owner: Key, manifest: Object) -> Object | None:
@@ -262,6 +262,13 @@ def _has_arrived(live: Object, manifest: Object) -> bool:
     )
 
 
-def _version(live: Mapping[str, Any]) -> str:
-    metadata = live["metadata"]
-    return f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}"
+def _version(live: Object, manifest: Object) -> str:
+    """Return what changes when somebody changes what the manifest holds: labels and annotations make no new generation."""
+    metadata, wanted = live["metadata"], manifest["metadata"]
+    head = [
+        {key: (metadata.get(field) or {}).get(key) for key in wanted.get(field, ())}
+        for field in ("labels", "annotations")
+    ]
+    return (
+        f"{metadata['uid']}/{metadata.get('generation') or metadata['resourceVersion']}/{meta.digest(head)}"
+    )

@@ -49,6 +49,32 @@ async def test_nothing_is_sent_for_what_is_as_it_was_applied():
     assert await applied(known()) == []
 
 
+@pytest.mark.parametrize(("field", "name"), [("labels", "app"), ("annotations", "note")])
+async def test_a_label_or_annotation_of_ours_that_others_change_is_put_back_though_it_makes_no_generation(
+    field, name
+):
+    found, server = known(), Server(known())
+    manifest = deepcopy(MANIFEST)
+    manifest["metadata"].setdefault(field, {})[name] = "ours"
+    found["metadata"].setdefault(field, {})[name] = "ours"
+    server.live = deepcopy(found)
+    applier = Applier(server, Cache(), Metrics())
+    await applier.apply(OWNER, manifest, found)
+    before = len(server.sent)
+    found["metadata"][field]["of somebody else"] = "x"
+    await applier.apply(OWNER, manifest, found)
+    assert len(server.sent) == before
+    found["metadata"][field][name] = "theirs"
+    await applier.apply(OWNER, manifest, found)
+    assert len(server.sent) == before + 1
+    # what admission makes of it stays
+    server.live = deepcopy(found)
+    await applier.apply(OWNER, manifest, found)
+    assert len(server.sent) == before + 2
+    await applier.apply(OWNER, manifest, found)
+    assert len(server.sent) == before + 2
+
+
 @pytest.mark.parametrize("fields", [{}, {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}])
 async def test_the_traces_of_an_undo_that_did_not_end_are_removed(fields):
     undone = {"manager": "eldr-operator-undo", "operation": "Update", "fieldsV1": fields}
