@@ -10,7 +10,7 @@ from tests.support.random_pool import POOLS, Pool
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "pool", [*POOLS[:-1], pytest.param(POOLS[-1], marks=pytest.mark.long)], ids=Pool.told
+    "pool", [*POOLS[:-2], *(pytest.param(pool, marks=pytest.mark.long) for pool in POOLS[-2:])], ids=Pool.told
 )
 def test_random_batches_save_nothing(pool):
     known = traces.load()
