@@ -8,11 +8,16 @@ References
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from eldr import contract
 from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
+
+logger = logging.getLogger("vllm.eldr")  # as in counting
 
 TERMINATION_LOG = Path("/dev/termination-log")
 _MOST = 4096  # bytes that Kubernetes takes
@@ -41,3 +46,10 @@ def told() -> Iterator[None]:
     except (UnsupportedEngineError, RanksDisagreeError, RankAloneError) as error:
         leave(str(error))
         raise
+
+
+def end_process(reason: str, error: Exception) -> NoReturn:
+    """End this process, for which other ranks wait: vLLM reports what one rank raises and goes on waiting, but sees at once that one is gone."""
+    leave(reason)
+    logger.error("ELDR: this process ends, for other ranks wait for it: %s", reason, exc_info=error)
+    os._exit(1)

@@ -70,10 +70,11 @@ class Stepped:
     FORWARD: ClassVar[Any] = VllmConfig()
 
     def __init__(self, monkeypatch: Any, role: str, *, dense: int = 0, add: Any = None) -> None:
-        self.layers = [Layer(dense + n) for n in range(LAYERS)]
+        self.layers = [Layer(dense + n, monolithic=n == LAYERS - 1) for n in range(LAYERS)]
         of_engine = config()
         vars(of_engine).update(model(*self.layers, layers=dense + LAYERS, tokens=16))
         of_engine.parallel_config.tensor_parallel_size = 1
+        of_engine.parallel_config.use_sequence_parallel_moe = False
         if add is not None:
             group = SimpleNamespace(all_reduce=add, rank_in_group=0, world_size=2)
             monkeypatch.setattr(decode_worker, "union_group", lambda _: group)
@@ -96,17 +97,28 @@ class Stepped:
         with self._watch:
             self._form(tokens)
 
-    def run(self, watch: Any, new: Any = (), cached: Any = (), blocks: Any = None) -> Any:
-        """Run a step in which every token uses experts 0 and 1, under a watch; return its report."""
-        self._watch = watch
+    def run(
+        self, watch: Any, new: Any = (), cached: Any = (), blocks: Any = None, *, layers: Any = None
+    ) -> Any:
+        """Run a step in which every token uses experts 0 and 1, under a watch; return its report.
+
+        Parameters
+        ----------
+        layers : context, optional
+            Watches what the layers capture in its place.
+        """
+        self._watch = watch if layers is not None else nullcontext()
         orders = sent(self.half.orders(output(new, cached, blocks)))
         Slots.slots = slots = slots_of(new, cached, blocks)
         with watch:
             self.worker.begin(orders)
         if slots is not None:
             ids = torch.tensor([0, 1], dtype=torch.int32).expand(len(slots), TOP_K).contiguous()
-            with set_forward_context(None, self.FORWARD, num_tokens=len(slots)):
-                for layer in self.layers:
+            logits = torch.zeros(len(slots), EXPERTS)
+            logits[:, :TOP_K] = 1.0
+            with set_forward_context(None, self.FORWARD, num_tokens=len(slots)), layers or watch:
+                for layer in self.layers[:-1]:
                     layer.router.capture_fn(ids)
+                self.layers[-1].routed_experts.forward_monolithic(x=1, router_logits=logits)
         with watch:
             return self.worker.finish()

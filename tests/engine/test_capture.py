@@ -111,7 +111,10 @@ def engine(*modules, experts=EXPERTS):
     parts = model(*modules)
     parts["model_config"].get_num_experts = lambda: experts
     return SimpleNamespace(
-        parallel_config=SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1), **parts
+        parallel_config=SimpleNamespace(
+            data_parallel_rank=0, tensor_parallel_size=1, use_sequence_parallel_moe=False
+        ),
+        **parts,
     )
 
 
@@ -179,6 +182,7 @@ def parts(monkeypatch):
         layers = Layer(0, monolithic=True), Layer(1)
         config = engine(*layers)
         config.parallel_config.tensor_parallel_size = 2
+        config.parallel_config.use_sequence_parallel_moe = True
         over = SimpleNamespace(all_reduce=data.add(rank), rank_in_group=rank, world_size=2)
         counting = Counting(f"rank {rank}")
         step = routing.RoutingCapture(config, counting, over)
@@ -212,10 +216,12 @@ def test_ranks_that_route_parts_of_the_same_tokens_gather_them_once_a_step(parts
     assert not any(one.counting.stopped for one in parts)
 
 
-@pytest.mark.parametrize("where", ["inside", "outside", "elsewhere"])
-def test_a_rank_that_fails_to_capture_its_part_keeps_none_waiting_and_all_know(parts, where):
+@pytest.mark.parametrize("where", ["inside", "outside", "elsewhere", "tokens"])
+def test_a_rank_that_fails_to_capture_its_part_keeps_none_waiting_and_all_know(parts, where, monkeypatch):
     for one in parts:
         one.step.share()
+    if where == "tokens":
+        monkeypatch.setattr(parts[1].step._capturer, "_tokens", lambda _: 1 / 0)
     if where == "elsewhere":
         parts[1].counting.stop("out of memory")
     found = run_parts(parts, {"inside": 0, "outside": 1}.get(where))

@@ -1,6 +1,8 @@
 """What a step starts on a GPU: kernels of ours and collectives, counted in the form that GPUs run."""
 
 import operator
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,7 +140,7 @@ def steps(started, monkeypatch):
 
         def run(**step):
             started.seen.clear()
-            report = engine.run(started, **step)
+            report = engine.run(started, **({"layers": nullcontext()} | step))
             if report is not None:
                 copied(report)
             assert not engine.worker._counting.stopped
@@ -206,6 +208,18 @@ def test_what_dense_layers_and_ranks_add_is_what_the_page_says(steps, started):
         "decode, ranks with requests of their own: in addition"
     ), ranks
     assert ranks.count(SUM) == 1
+
+
+def test_what_is_captured_of_a_layer_is_what_the_page_says(steps, started):
+    """Of the two layers the last one has a kernel that routes inside itself."""
+    half, run = steps("decode")
+    usual = usual_step(half, run)
+    every = Counter(run(cached=[("a", 6, 1)], blocks={"a": [1, 2]}, layers=started)) - Counter(usual)
+    assert every == {"aten.copy_.default": 2, "aten.sort.stable": 1}
+    assert (
+        "one kernel, its own `RoutedExpertsCapturer`; a kernel that routes inside itself costs a sort more"
+        in (PAGE.read_text().replace("\n", " "))
+    )
 
 
 def test_an_operation_too_much_is_seen(started):

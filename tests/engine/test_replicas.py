@@ -264,6 +264,33 @@ def test_a_layer_that_cannot_be_balanced_is_said_to_the_others_before_it_is_refu
     assert "keeps no replicas" in said[0]["refused"]
 
 
+def test_a_rank_whose_layers_cannot_be_read_tells_the_others_whatever_it_is(ours, monkeypatch):
+    said = []
+    monkeypatch.setattr(start, "get_ep_group", lambda: SimpleNamespace(world_size=1))
+    monkeypatch.setattr(start, "gather", lambda one, _: said.append(one) or [one])
+    monkeypatch.setattr(start, "_layers", lambda _: None.maps)
+    with pytest.raises(UnsupportedEngineError, match="the layers cannot be read: AttributeError"):
+        start.start(config_of(Runner(0, ours())), ON)
+    assert "AttributeError" in said[0]["refused"]
+
+
+@pytest.mark.parametrize("where", ["__init__", "try_out"])
+def test_a_rank_that_fails_after_they_have_agreed_ends_its_process(ours, group, monkeypatch, where):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    def ended(status):
+        raise SystemExit(status)
+
+    left = []
+    monkeypatch.setattr(start.Balance, where, fail)
+    monkeypatch.setattr(start.refusal, "leave", left.append)
+    monkeypatch.setattr(start.refusal.os, "_exit", ended)
+    with pytest.raises(SystemExit):
+        start.start(config_of(Runner(0, ours())), ON)
+    assert "replicas cannot be chosen: ZeroDivisionError()" in left[0]
+
+
 def test_more_ranks_than_the_kernel_takes_are_refused(ours, group, monkeypatch):
     many = SimpleNamespace(world_size=33, all_reduce=lambda tensor: tensor, cpu_group=None)
     monkeypatch.setattr(start, "get_ep_group", lambda: many)

@@ -10,7 +10,6 @@ moved experts, so :func:`after_moves` looks after each of its steps.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,11 +71,8 @@ class BalancedExperts(RoutedExperts):
             try:
                 with refusal.told():
                     topk_ids = self.exchange(topk_ids, tokens)
-            except RankAloneError:
-                logger.exception("ELDR: this process ends, for other ranks wait for it")
-                os._exit(
-                    1
-                )  # vLLM reports what one rank raises, and waits for others; a process that is gone it sees at once
+            except RankAloneError as error:
+                refusal.end_process(str(error), error)
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
 
 

@@ -17,6 +17,7 @@ from vllm.logger import init_logger
 
 import eldr
 from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
+from eldr.engine import refusal
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather
 from eldr.engine.balance.choice import Balance, Group, Rules, form_for
@@ -48,6 +49,8 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
             found = _layers(config)
         except UnsupportedEngineError as error:
             why = str(error)  # said to the other ranks first: none may be left waiting
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to be told
+            why = f"{ENV_BALANCE}: the layers cannot be read: {error!r}; unset it"
     group, identity = get_ep_group(), _identity(config, setting)
     compare(gather(identity | {"layers": str(len(found)), "refused": why}, group))
     if why:
@@ -62,8 +65,13 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
         same,
         checked=setting.checked,
     )
-    balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
-    balance.try_out()
+    try:
+        balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
+        balance.try_out()
+    except RanksDisagreeError:
+        raise  # all do
+    except Exception as error:  # noqa: BLE001 - the others are in a collective by now
+        refusal.end_process(f"{ENV_BALANCE}: replicas cannot be chosen: {error!r}", error)
     replicas.after_moves(balance.follow)
     for number, layer in enumerate(found):
         layer.experts.exchange = partial(balance.exchange, number)

@@ -141,7 +141,8 @@ class _Capturer(RoutedExpertsCapturer):
     """Captures, and does with other ranks what takes all of them; what fails ends counting, and keeps nobody waiting.
 
     Ranks of a tensor-parallel group may each route a part of the same tokens. vLLM's capturer gathers these parts in every
-    layer; here that is done once a step, for all layers, and by a rank that has failed to count, too.
+    layer; here that is done once a step, for all layers, and by a rank that has failed to count, too. Where ranks had all of
+    the tokens, the first rank's are taken, which are the same.
     """
 
     union: GroupUnion | None = None
@@ -149,7 +150,8 @@ class _Capturer(RoutedExpertsCapturer):
     def __init__(self, tokens: int, config: Any, counting: Counting) -> None:
         super().__init__(tokens, config)
         self._counting = counting
-        self._group = get_tp_group() if self.tp_size > 1 else None
+        # by the configuration, which all ranks have alike: what a step looks like might fail to be read on one
+        self._group = get_tp_group() if config.parallel_config.use_sequence_parallel_moe else None
 
     def capture(self, layer_id: int, topk_ids: torch.Tensor | None, rows: int = 0) -> None:
         """Take a layer's choice.
@@ -161,19 +163,16 @@ class _Capturer(RoutedExpertsCapturer):
         rows : int
             How many the layer has routed, where that is not known from ``topk_ids``.
         """
-        own = rows = rows if topk_ids is None else len(topk_ids)
+        rows, own = rows if topk_ids is None else len(topk_ids), 0
         with self._counting:
             own = self._tokens(rows)
-        # a step of one token is routed whole by every rank
-        in_parts = rows < own and rows == -(-own // self.tp_size)
-        with self._counting:
-            if topk_ids is not None and in_parts:
+            if topk_ids is not None and rows < own and rows == -(-own // self.tp_size):
                 self.device_buffer[:rows, layer_id] = topk_ids
             elif topk_ids is not None:
                 super().capture(layer_id, topk_ids)
         if self.union is None or layer_id != self.union.last:
             return
-        if in_parts:
+        if self._group is not None:
             self._gather(rows, own)
         self.union.form(own)
 
