@@ -69,7 +69,7 @@ def headers(draw: st.DrawFn) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(header=headers())
 def test_signed_headers_of_any_values(header):
     taken(signed(json.dumps(header).encode()))
@@ -90,7 +90,7 @@ def test_signed_headers_with_a_flipped_byte(at, flip):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_signed_numbers_of_any_bits(data):
     body = bytearray(BODY)

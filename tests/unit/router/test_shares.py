@@ -208,7 +208,7 @@ def test_by_plain_chance(part):
         wander(seed)
 
 
-Routers.TestCase.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+Routers.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestRouters = pytest.mark.slow(Routers.TestCase)
 
 
