@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 from eldr import contract
 from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
@@ -40,16 +39,16 @@ def leave(reason: str, path: Path = TERMINATION_LOG) -> None:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Leave the reason of whatever ends the engine in this context."""
+    """Leave the reason of whatever ends the engine in this context; where other ranks wait for this one, end its process at once.
+
+    vLLM reports what one rank raises and goes on waiting for the others, but sees at once that a process is gone.
+    """
     try:
         yield
-    except (UnsupportedEngineError, RanksDisagreeError, RankAloneError) as error:
+    except (UnsupportedEngineError, RanksDisagreeError) as error:
         leave(str(error))
         raise
-
-
-def end_process(reason: str, error: Exception) -> NoReturn:
-    """End this process, for which other ranks wait: vLLM reports what one rank raises and goes on waiting, but sees at once that one is gone."""
-    leave(reason)
-    logger.error("ELDR: this process ends, for other ranks wait for it: %s", reason, exc_info=error)
-    os._exit(1)
+    except RankAloneError as error:
+        leave(str(error))
+        logger.exception("ELDR: this process ends, for other ranks wait for it")
+        os._exit(1)

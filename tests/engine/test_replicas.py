@@ -12,6 +12,7 @@ from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.fused_topk_router import FusedTopKRouter
 
+from eldr.engine import refusal
 from eldr.engine.balance import placement, replicas, start
 from eldr.engine.balance.setting import BalanceSetting
 from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
@@ -284,9 +285,9 @@ def test_a_rank_that_fails_after_they_have_agreed_ends_its_process(ours, group, 
 
     left = []
     monkeypatch.setattr(start.Balance, where, fail)
-    monkeypatch.setattr(start.refusal, "leave", left.append)
-    monkeypatch.setattr(start.refusal.os, "_exit", ended)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(refusal, "leave", left.append)
+    monkeypatch.setattr(refusal.os, "_exit", ended)
+    with pytest.raises(SystemExit), refusal.told():  # as the connector calls it
         start.start(config_of(Runner(0, ours())), ON)
     assert "replicas cannot be chosen: ZeroDivisionError()" in left[0]
 

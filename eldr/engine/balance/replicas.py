@@ -28,7 +28,7 @@ from eldr.contract import CONNECTOR, ENV_BALANCE
 from eldr.engine import refusal
 from eldr.engine.balance import placement
 from eldr.engine.capture.routing import moe_modules
-from eldr.engine.errors import RankAloneError, UnsupportedEngineError
+from eldr.engine.errors import UnsupportedEngineError
 
 logger = init_logger("vllm.eldr")
 
@@ -68,11 +68,8 @@ class BalancedExperts(RoutedExperts):
             ranks = get_forward_context().dp_metadata
             # the same number on all ranks: they must decide alike
             tokens = len(topk_ids) if ranks is None else int(ranks.num_tokens_across_dp_cpu.sum())
-            try:
-                with refusal.told():
-                    topk_ids = self.exchange(topk_ids, tokens)
-            except RankAloneError as error:
-                refusal.end_process(str(error), error)
+            with refusal.told():
+                topk_ids = self.exchange(topk_ids, tokens)
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
 
 

@@ -17,12 +17,11 @@ from vllm.logger import init_logger
 
 import eldr
 from eldr.contract import ENV_BALANCE, ENV_BALANCE_CHECK
-from eldr.engine import refusal
 from eldr.engine.balance import replicas
 from eldr.engine.balance.agreement import gather
 from eldr.engine.balance.choice import Balance, Group, Rules, form_for
 from eldr.engine.balance.setting import MOST_RANKS, BalanceSetting
-from eldr.engine.errors import RanksDisagreeError, UnsupportedEngineError
+from eldr.engine.errors import RankAloneError, RanksDisagreeError, UnsupportedEngineError
 
 logger = init_logger("vllm.eldr")
 
@@ -38,6 +37,8 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     ------
     RanksDisagreeError
         If versions, settings or maps of experts differ between ranks.
+    RankAloneError
+        If this rank fails when the others have agreed.
     UnsupportedEngineError
         If the engine has a layer whose replicas cannot be chosen, or whose experts are placed by somebody else.
     """
@@ -68,10 +69,10 @@ def start(config: Any, setting: BalanceSetting) -> Balance | None:
     try:
         balance = Balance([(layer.name, layer.maps) for layer in found], shape, rules)
         balance.try_out()
-    except RanksDisagreeError:
-        raise  # all do
-    except Exception as error:  # noqa: BLE001 - the others are in a collective by now
-        refusal.end_process(f"{ENV_BALANCE}: replicas cannot be chosen: {error!r}", error)
+    except (RanksDisagreeError, RankAloneError):
+        raise
+    except Exception as error:  # the others are in a collective by now
+        raise RankAloneError(f"{ENV_BALANCE}: replicas cannot be chosen: {error!r}") from error
     replicas.after_moves(balance.follow)
     for number, layer in enumerate(found):
         layer.experts.exchange = partial(balance.exchange, number)

@@ -163,7 +163,8 @@ class _Capturer(RoutedExpertsCapturer):
         rows : int
             How many the layer has routed, where that is not known from ``topk_ids``.
         """
-        rows, own = rows if topk_ids is None else len(topk_ids), 0
+        rows = rows if topk_ids is None else len(topk_ids)
+        own = 0
         with self._counting:
             own = self._tokens(rows)
             if topk_ids is not None and rows < own and rows == -(-own // self.tp_size):
