@@ -33,9 +33,9 @@ class Applier:
     """Applies manifests.
 
     What was applied is remembered with the live object's generation (or resourceVersion, where the kind has none), and with
-    its labels and annotations of ours. While these stay, nothing is sent: an idle operator writes nothing, and a foreign change is still undone. After a restart
-    managed fields tell the same. What others
-    added to the pods of a Deployment or StatefulSet is removed after an apply, unless they set it again and again.
+    its labels and annotations of ours. While these stay, nothing is sent: an idle operator writes nothing, and a foreign
+    change is still undone. After a restart managed fields tell the same. What others added to the pods of a Deployment or
+    StatefulSet is removed after an apply, unless they set it again and again.
 
     Parameters
     ----------
@@ -87,17 +87,18 @@ class Applier:
         kind, metadata = manifest["kind"], manifest["metadata"]
         remembered = self._applied.setdefault(owner, {})
         key, digest = (kind, metadata["name"]), meta.digest(manifest)
+        version = "" if live is None else _version(live, manifest)
         if live is None:
             live = await self._unlisted(owner, manifest)
             if live is not None and is_memory:
                 await self.take_back(manifest, live)
                 raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
-        elif remembered.get(key) == (digest, _version(live, manifest)):
+        elif remembered.get(key) == (digest, version):
             return live
         elif key not in remembered and _has_arrived(live, manifest):
-            remembered[key] = (digest, _version(live, manifest))
+            remembered[key] = (digest, version)
             return live
-        elif remembered.get(key) == (digest + _CONFLICT, _version(live, manifest)):
+        elif remembered.get(key) == (digest + _CONFLICT, version):
             self._check_undo(owner, key, foreign.additions(live, contract.FIELD_MANAGER))
         self._metrics.writes.labels(kind, "apply").inc()
         applied = await (

@@ -219,8 +219,7 @@ def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
 
 def _trouble(type_: str, pod: Object) -> Condition | None:
     name = pod["metadata"]["name"]
-    scheduled = found(pod, "PodScheduled")
-    if scheduled.get("reason") == "Unschedulable":
+    if scheduled := rollout.unscheduled(pod):
         return Condition(
             type_, "False", "InsufficientCapacity", f"pod {name}: {scheduled.get('message', '')}"
         )

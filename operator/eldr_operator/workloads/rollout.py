@@ -136,6 +136,12 @@ def is_unschedulable(pod: Mapping[str, Any]) -> bool:
     return _unschedulable(pod) is not None
 
 
+def unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scheduler's condition of a pod that no node has room for; empty for one that runs, whatever was said before."""
+    scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
+    return scheduled if phase == "Pending" and scheduled.get("reason") == "Unschedulable" else {}
+
+
 def is_observed(live: Mapping[str, Any]) -> bool:
     """Tell whether the status of a workload is that of its newest spec."""
     status = live.get("status") or {}
@@ -199,11 +205,9 @@ def _would_fit_in_anothers_place(
 
 def _unschedulable(pod: Mapping[str, Any]) -> tuple[datetime, str] | None:
     """Return since when a pod has found no node, and what the scheduler says of it."""
-    scheduled, phase = found(pod, "PodScheduled"), (pod.get("status") or {}).get("phase", "Pending")
+    scheduled = unscheduled(pod)
     since = clock.read(scheduled.get("lastTransitionTime"))
-    if phase != "Pending" or scheduled.get("reason") != "Unschedulable" or since is None:
-        return None
-    return since, str(scheduled.get("message", ""))
+    return None if since is None else (since, str(scheduled.get("message", "")))
 
 
 def _amounts(pod: Mapping[str, Any], resource: str) -> list[str]:

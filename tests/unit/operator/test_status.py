@@ -300,6 +300,8 @@ def test_troubles_are_stable():
     }
     found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable])], NOW)
     assert found.trouble == Condition("DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes")
+    runs = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable], phase="Running")], NOW)
+    assert runs.trouble is None, "its scheduler has not taken its word back yet"
     failing = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
     assert role(Wanted("DecodeReady", 1), workload(conditions=[failing]), [], NOW).trouble == Condition(
         "DecodeReady", "False", "PodsRefused", "violates PodSecurity"
