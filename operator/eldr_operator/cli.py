@@ -47,7 +47,7 @@ def _labels(
 @_option(
     "--resync-seconds",
     type=click.FloatRange(0.5, 3600),
-    default=30.0,
+    default=60.0,
     help="Between two passes over every resource.",
 )
 @_option(

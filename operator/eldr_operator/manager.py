@@ -19,7 +19,7 @@ _STUCK_SECONDS = 60.0
 """Beyond what the resync and a pass are given: only a fault of this process explains it."""
 _IDLE_SECONDS = 60.0
 """Without the end of any pass although one is due."""
-_LIST_EVERY = 10
+_LIST_EVERY = 5
 """Resyncs: watches tell what changes, a list what they missed."""
 _LIST_AGAIN_SECONDS = (2.0, 5.0, 15.0)
 """While something cannot be read; the resync's interval after these."""

@@ -35,7 +35,7 @@ class Settings:
 
     namespaces: tuple[str, ...] = ()
     image: str = DEFAULT_IMAGE
-    resync_seconds: float = 30.0
+    resync_seconds: float = 60.0
     metrics_port: int = 8080
     liveness_port: int = 8081
     host: str = "0.0.0.0"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-import httpx
 from prometheus_client import start_http_server
 
 from eldr import contract
-from eldr.clients import UNBOUNDED
 from eldr_operator import health
 from eldr_operator.clock import Clock, utc_now
 from eldr_operator.controller import Controller
@@ -29,6 +27,7 @@ from eldr_operator.kube.queue import WorkQueue
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.streams import Streams
 from eldr_operator.kube.tokens import Tokens, load
+from eldr_operator.locality import routers
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.reconciler import Locality
 from eldr_operator.manager import Manager
@@ -56,12 +55,12 @@ async def serve(settings: Settings) -> None:
     metrics = Metrics()
     async with (
         connect() as api,
-        httpx.AsyncClient(trust_env=False, limits=UNBOUNDED) as http,
+        routers.session() as client,
         contextlib.AsyncExitStack() as stack,
     ):
         await check_resources(api)
         tokens = await load(api, settings.key_namespace, settings.key)
-        program = assembled(api, http, tokens, settings, metrics)
+        program = assembled(api, partial(routers.fetch, client), tokens, settings, metrics)
         manager, lease = program.manager, program.lease
         stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
@@ -75,7 +74,7 @@ async def serve(settings: Settings) -> None:
                 ),
                 _running(manager.run()) as working,
                 _running(lease.run()) as holding,
-                watched(settings, manager, program.streams.watches, functools.partial(check_resources, api)),
+                watched(settings, manager, program.streams.watches, partial(check_resources, api)),
             ):
                 await asyncio.wait({working, holding, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
                 if holding.done():
@@ -93,7 +92,7 @@ class Program(NamedTuple):
 
 def assembled(
     api: Api,
-    http: httpx.AsyncClient,
+    fetch: routers.Fetch,
     tokens: Tokens,
     settings: Settings,
     metrics: Metrics,
@@ -105,8 +104,8 @@ def assembled(
 
     Parameters
     ----------
-    http : httpx.AsyncClient
-        Reaches the routers.
+    fetch : callable
+        Reaches a router.
     tokens : Tokens
         Of their admin ports.
     """
@@ -129,7 +128,7 @@ def assembled(
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
     children = Children(applier, Images(settings.image), tokens, outside)
     due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic)
-    polls = Polls(http, centroids_due.wake, clock)
+    polls = Polls(fetch, centroids_due.wake, clock)
     locality = Locality(
         api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
     )

@@ -128,8 +128,8 @@ def test_what_an_idle_operator_reads_does_not_grow_with_its_passes(operator, wor
     read = [entry["requestURI"] for entry in own if entry["verb"] in READS]
     assert read == []
     kinds = Counter(entry["requestURI"].partition("?")[0] for entry in shared)
-    # each tenth resync lists; a watch that the server ends meanwhile, after five minutes, lists and watches anew
-    most = 1 + seconds / (10 * RESYNC_SECONDS) + 2
+    # each fifth resync lists; a watch that the server ends meanwhile, after five minutes, lists and watches anew
+    most = 1 + seconds / (5 * RESYNC_SECONDS) + 2
     assert max(kinds.values()) <= most < PASSES, kinds
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
@@ -73,9 +75,18 @@ async def connect() -> AsyncIterator[Api]:
         load_incluster_config(client_configuration=configuration)
     else:
         await load_kube_config(client_configuration=configuration)
+    # aiohttp would ask the environment, and look for a netrc, in a thread and with every request
+    configuration.proxy = configuration.proxy or _proxy_of(configuration.host)
+    configuration.client_session_kwargs = {"trust_env": False}
     async with ApiClient(configuration) as client:
         client.user_agent = f"{contract.FIELD_MANAGER}/{eldr.__version__}"
         yield Api(client)
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    at = urlsplit(url)
+    return None if urllib.request.proxy_bypass(at.netloc) else urllib.request.getproxies().get(at.scheme)
 
 
 class Api:

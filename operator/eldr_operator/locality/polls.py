@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-import httpx
-
 from eldr_operator.clock import Clock
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality import routers
@@ -53,12 +51,14 @@ class Polls:
 
     Parameters
     ----------
+    fetch : callable
+        Reaches a router.
     wake : callable
         Is told whose routers say something else than before.
     """
 
-    def __init__(self, http: httpx.AsyncClient, wake: Callable[[Key], None], clock: Clock) -> None:
-        self._http = http
+    def __init__(self, fetch: routers.Fetch, wake: Callable[[Key], None], clock: Clock) -> None:
+        self._fetch = fetch
         self._wake = wake
         self._clock = clock
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -131,7 +131,7 @@ class Polls:
 
     async def _asked(self, key: Key, pods: Sequence[RouterPod], token: str) -> list[RouterView]:
         try:
-            return await routers.look(self._http, pods, token)
+            return await routers.look(self._fetch, pods, token)
         except Exception as error:  # the polls of a deployment must outlive any one answer
             logger.exception("%s/%s: its routers cannot be asked", *key)
             return [RouterView(pod, problem=f"cannot be asked ({type(error).__name__})") for pod in pods]

@@ -8,13 +8,16 @@ import itertools
 import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
 
 from eldr_operator.errors import OperatorError
 from eldr_operator.kube.cache import WATCHED
 from eldr_operator.kube.streams import Stream
 from eldr_operator.kube.tokens import Tokens
+from eldr_operator.locality.routers import StatusError
 from eldr_operator.metrics import Metrics
 from eldr_operator.settings import Settings
 from eldr_operator.startup import Program, assembled
@@ -125,32 +128,34 @@ class SimulatedOperator:
             image="eldr:test",
         )
         client, time = self.client, self.simulation.loop.time
-        async with httpx.AsyncClient(transport=httpx.MockTransport(self._answer)) as http:
-            program = assembled(
-                client, http, Tokens(_KEY), settings, Metrics(), clock=self._now, monotonic=time
-            )
-            watches = Watches(self.simulation.store, self._draw, program.manager.changed, client)
-            watches.again()
-            self._program, self._watches = program, watches
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(program.manager.run())
-                    group.create_task(program.lease.run())
-            finally:
-                self._program = self._watches = None
-                watches.close()
-                program.polls.close()
-
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(self._draw.expovariate(200))
-        router = self.simulation.addresses.get(request.url.host)
-        if router is None:
-            raise httpx.ConnectError("no route to host")
-        if router.is_hung:
-            await asyncio.sleep(request.extensions["timeout"]["read"])
-            raise httpx.ReadTimeout("no answer")
+        program = assembled(
+            client, self._fetch, Tokens(_KEY), settings, Metrics(), clock=self._now, monotonic=time
+        )
+        watches = Watches(self.simulation.store, self._draw, program.manager.changed, client)
+        watches.again()
+        self._program, self._watches = program, watches
         try:
-            status, body = router.answer(request.url.path, request.headers.get("authorization", ""))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(program.manager.run())
+                group.create_task(program.lease.run())
+        finally:
+            self._program = self._watches = None
+            watches.close()
+            program.polls.close()
+
+    async def _fetch(self, url: str, token: str) -> bytes:
+        await asyncio.sleep(self._draw.expovariate(200))
+        at = urlsplit(url)
+        router = self.simulation.addresses.get(at.hostname or "")
+        if router is None:
+            raise OSError("no route to host")
+        if router.is_hung:
+            await asyncio.sleep(3.0)
+            raise TimeoutError("no answer")
+        try:
+            status, body = router.answer(at.path, f"Bearer {token}")
         except Refused:
-            raise httpx.ReadError("its deployment is gone") from None
-        return httpx.Response(status, content=body)
+            raise aiohttp.ServerDisconnectedError("its deployment is gone") from None
+        if status != HTTPStatus.OK:
+            raise StatusError(status)
+        return body

@@ -5,8 +5,9 @@ import json
 import math
 from datetime import timedelta
 
-import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -154,30 +155,65 @@ def test_qualities_that_went_down_or_were_not_told_count_nothing(now):
     assert answers is None
 
 
-class Drips(httpx.AsyncByteStream):
-    async def __aiter__(self):
-        while True:
-            await asyncio.sleep(0.01)
-            yield b" "
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"[" * 200_000, "cannot read"),
         (b"{", "cannot read"),
         (b"\xff", "cannot read"),
-        (b" " * (5 << 20), "cannot read"),
-        (Drips(), "does not answer (TimeoutError)"),
         (json.dumps(state(samples=math.inf)).encode(), ""),
     ],
 )
-async def test_no_answer_stops_a_look(content, said, monkeypatch):
-    monkeypatch.setattr(routers, "_LONGEST_SECONDS", 1.0)
-    answer = httpx.MockTransport(
-        lambda _: httpx.Response(200, **{"stream" if isinstance(content, Drips) else "content": content})
-    )
-    async with httpx.AsyncClient(transport=answer) as client:
-        (view,) = await routers.look(client, [POD], "t")
+async def test_what_routers_answer_stops_no_look(content, said):
+    async def fetch(_url: str, _token: str) -> bytes:
+        return content
+
+    (view,) = await routers.look(fetch, [POD], "t")
     assert said in view.problem
     assert bool(view.problem) == bool(said)
+
+
+async def _large(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b" " * (5 << 20))
+
+
+async def _dripping(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(b" ")
+        await asyncio.sleep(0.01)
+
+
+async def _asked_for(request: web.Request) -> web.StreamResponse:
+    assert request.headers["Authorization"] == "Bearer t"
+    return web.json_response(state(samples=7))
+
+
+async def _elsewhere(_request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/elsewhere")
+
+
+async def _broken(request: web.Request) -> web.StreamResponse:
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (_asked_for, ""),
+        (_large, "cannot read"),
+        (_dripping, "does not answer (TimeoutError)"),
+        (_elsewhere, "answers 302"),
+        (_broken, "does not answer (ServerDisconnectedError)"),
+    ],
+)
+async def test_no_server_stops_a_look(handler, said, monkeypatch):
+    monkeypatch.setattr(routers, "_LONGEST_SECONDS", 1.0)
+    async with RawTestServer(handler) as server, routers.session() as client:
+        there = str(server.make_url("/"))
+        (view,) = await routers.look(lambda _url, token: routers.fetch(client, there, token), [POD], "t")
+    assert said in view.problem
+    assert bool(view.problem) == bool(said)
+    assert view.samples == (0 if said else 7)

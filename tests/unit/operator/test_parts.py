@@ -1,12 +1,13 @@
 """Models, validation, queue, controller, reading routers."""
 
 import asyncio
+import json
 import time
 from collections import Counter
 from datetime import timedelta
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from eldr.contract import KIND_DEPLOYMENT, KIND_FIT, LABEL_DEPLOYMENT
@@ -296,22 +297,20 @@ async def test_routers_that_do_not_answer_are_views_with_a_problem():
         "counters": {'eldr_router_signatures_total{quality="exact"}': 5.0},
     }
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        host = request.url.host
+    async def fetch(url: str, token: str) -> bytes:
+        assert token == "secret"
+        host = urlsplit(url).hostname
         if host == "fd00::1":
-            assert request.headers["authorization"] == "Bearer secret"
-            assert request.headers["connection"] == "close", "a pool of many costs each request a look at all"
-            assert request.url.path == "/eldr/v1/state"
-            return httpx.Response(200, json=state)
+            assert url == "http://[fd00::1]:9100/eldr/v1/state"
+            return json.dumps(state).encode()
         if host == "10.0.0.2":
-            return httpx.Response(401)
+            raise routers.StatusError(401)
         if host == "10.0.0.3":
-            raise httpx.ConnectError("refused on port 12345")
-        return httpx.Response(200, json={"v": 2})
+            raise ConnectionRefusedError("refused on port 12345")
+        return b'{"v": 2}'
 
     pods = [RouterPod(str(n), a, None) for n, a in enumerate(("fd00::1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))]
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        views = await routers.look(client, pods, "secret")
+    views = await routers.look(fetch, pods, "secret")
     assert (views[0].active, views[0].samples, views[0].problem) == ("d", 7, "")
     assert (views[0].router, views[0].signatures["exact"], views[0].signatures["no_signature"]) == (
         *("0a1b2c3d", 5),
@@ -319,7 +318,7 @@ async def test_routers_that_do_not_answer_are_views_with_a_problem():
     )
     assert [view.problem for view in views[1:]] == [
         "answers 401",
-        "does not answer (ConnectError)",
+        "does not answer (ConnectionRefusedError)",
         "answers what this operator cannot read; are the versions the same?",
     ]
 

@@ -1,0 +1,45 @@
+"""How the API server is reached."""
+
+import pytest
+import yaml
+
+from eldr_operator.kube.api import connect
+
+SERVER = "https://10.1.2.3:6443"
+
+
+@pytest.mark.parametrize(
+    ("environment", "of_the_file", "proxy"),
+    [
+        ({}, None, None),
+        ({"HTTPS_PROXY": "http://10.9.9.9:3128"}, None, "http://10.9.9.9:3128"),
+        ({"HTTPS_PROXY": "http://10.9.9.9:3128", "NO_PROXY": "10.1.2.3"}, None, None),
+        ({"HTTP_PROXY": "http://10.9.9.9:3128"}, None, None),
+        ({"HTTPS_PROXY": "http://10.9.9.9:3128"}, "http://10.8.8.8:1", "http://10.8.8.8:1"),
+    ],
+)
+async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cluster = {"server": SERVER} | ({"proxy-url": of_the_file} if of_the_file else {})
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(
+        "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
+    )
+    async with connect() as api:
+        rest = api._client.rest_client
+        assert rest.proxy == proxy
+        session = rest._create_pool_manager()
+        assert not session.trust_env
+        await session.close()
