@@ -8,8 +8,8 @@ check: ## format, lint, types, import directions, chart
 quick: venv ## checks, and the tests that take a moment and start no process; about two minutes
 	@hack/check
 	@hack/test quick
-test: venv ## all tests of the product; about twenty minutes on two processors once the control plane is built
-	@hack/test
+test: venv ## the tests of the product; about ten minutes on two processors once the control plane is built; TIER=ci adds what is costly
+	@hack/test $(TIER)
 test-all: venv ## all tests but those of e2e-vllm: long ones, the lab's, what needs this machine to itself
 	@hack/test all
 e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about twenty minutes; VLLM=0.31, 0.32 (default) or 0.33; skipped where they cannot be installed

@@ -18,7 +18,7 @@ import yaml
 
 from eldr import contract
 from eldr.sim import traces
-from eldr_demo.arrivals import Poisson
+from eldr_demo.arrivals import Arrivals
 from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
 from eldr_kube.cluster import Cluster
@@ -30,6 +30,8 @@ NAME = "e2e"
 SPEED = 2.0
 KINDS = ("en", "zh", "python")
 """Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
+IN_FLIGHT = 45
+"""Requests at a time for whom a set must pay: batches of 15 that depend on no speed. Of batches of 5 most sets are refused."""
 SECONDS = 90.0
 _KINDS = {"eldr": contract.KIND_DEPLOYMENT, "ef": contract.KIND_FIT}
 
@@ -114,10 +116,10 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def traffic(system: System, rate: float, *, logged: bool) -> AsyncIterator[Load]:
+async def traffic(system: System, arrivals: Arrivals, *, logged: bool) -> AsyncIterator[Load]:
     """Send requests meanwhile; in the end those in flight are answered."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, Poisson(rate), tokens=60)
+    load = Load(lambda: routers, NAME, arrivals, tokens=60)
 
     async def follow() -> None:
         while True:

@@ -15,7 +15,8 @@ import pytest
 
 from eldr import centroids, contract
 from eldr.sim import traces
-from tests.e2e.conftest import NAME, System, traffic
+from eldr_demo.arrivals import ClosedLoop
+from tests.e2e.conftest import IN_FLIGHT, NAME, System, traffic
 from tests.e2e.connections import Connection, Connections
 from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
@@ -24,8 +25,8 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 
 async def send(system: System, count: int) -> None:
-    """Send requests until so many were answered; none may fail. Batches are large enough for locality to pay."""
-    async with traffic(system, 20.0, logged=True) as load:
+    """Send requests until so many were answered; none may fail."""
+    async with traffic(system, ClosedLoop(IN_FLIGHT), logged=True) as load:
         while len(load.outcomes) < count:
             await asyncio.sleep(0.05)
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []

@@ -11,9 +11,10 @@ import pytest
 
 from eldr import contract
 from eldr.sim import traces
+from eldr_demo.arrivals import ClosedLoop
 from eldr_demo.load import Workload
 from eldr_demo.simulated import replay
-from tests.e2e.conftest import NAME, System, kill, process, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, System, kill, process, traffic
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
@@ -71,7 +72,7 @@ async def test_killed_routers_and_a_killed_fit_leave_the_same_end(system: System
         ("staging", lambda: is_staged(kube)),
         ("activation", lambda: is_active(kube, FIT)),
     ]
-    async with traffic(system, 20.0, logged=True) as load:
+    async with traffic(system, ClosedLoop(IN_FLIGHT), logged=True) as load:
         await until(lambda: is_active(kube, f"{NAME}-bootstrap"), "the first set")
         await until(lambda: detected(kube, "False"), "quiet")
         so_far = len(load.outcomes)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from eldr import contract
+from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Outcome
 from tests.e2e.conftest import System, kill, traffic
 from tests.support.processes import wait_for
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
 async def disturbed(system: System, event: Callable[[], None]) -> list[Outcome]:
     """Send requests, let something happen amid them, send on until all is Ready again."""
-    async with traffic(system, 15.0, logged=True) as load:
+    async with traffic(system, Poisson(15.0), logged=True) as load:
         while len(load.outcomes) < 20 or load.in_flight < 8:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(event)

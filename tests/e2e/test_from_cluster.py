@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from eldr_demo.arrivals import Poisson
 from tests.e2e.conftest import NAME, System, traffic
 from tests.support.processes import ELDR, wait_for
 
@@ -32,7 +33,7 @@ async def test_a_running_deployments_logs_answer(system: System):
         return sum(state["samples"] for state in system.states())
 
     before = logged()
-    async with traffic(system, RATE, logged=True) as load:
+    async with traffic(system, Poisson(RATE), logged=True) as load:
         await asyncio.to_thread(
             wait_for,
             lambda: len(load.outcomes) >= 250 and all(laws(system)),

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from eldr import contract
+from eldr_demo.arrivals import Poisson
 from tests.e2e.conftest import NAME, System, kill, traffic
 from tests.support.processes import wait_for
 
@@ -27,7 +28,7 @@ def patch(system: System, policy: str) -> None:
 async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system: System):
     """Routers tell each other of their experts, learn what a step costs, tell the user, and forget all in the end."""
     routers = system.routers()
-    async with traffic(system, 15.0, logged=False) as load:
+    async with traffic(system, Poisson(15.0), logged=False) as load:
         await asyncio.to_thread(patch, system, "MarginalUnion")
 
         def told() -> bool:

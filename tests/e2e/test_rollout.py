@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr import contract
+from eldr_demo.arrivals import Poisson
 from eldr_demo.load import Load
 from eldr_kube.cluster import Cluster
 from tests.e2e.conftest import CHART, NAME, SPEED, System, traffic
@@ -113,7 +114,7 @@ class Witness:
 async def under_traffic(system: System, *steps: Step) -> Witness:
     """Take steps under traffic; no request may fail, and no KV move between engines that are unlike."""
     witness = Witness()
-    async with traffic(system, RATE, logged=False) as load:
+    async with traffic(system, Poisson(RATE), logged=False) as load:
         watching = asyncio.create_task(witness.watch(system))
         begun = time.monotonic()
         await asyncio.to_thread(until, load, 60)

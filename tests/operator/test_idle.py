@@ -115,6 +115,7 @@ def test_idle_and_restarted_operator_writes_nothing(operator, world):
     assert applied == {"roles", "services", "serviceaccounts", "statefulsets"}, patched
 
 
+@pytest.mark.costly
 def test_what_an_idle_operator_reads_does_not_grow_with_its_passes(operator, world):
     world.up()
     world.fit("first", k=2)

@@ -57,6 +57,7 @@ class Plan:
     settle: float = SETTLE
     measure: float = MEASURE
     busy: float = BUSY
+    attempts: int = 5
 
     @property
     def law(self) -> StepTime:
@@ -95,13 +96,11 @@ def source() -> Captured:
 @pytest.fixture(scope="module")
 def live(source: Captured, tmp_path_factory: pytest.TempPathFactory) -> Live:
     """Every policy under the same arrivals of the same requests, logged."""
-    found = served(source, tmp_path_factory.mktemp("live"), Plan())
-    if found.phases.keys() != POLICIES.keys():
-        pytest.skip("other programs keep this machine too busy to measure anything")
-    return found
+    return served(source, tmp_path_factory.mktemp("live"), Plan())
 
 
 def served(source: Captured, folder: Path, plan: Plan) -> Live:
+    """Serve the plan; skip the test where no attempt at a phase kept the time."""
     found = replace(fitted(source.traffic(0).calibration, N_ENGINES, seed=0), model="m")
     (folder / "set.eldr").write_bytes(centroids.dump(found))
     with contextlib.ExitStack() as stack:
@@ -111,6 +110,8 @@ def served(source: Captured, folder: Path, plan: Plan) -> Live:
         options = ("--centroids", str(folder / "set.eldr"))
         process = stack.enter_context(router(folder, engines, *options, policy="JSQ", sample_rate=1.0))
         phases = asyncio.run(serve(process, engines, plan))
+    if phases.keys() != {*plan.policies}:
+        pytest.skip("other programs keep this machine too busy to measure anything")
     return Live(phases, found, folder / "log")
 
 
@@ -121,7 +122,7 @@ async def serve(process: Router, engines: Mapping[str, str], plan: Plan) -> dict
         for policy in plan.policies:
             process.configure(engines, policy=policy)
             await asyncio.to_thread(wait_for, lambda p=policy: process.state()["policy"] == p, policy)
-            for attempt in range(5):
+            for attempt in range(plan.attempts):
                 load.switch(demo.Workload(f"{policy} {attempt}", replay(records), logged=True))
                 span = await measured(sampler, f"{policy} {attempt}", plan)
                 if span.slowness < plan.busy:
@@ -262,7 +263,7 @@ def test_the_routers_log_predicts_what_policies_do(live):
 def test_engines_that_take_their_time_use_the_experts_that_a_simulation_says(source, tmp_path):
     """Steps so long that a busy machine keeps up with them."""
     policy, slower = "MarginalUnion", 4.0
-    plan = Plan((policy,), slower, settle=4 * SETTLE, measure=2 * MEASURE, busy=np.inf)
+    plan = Plan((policy,), slower, settle=4 * SETTLE, measure=2 * MEASURE, busy=1.3, attempts=4)
     live = served(source, tmp_path, plan)
     found = again(source, live, policy, slower).active_per_token
     assert found == pytest.approx(live.phases[policy].active, rel=0.1), live.phases[policy].slowness

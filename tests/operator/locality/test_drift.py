@@ -101,6 +101,7 @@ def lose_memory(world):
     return True
 
 
+@pytest.mark.costly
 def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     up(world)
     world.fit("worse")
@@ -123,6 +124,7 @@ def test_a_set_that_does_not_keep_its_promise_is_rolled_back(world):
     wait_for(lambda: "sha256:" + b"worse".hex().ljust(64, "0") in remembered(world)["blocked"], "blocked", 60)
 
 
+@pytest.mark.costly
 def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffic(world):
     up(world, policy="ELDR")
     router(world).kinds = OTHER
@@ -176,6 +178,7 @@ def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):
     assert [entry["reason"] for entry in world.status["history"]] == ["Accepted", "Protective", "ServesAgain"]
 
 
+@pytest.mark.costly
 def test_a_killed_operator_goes_on_where_it_was(operator, world):
     """At each step between detection and activation: the same end, no second fit, no half-active set."""
     up(world)

@@ -61,7 +61,14 @@ def after_its_report(world, start):
 
 
 @pytest.mark.parametrize(
-    "killed", [at_once, while_it_reads_the_log, with_its_set_written_and_no_report, after_its_report]
+    "killed",
+    [
+        after_its_report,
+        *(
+            pytest.param(step, marks=pytest.mark.costly)
+            for step in (at_once, while_it_reads_the_log, with_its_set_written_and_no_report)
+        ),
+    ],
 )
 def test_a_killed_fit_leaves_the_same_end(world, served, killed):
     one = router(world)
@@ -85,6 +92,7 @@ def test_a_killed_fit_leaves_the_same_end(world, served, killed):
     assert one.answer_state()["active"]["digest"] == report["set"]["digest"]
 
 
+@pytest.mark.costly
 def test_routers_that_begin_anew_at_each_step_leave_the_same_end(world, served):
     """Their counts are gone, their log is on disk, no set is loaded."""
     one = router(world)

@@ -41,6 +41,7 @@ def test_records_with_wrong_counts_are_left_out_and_told(world, served):
     assert world.active() == "x-bootstrap"
 
 
+@pytest.mark.costly
 def test_a_regime_of_wrong_counts_has_too_few_records_for_a_fit(world, served):
     one = router(world)
     one.spoil = lambda number, record: forged(record) if number % 50 else record
@@ -55,6 +56,7 @@ def test_a_regime_of_wrong_counts_has_too_few_records_for_a_fit(world, served):
     detected(world, status="True", reason="CoolDown")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("prompts", [1, 30])
 def test_what_was_fitted_to_one_clients_flood_goes_with_it(world, served, prompts):
     """Three quarters of all requests are of one client, who asks the same all the time, or one kind of thing."""

@@ -49,6 +49,7 @@ def follow(world, kinds, number):
     wait_for(lambda: windows(world) >= 5, "windows with the new set, so that a change stands out", 60)
 
 
+@pytest.mark.costly
 def test_a_night_on_which_traffic_drifted_twice(world):
     up(world)
     follow(world, OTHER, 1)

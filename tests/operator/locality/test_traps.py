@@ -158,6 +158,7 @@ def test_routers_out_of_reach_are_told_of(world):
     world.condition("CentroidsActive", status="False", reason="Bootstrapping")
 
 
+@pytest.mark.costly
 @pytest.mark.timeout(600)
 def test_routers_with_a_token_of_their_own_are_told_of_and_asked_once_their_secret_may_be_read(world):
     """So are those that an earlier release started: it drew a token at random."""

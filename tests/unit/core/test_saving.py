@@ -66,7 +66,7 @@ def test_random_batches_save_nothing_and_like_ones_do():
     assert found.share > 10 * found.error
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("known_from", [8, 60])
 def test_the_error_is_what_repetitions_show(known_from):
     """Of what runs and of the mix: few groups tell less of it."""

@@ -91,7 +91,7 @@ def sampler():
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_active_experts_are_compared_with_random_batches_of_the_same_sizes():
     """Against brute force: two kinds of request, each with two experts of its own, one expert per token."""
     rng = np.random.default_rng(0)

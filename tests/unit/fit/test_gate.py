@@ -29,7 +29,7 @@ def before(mixed):
     return samples, fit(samples, SETTINGS, now=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_refits_of_the_same_traffic_with_other_seeds_are_not_better(mixed, before):
     """Intervals are wrong on one end 5 times of 100; a margin comes on top."""
     samples, first = before
@@ -42,7 +42,7 @@ def test_refits_of_the_same_traffic_with_other_seeds_are_not_better(mixed, befor
     assert accepted <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_refits_of_new_records_of_the_same_traffic_are_seldom_better(mixed, before):
     _, first = before
     verdicts = Counter(
@@ -94,7 +94,7 @@ def test_a_set_gains_nothing_on_itself(before):
     assert found.active_reduction == found.reduction
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_intervals_hold_what_other_records_of_the_traffic_say(mixed, before):
     """Of 20 samples of 100 records, all but a few intervals hold the saving on 2000 others."""
     _, first = before

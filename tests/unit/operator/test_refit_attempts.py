@@ -31,7 +31,7 @@ def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected
     assert names(plan(make_cr(), fits, Table(), 5000, now)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(("limit", "others"), [(1, False), (2, True), (1, True), (10, False), (100, False)])
 def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_fit, limit, others):
     """Two days in which every first fit is rejected."""
@@ -131,7 +131,7 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
     assert regime_since(fits, other, kept) == fits[0].spec.since
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("kept", [[], ["x-kept"]])
 def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growing_intervals(
     make_cr, make_fit, kept

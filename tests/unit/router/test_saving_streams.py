@@ -8,7 +8,7 @@ from eldr_operator.drift.evidence import Z
 from tests.support.random_pool import POOLS, Pool
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "pool", [*POOLS[:-2], *(pytest.param(pool, marks=pytest.mark.long) for pool in POOLS[-2:])], ids=Pool.told
 )

@@ -201,7 +201,7 @@ def wander(seed: int, steps: int = 250) -> None:
             node.shares.give({engine: node.flights[engine] for engine in engines}, rng.choice((0, 0, 20)))
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize("part", range(4))
 def test_by_plain_chance(part):
     for seed in range(250 * part, 250 * (part + 1)):
