@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any, NamedTuple
 
 import click
 
 import eldr
 
+
+class SubCommand(NamedTuple):
+    """A sub-command: where it is, what of the distribution it needs, and its help."""
+
+    module: str
+    extra: str
+    help: str
+
+
 COMMANDS = {
-    "router": ("eldr_router.cli", "Route OpenAI requests: prefill, then the decode engine that fits best."),
-    "operator": ("eldr_operator.cli", "Reconcile EldrDeployment and EldrFit in a cluster."),
-    "fit": ("eldr.fit.cli", "Turn a signature log into a centroid set."),
-    "simulate": (
+    "router": SubCommand(
+        "eldr_router.cli", "router", "Route OpenAI requests: prefill, then the decode engine that fits best."
+    ),
+    "operator": SubCommand(
+        "eldr_operator.cli", "operator", "Reconcile EldrDeployment and EldrFit in a cluster."
+    ),
+    "fit": SubCommand("eldr.fit.cli", "fit", "Turn a signature log into a centroid set."),
+    "simulate": SubCommand(
         "eldr.simulate.cli",
+        "cli",
         "Say what each placement policy would bring, on your traffic or on a workload.",
     ),
-    "status": (
+    "status": SubCommand(
         "eldr.status.cli",
+        "cli",
         "Show on one screen what an EldrDeployment saves, how its traffic drifts, and its fits.",
     ),
-    "rollout": (
-        "eldr.rollout.cli",
-        "Show, pause, resume and undo the rollouts of an EldrDeployment.",
+    "rollout": SubCommand(
+        "eldr.rollout.cli", "cli", "Show, pause, resume and undo the rollouts of an EldrDeployment."
     ),
-    "engine-plugin": ("eldr.engine.install", "Copy the vLLM plug-in to where an engine imports it."),
-    "engine-sim": ("eldr.sim.cli", "Serve a simulated prefill or decode engine."),
+    "engine-plugin": SubCommand(
+        "eldr.engine.install", "", "Copy the vLLM plug-in to where an engine imports it."
+    ),
+    "engine-sim": SubCommand("eldr.sim.cli", "sim", "Serve a simulated prefill or decode engine."),
 }
 
 
@@ -40,14 +57,37 @@ class LazyGroup(click.Group):
         """Import and return one sub-command."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        try:
+            command = importlib.import_module(COMMANDS[cmd_name].module).command
+        except ModuleNotFoundError as error:
+            if remedy := _remedy(cmd_name, error):
+                raise click.ClickException(remedy) from error
+            raise
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a sub-command; some of what it needs is imported only then."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if remedy := _remedy(ctx.invoked_subcommand, error):
+                raise click.ClickException(remedy) from error
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the help of all sub-commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, found.help) for name, found in COMMANDS.items()])
+
+
+def _remedy(name: str | None, error: ModuleNotFoundError) -> str:
+    """Return which extra brings what a sub-command lacks; empty if none does."""
+    found = COMMANDS.get(name or "")
+    package = (error.name or "").partition(".")[0]
+    if found is None or not found.extra or not package or package.startswith("eldr"):
+        return ""
+    return f"eldr {name} needs the package {package}, which is not installed; run: pip install 'eldr[{found.extra}]'"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -78,6 +78,15 @@ class RequestFailedError(ApiUnavailableError):
         self.message = message or f"{status} {reason}"
 
 
+class NoClusterError(OperatorError):
+    """Neither a service account nor a kubeconfig leads to an API server."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"no cluster: {reason}; set KUBECONFIG to your cluster's, or run in a pod with a service account"
+        )
+
+
 class ConflictError(OperatorError):
     """An object has changed since it was read: what was decided by it must be decided anew."""
 

@@ -16,6 +16,7 @@ from eldr.threads import one_thread
 
 _option = partial(click.option, show_envvar=True)
 _PATH = click.Path(path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
@@ -26,7 +27,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     default="file",
     help="Where engines and settings come from.",
 )
-@_option("--workers", type=_PATH, help="Worker file (YAML), watched; file source.")
+@_option("--workers", type=_FILE, help="Worker file (YAML), watched; file source.")
 @_option("--centroids", type=_PATH, help="Centroid file made by `eldr fit`, watched; file source.")
 @_option("--peer", multiple=True, help="Admin URL of another router; repeatable; file source.")
 @_option(

@@ -276,14 +276,22 @@ def test_short_leases_never_give_wrong_text(two, tmp_path):
     [
         ([], "--workers"),
         (["--source", "kubernetes"], "--namespace"),
-        (["--workers", "x", "--host", "0.0.0.0"], contract.ENV_ADMIN_TOKEN),
-        (["--workers", "x", "--peer", "ftp://x"], "--peer"),
+        (["--workers", "gone"], "File 'gone' does not exist"),
+        (["--workers", "there", "--host", "0.0.0.0"], contract.ENV_ADMIN_TOKEN),
+        (["--workers", "there", "--peer", "ftp://x"], "--peer"),
     ],
 )
-def test_settings_that_cannot_work(arguments, message):
+def test_settings_that_cannot_work(arguments, message, tmp_path):
+    (tmp_path / "there").write_text("{}")
     env = {key: value for key, value in os.environ.items() if key != contract.ENV_ADMIN_TOKEN}
     done = subprocess.run(
-        [str(ELDR), "router", *arguments], check=False, capture_output=True, text=True, env=env, timeout=60
+        [str(ELDR), "router", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        cwd=tmp_path,
     )
     assert done.returncode == 2
     assert message in done.stderr

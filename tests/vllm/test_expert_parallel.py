@@ -225,6 +225,7 @@ def test_a_rank_that_misses_a_rearrangement_ends_the_engine_and_no_token_is_serv
     ends_where_maps_differ(served, background, 8 if served.layout == "tensor" else 400)
 
 
+@pytest.mark.long
 def test_ranks_of_two_versions_do_not_start(environment, plugin, tmp_path):
     setup = setup_of("tensor", plugin, tmp_path / "experts")
     engine = Engine("versions", setup, environment, tmp_path)

@@ -38,6 +38,7 @@ def holds(engine) -> bool:
     return engine.metric("vllm:kv_cache_usage_perc") > 0
 
 
+@pytest.mark.long
 def test_a_prefill_engine_killed_before_the_pull_then_restarted(serve, fleet, correct, fresh, background):
     with serve("p", "d0") as router:
         p, d0 = fleet["p"], fleet["d0"]

@@ -24,6 +24,8 @@ from tests.vllm.pools import serving
 LEASE = 300
 HITS = "vllm:prefix_cache_hits_total"
 
+pytestmark = pytest.mark.long
+
 
 class Family(NamedTuple):
     """How engines of a family are started, and what they do of their own.
@@ -68,14 +70,9 @@ FAMILIES = {
         "32M", (*BFLOAT16, "--no-enable-prefix-caching"), DS, caches_prefixes=False, greedy=False, left=1
     ),
 }
-ALWAYS = {"glm4moe"}
-"""``make e2e-vllm`` has time for one."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(family, marks=() if family in ALWAYS else pytest.mark.long) for family in FAMILIES],
-)
+@pytest.fixture(scope="module", params=FAMILIES)
 def pools(request, environment, plugin, tmp_path_factory, near_ties):
     family = request.param
     folder = tmp_path_factory.mktemp(family)
@@ -120,7 +117,6 @@ def test_tokens_that_a_grammar_chose(pools):
     assert {*exchange.generated} <= {number for text, number in texts.items() if text.isdigit()}
 
 
-@pytest.mark.long
 def test_stock_vllm_ends_with_the_first_request_for_minimax_m2_on_a_cpu(environment, tmp_path):
     """Why the table of families cannot say how it is counted; when this fails, it can."""
     model = written(environment, "minimaxm2", tmp_path / "model")

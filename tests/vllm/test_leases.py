@@ -170,6 +170,7 @@ def test_a_result_whose_lease_is_over_is_prefilled_again(serve, fleet, correct, 
         assert router.counter("expired_results") == 1
 
 
+@pytest.mark.long
 def test_no_request_waits_at_a_full_engine_beyond_its_lease(serve, fleet, correct, fresh, background):
     """One long answer fills d0 for longer than the lease; others are told to come back."""
     with serve("p-short", "d0", lease_seconds=SHORT_LEASE, max_in_flight=1) as router:

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+import yaml
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 import eldr
 from eldr import contract
-from eldr_operator.errors import ApiError, ApiUnavailableError, RequestFailedError
+from eldr_operator.errors import ApiError, ApiUnavailableError, NoClusterError, RequestFailedError
 
 Object = dict[str, Any]
 
@@ -69,12 +70,21 @@ def path(kind: str, namespace: str | None = None, name: str = "", subresource: s
 
 @contextlib.asynccontextmanager
 async def connect() -> AsyncIterator[Api]:
-    """Yield a client with the pod's own credentials, or those of the kubeconfig outside a cluster."""
+    """Yield a client with the pod's own credentials, or those of the kubeconfig outside a cluster.
+
+    Raises
+    ------
+    NoClusterError
+        If there is neither.
+    """
     configuration = Configuration()
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        load_incluster_config(client_configuration=configuration)
-    else:
-        await load_kube_config(client_configuration=configuration)
+    try:
+        if "KUBERNETES_SERVICE_HOST" in os.environ:
+            load_incluster_config(client_configuration=configuration)
+        else:
+            await load_kube_config(client_configuration=configuration)
+    except (ConfigException, yaml.YAMLError, OSError, TypeError) as error:  # a list has no keys
+        raise NoClusterError(" ".join(str(error).split())) from error
     # aiohttp would ask the environment, and look for a netrc, in a thread and with every request
     configuration.proxy = configuration.proxy or _proxy_of(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from eldr_operator.errors import NoClusterError
 from eldr_operator.kube.api import connect
 
 SERVER = "https://10.1.2.3:6443"
@@ -43,3 +44,15 @@ async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_pa
         session = rest._create_pool_manager()
         assert not session.trust_env
         await session.close()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", "clusters: 7", "\0", "current-context: gone"])
+async def test_without_a_cluster_it_says_what_to_set(text, tmp_path, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    with pytest.raises(NoClusterError, match=r"^no cluster: .+; set KUBECONFIG"):
+        async with connect():
+            pass
