@@ -39,6 +39,11 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @_option("--deployment", default="", help="Name of the EldrDeployment; kubernetes source.")
 @_option("--host", default="127.0.0.1", help="Address for clients.")
 @_option("--port", type=click.IntRange(0, 65535), default=PORT_ROUTER, help="Port for clients; 0 picks one.")
+@_option(
+    "--loopback",
+    is_flag=True,
+    help="Also listen for clients on 127.0.0.1, where kubectl port-forward connects to; a port that is taken there is let be.",
+)
 @_option("--admin-host", default="", show_default="--host", help="Address of the admin port.")
 @_option("--admin-port", type=click.IntRange(0, 65535), default=PORT_ADMIN, help="Admin port; 0 picks one.")
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")

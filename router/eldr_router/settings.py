@@ -30,6 +30,7 @@ class Settings:
     peers: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = PORT_ROUTER
+    loopback: bool = False
     admin_host: str = ""
     admin_port: int = PORT_ADMIN
     admin_token: str = ""

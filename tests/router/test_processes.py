@@ -19,7 +19,8 @@ import pytest
 from eldr import contract
 from eldr.siglog import FrameReader
 from eldr.sim import text
-from eldr_kube.ports import free_ports
+from eldr_kube.ports import free_port, free_ports
+from eldr_kube.processes import end, spawn
 from tests.support.processes import ELDR, Server, engine, wait_for
 from tests.support.router import AUTH, Router, router
 
@@ -307,6 +308,40 @@ def test_a_port_that_is_taken(tmp_path):
         assert done.returncode == 1
         assert "in use" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_clients_are_served_on_loopback_too_by_the_first_of_a_machine(tmp_path):
+    """As in pods: each has an address of its own, and kubectl port-forward connects to loopback."""
+    (tmp_path / "w").write_text("{}")
+    port = free_port()
+
+    def start(host: str) -> subprocess.Popen[bytes]:
+        command = [str(ELDR), "router", "--workers", str(tmp_path / "w"), f"--host={host}", f"--port={port}"]
+        command += ["--admin-host=127.0.0.1", "--admin-port=0"]
+        env = {**os.environ, "ELDR_ROUTER_LOOPBACK": "true"}
+        process = spawn(command, log=tmp_path / host, env=env)
+        wait_for(lambda: healthy(host), f"{host} to answer", show=(tmp_path / host).read_text)
+        return process
+
+    def healthy(host: str) -> bool:
+        try:
+            return httpx.get(f"http://{host}:{port}/health").is_success
+        except httpx.TransportError:
+            return False
+
+    first = start("127.8.0.1")
+    try:
+        assert healthy("127.0.0.1")
+        second = start("127.8.0.2")
+        try:
+            assert "clients: not on 127.0.0.1:" in (tmp_path / "127.8.0.2").read_text()
+            assert healthy("127.8.0.1")
+        finally:
+            end(second)
+    finally:
+        end(first)
+    assert not healthy("127.0.0.1")
 
 
 def test_options_come_from_the_environment(tmp_path):

@@ -120,9 +120,9 @@ def page(tables: Mapping[str, list[str]], in_modes: Sequence[str], starts: int, 
         "model and hooks, without HTTP server and transport. Compared is the CPU time that the process used, which other programs disturb",
         "less than the clock. Two processes differ by a few per cent even when they run the same, so that the engines were started",
         f"{starts} times: each start gives the median of {rounds} turns, and the table the median of the starts, with the smallest and the largest.",
-        "What a decode step adds is nearly the same for 1 and 8 requests (a report, statistics, small tensor operations), so that it weighs",
-        f"most where steps are as short as the tiny model's: there the aim of {MOST_ADDED} % of a decode step is missed. What the counting alone",
-        "takes: [kernels](kernels.md).",
+        "What a decode step adds is nearly the same for 1 and 8 requests: a report, statistics, small tensor operations. So it weighs most",
+        f"where steps are as short as the tiny model's, which misses the aim of {MOST_ADDED} % of a decode step.",
+        "What the counting alone takes: [kernels](kernels.md).",
         "",
     ]
     for name, rows in tables.items():

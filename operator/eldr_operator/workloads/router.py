@@ -16,6 +16,8 @@ MARGIN_SECONDS = 15
 LOG_DIR = "/var/lib/eldr/siglog"
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3607
+_FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
+"""Lets ``kubectl port-forward`` reach it."""
 
 
 def container(cr: EldrDeployment, image: str) -> Object:
@@ -40,7 +42,8 @@ def container(cr: EldrDeployment, image: str) -> Object:
             f"--drain-seconds={spec.drain_seconds}",
             *spec.args,
         ],
-        "env": pods.environment(spec.env, [pods.admin_token(cr.name)]),
+        # a variable, as an earlier router would refuse an argument that it does not know
+        "env": pods.environment([_FORWARDED], spec.env, [pods.admin_token(cr.name)]),
         "ports": [
             {"name": "http", "containerPort": contract.PORT_ROUTER, "protocol": "TCP"},
             {"name": "admin", "containerPort": contract.PORT_ADMIN, "protocol": "TCP"},

@@ -8,7 +8,7 @@ from eldr_router.cli import command
 OPTIONS = sorted(name for parameter in command.params for name in parameter.opts)
 USERS = {
     *("--prefill-timeout-seconds", "--decode-idle-timeout-seconds", "--connect-timeout-seconds"),
-    *("--max-body-mebibytes", "--max-bodies-mebibytes", "--access-log", "--log-level"),
+    *("--max-body-mebibytes", "--max-bodies-mebibytes", "--access-log", "--log-level", "--loopback"),
 }
 
 
