@@ -40,6 +40,20 @@ def test_every_reason_has_a_remedy():
     assert not missing
 
 
+def test_kubectl_explain_names_every_condition():
+    of_deployments = CONDITIONS.partition("## EldrFit")[0]
+    types = {
+        name.strip()
+        for row in re.findall(r"^\| ([A-Z][A-Za-z, ]+) \|", of_deployments, re.MULTILINE)
+        for name in row.split(",")
+    }
+    crd = yaml.safe_load((ROOT / "crds" / "eldr.dev_eldrdeployments.yaml").read_text())
+    status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    told = status["properties"]["conditions"]["description"]
+    assert {"Ready", "Degraded", "DriftDetected"} <= types
+    assert {name for name in types if name not in told} == set()
+
+
 def test_every_metric_is_described():
     text = (ROOT / "docs" / "reference" / "operator.md").read_text()
     for metric in Metrics().registry.collect():
