@@ -35,12 +35,13 @@ def test_simulators_become_vllm_and_back_without_leftovers(world):
     assert template["securityContext"]["runAsNonRoot"] is True
 
 
-def test_the_default_image_is_for_amd(kube):
-    accelerator = {"resourceName": "nvidia.com/gpu"}
+def test_the_default_image_is_for_the_accelerator(kube, world):
     with pytest.raises(Refused, match=r"engine\.image must be set where accelerator\.resourceName is not"):
-        kube.create(KIND, {"name": "x"}, spec=simulated(engine={"type": "vLLM"}, accelerator=accelerator))
-    engine = {"type": "vLLM", "image": "vllm/vllm-openai:v0.32.0"}
-    assert kube.create(KIND, {"name": "x"}, spec=simulated(engine=engine, accelerator=accelerator))
+        spec = simulated(engine={"type": "vLLM"}, accelerator={"resourceName": "gpu.intel.com/xe"})
+        kube.create(KIND, {"name": "x"}, spec=spec)
+    world.up(engine={"type": "vLLM"}, accelerator={"resourceName": "nvidia.com/gpu"})
+    spec = world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == images.VLLM_NVIDIA
 
 
 def test_refused_arguments_leave_their_workload_as_it_is(world):

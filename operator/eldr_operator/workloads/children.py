@@ -85,7 +85,8 @@ class Children:
             Kinds that cannot be listed, and why: their children stay as they are.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
-        plan = revisions.plan(cr, live, self._images, now)
+        own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
+        plan = revisions.plan(cr, live, own, now)
         wanted = [
             *scaling.manifests(cr, live),
             *desired.children(_without_pod_templates(cr, broken), shards, plan.images, self._outside),

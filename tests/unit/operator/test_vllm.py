@@ -175,7 +175,20 @@ def test_images(make_vllm):
     assert engine(make_vllm({"image": "mine:1"}), "decode")["image"] == "mine:1"
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]["properties"]
-    assert f"Default: {images.VLLM} for vLLM" in fields["image"]["description"]
+    assert f"Default: {images.VLLM} for vLLM, {images.VLLM_NVIDIA} where" in fields["image"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "image"),
+    [
+        ("amd.com/gpu", images.VLLM),
+        ("nvidia.com/gpu", images.VLLM_NVIDIA),
+        ("nvidia.com/mig-1g.5gb", images.VLLM_NVIDIA),
+        ("example.com/nvidia.com", images.VLLM),
+    ],
+)
+def test_the_accelerator_decides_about_the_default_image(resource, image):
+    assert Images("own").for_accelerator(resource) == Images("own", image)
 
 
 @pytest.mark.parametrize(
