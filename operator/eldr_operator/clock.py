@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]
 
+_STEP_SECONDS = 5.0
+"""By which a clock that is corrected bit by bit may differ between two looks."""
+_TRUST_SECONDS = 300.0
+"""How long a clock must have stayed where it has jumped."""
 FIRST_YEAR, LAST_YEAR = 1969, 9000
 
 
 def utc_now() -> datetime:
     """Return the time, in UTC, to the second."""
     return datetime.now(UTC).replace(microsecond=0)
+
+
+class SteadyClock:
+    """A clock that does not follow another one where that jumps, until it has stayed there.
+
+    What waits for minutes would be over at once where the machine's clock is an hour ahead for a moment.
+
+    Parameters
+    ----------
+    clock : callable
+        The clock to follow.
+    monotonic : callable
+        Seconds that nobody sets.
+    """
+
+    def __init__(self, clock: Clock, monotonic: Callable[[], float]) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._at, self._then = clock(), monotonic()
+        self._jumped: float | None = None
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        now, told = self._monotonic(), self._clock()
+        expected = self._at + timedelta(seconds=now - self._then)
+        if abs((told - expected).total_seconds()) <= _STEP_SECONDS:
+            self._jumped = None
+        else:
+            self._jumped = now if self._jumped is None else self._jumped
+            if now - self._jumped < _TRUST_SECONDS:
+                return expected.replace(microsecond=0)
+        self._at, self._then, self._jumped = told, now, None
+        return told
 
 
 def stamp(time: datetime) -> str:

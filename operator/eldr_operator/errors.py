@@ -62,6 +62,10 @@ class ApiUnavailableError(OperatorError):
     """The API server could not be reached, or asked for a pause; the same request may succeed later."""
 
 
+class NoAnswerError(ApiUnavailableError):
+    """The API server took a request and did not answer in time, as where an admission webhook hangs."""
+
+
 class RequestFailedError(ApiUnavailableError):
     """The API server answered that it could not carry out this one request, as when an admission webhook is down.
 

@@ -105,18 +105,22 @@ class Manager:
         again = iter(_LIST_AGAIN_SECONDS)
         for turn in itertools.count():
             started = self._monotonic()
-            await self._streams.list(everything=turn % _LIST_EVERY == 0)
+            await self._streams.list(everything=turn % _LIST_EVERY == 0, ended=self._went_on)
             self._listed.set()
             for key in self._keys():
                 for controller in self._controllers:
                     controller.queue.wake(key)
-            self._resynced = self._monotonic()
+            self._went_on()
             pause = self._resync_seconds
             if self._streams.blind:
                 pause = min(pause, next(again, pause))
             else:
                 again = iter(_LIST_AGAIN_SECONDS)
             await asyncio.sleep(max(0.0, started + pause - self._monotonic()))
+
+    def _went_on(self) -> None:
+        """Take note that the resync is at work: lists of many namespaces take long where the API server is slow."""
+        self._resynced = self._monotonic()
 
     def _keys(self) -> set[Key]:
         return {

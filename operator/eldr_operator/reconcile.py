@@ -31,6 +31,7 @@ from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit, parse
 from eldr_operator.reporter import Reporter
 from eldr_operator.status import unknown
+from eldr_operator.unwritten import Unwritten
 from eldr_operator.validation import spec
 from eldr_operator.workloads import rbac, rollout, scaling
 from eldr_operator.workloads import reconciler as workloads
@@ -221,12 +222,17 @@ class Centroids:
         if cr.metadata.deletion_timestamp is not None:
             return None
         bodies = [fit for fit in bodies if not is_of_another(fit, cr.metadata.uid)]
-        for fit in bodies:
-            await self._locality.adopt(cr, fit)
+        unadopted = await self._locality.adopt(cr, bodies)
         taken = {fit["metadata"]["name"] for fit in everybody}
-        return await self._pass(cr, await self._locality.fits(bodies, common.clock()), taken)
+        return await self._pass(cr, await self._locality.fits(bodies, common.clock()), taken, unadopted)
 
-    async def _pass(self, cr: EldrDeployment, all_fits: Sequence[EldrFit], taken: set[str]) -> float | None:
+    async def _pass(
+        self,
+        cr: EldrDeployment,
+        all_fits: Sequence[EldrFit],
+        taken: set[str],
+        unadopted: Sequence[Unwritten],
+    ) -> float | None:
         common, key, now = self._common, (cr.namespace, cr.name), self._common.clock()
         live = common.cluster.look(cr)
         cr = scaling.scaled(cr, live)
@@ -241,7 +247,7 @@ class Centroids:
             self._wake_workloads(key)
         is_readable = wanted <= rbac.readable(cr, live)
         outcome = await self._locality.reconcile(
-            cr, all_fits, live, look, taken=taken, is_readable=is_readable, now=now
+            cr, all_fits, live, look, taken=taken, is_readable=is_readable, unadopted=unadopted, now=now
         )
         if outcome.memory.table.shards != look.before.table.shards:
             self._wake_workloads(key)

@@ -15,7 +15,7 @@ from prometheus_client import start_http_server
 
 from eldr import contract
 from eldr_operator import health
-from eldr_operator.clock import Clock, utc_now
+from eldr_operator.clock import Clock, SteadyClock, utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
 from eldr_operator.kube.api import Api, connect
@@ -109,6 +109,7 @@ def assembled(
     tokens : Tokens
         Of their admin ports.
     """
+    clock = SteadyClock(clock, monotonic)
     cache = Cache()
     streams = Streams(api, cache, settings.namespaces)
     applier = Applier(api, cache, metrics, monotonic)

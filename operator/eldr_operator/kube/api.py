@@ -17,7 +17,13 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 import eldr
 from eldr import contract
-from eldr_operator.errors import ApiError, ApiUnavailableError, NoClusterError, RequestFailedError
+from eldr_operator.errors import (
+    ApiError,
+    ApiUnavailableError,
+    NoAnswerError,
+    NoClusterError,
+    RequestFailedError,
+)
 
 Object = dict[str, Any]
 
@@ -96,7 +102,9 @@ async def connect() -> AsyncIterator[Api]:
 def _proxy_of(url: str) -> str | None:
     """Return the proxy that the environment names for a URL."""
     at = urlsplit(url)
-    return None if urllib.request.proxy_bypass(at.netloc) else urllib.request.getproxies().get(at.scheme)
+    return (
+        None if urllib.request.proxy_bypass(at.hostname or "") else urllib.request.getproxies().get(at.scheme)
+    )
 
 
 class Api:
@@ -145,7 +153,11 @@ class Api:
             await response.read()
         except ApiException as error:
             raise _refusal(int(error.status or 0), str(error.body)) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError:
+            raise NoAnswerError(
+                f"{method} {url}: no answer from the API server in {_REQUEST_SECONDS} s"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(
                 f"{method} {url}: no answer from the API server: {error or type(error).__name__}"
             ) from None

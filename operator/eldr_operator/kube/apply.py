@@ -53,6 +53,7 @@ class Applier:
         self._applied: dict[Key, dict[Key, tuple[str, str]]] = {}
         self._undos: dict[Key, dict[Key, list[float]]] = {}
         self._undone: dict[Key, list[str]] = {}
+        self._left: dict[Key, dict[Key, tuple[str, str]]] = {}
 
     async def apply(
         self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool = False
@@ -99,7 +100,7 @@ class Applier:
             remembered[key] = (digest, version)
             return live
         elif remembered.get(key) == (digest + _CONFLICT, version):
-            self._check_undo(owner, key, foreign.additions(live, contract.FIELD_MANAGER))
+            self._check_undo(owner, manifest, foreign.additions(live, contract.FIELD_MANAGER))
         self._metrics.writes.labels(kind, "apply").inc()
         applied = await (
             self._write_over(manifest, live) if is_memory else self._write(owner, manifest, live)
@@ -108,7 +109,7 @@ class Applier:
         found = foreign.additions(applied, contract.FIELD_MANAGER)
         if patch := foreign.removal(applied, found, _RESTORER):
             remembered[key] = (digest + _CONFLICT, _version(applied, manifest))
-            self._check_undo(owner, key, found)
+            self._check_undo(owner, manifest, found)
             try:
                 applied = await self._undo(owner, manifest, patch, contract.FIELD_MANAGER, found)
             except ApiError as error:
@@ -163,19 +164,25 @@ class Applier:
         found = foreign.additions(live, contract.FIELD_MANAGER) if live is not None else []
         if live is None or not found or refusal.status != _INVALID:
             raise refusal
-        self._check_undo(owner, (manifest["kind"], manifest["metadata"]["name"]), found)
+        self._check_undo(owner, manifest, found)
         try:
             await self._undo(owner, manifest, foreign.restoration(live, manifest), _RESTORER, found)
         except ApiError:
             raise refusal from None
         return await self._api.apply(manifest)
 
-    def _check_undo(self, owner: Key, key: Key, found: Sequence[foreign.Addition]) -> None:
-        """Raise where an object has been undone often enough for now."""
-        now = self._monotonic()
+    def _check_undo(self, owner: Key, manifest: Object, found: Sequence[foreign.Addition]) -> None:
+        """Raise where an object has been undone often enough; it then stays until others, or the resource, want something else."""
+        key, left = (manifest["kind"], manifest["metadata"]["name"]), self._left.setdefault(owner, {})
+        if not found:
+            left.pop(key, None)
+            return
+        what, now = foreign.told(found), self._monotonic()
+        asked = (what, meta.digest(manifest))
         times = self._undos.get(owner, {}).get(key, [])
-        if found and sum(now - at < _UNDO_SECONDS for at in times) >= _UNDOS:
-            raise ForeignConflictError(*key, foreign.told(found))
+        if left.get(key) == asked or sum(now - at < _UNDO_SECONDS for at in times) >= _UNDOS:
+            left[key] = asked
+            raise ForeignConflictError(*key, what)
 
     async def _undo(
         self, owner: Key, manifest: Object, patch: list[Object], manager: str, found: list[foreign.Addition]
@@ -253,6 +260,7 @@ class Applier:
         self._applied.pop(owner, None)
         self._undos.pop(owner, None)
         self._undone.pop(owner, None)
+        self._left.pop(owner, None)
 
 
 def _has_arrived(live: Object, manifest: Object) -> bool:

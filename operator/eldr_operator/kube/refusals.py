@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eldr_operator.errors import ApiError
+from eldr_operator.errors import OperatorError
 from eldr_operator.kube.api import Api
 
 Object = Mapping[str, Any]
@@ -33,7 +33,7 @@ async def _told(api: Api, live: Object) -> str:
     fields = f"involvedObject.uid={metadata['uid']},reason={_REASON}"
     try:
         found, _ = await api.list("Event", metadata["namespace"], fields=fields)
-    except ApiError:
-        return ""  # rights of an older chart: what is not ready is told all the same
+    except OperatorError:
+        return ""  # rights of an older chart, or Events that cannot be read: what is not ready is told all the same
     # Each pod has a text of its own; always the same one, or the status would be written again and again.
     return min((str(event.get("message", "")) for event in found), default="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
@@ -72,21 +72,31 @@ class Streams:
             if stream.namespace in {None, namespace} and isinstance(error, ApiError)
         }
 
-    async def list(self, *, everything: bool) -> None:
+    async def list(self, *, everything: bool, ended: Callable[[], object] = lambda: None) -> None:
         """List streams into the cache.
 
         Parameters
         ----------
         everything : bool
             False lists only those that could not be read, or whose watch has failed since they were listed.
+        ended : callable
+            Is called each time that one of the requests has ended, well or not.
         """
         wanted = self._streams if everything else {*self._unlisted, *self.watches.failed}
         slots = asyncio.Semaphore(_AT_ONCE)
-        refused = set(filter(None, await asyncio.gather(*(self._list(stream, slots) for stream in wanted))))
+
+        async def listed(stream: Stream) -> Stream | None:
+            try:
+                return await self._list(stream, slots)
+            finally:
+                ended()
+
+        refused = set(filter(None, await asyncio.gather(*map(listed, wanted))))
         for namespace in {stream.namespace for stream in wanted} - {None}:
             await self._look_for(
                 str(namespace), is_refused=any(one.namespace == namespace for one in refused)
             )
+            ended()
 
     async def _list(self, stream: Stream, slots: asyncio.Semaphore) -> Stream | None:
         """List one stream; return it where the API server refused that."""

@@ -109,6 +109,7 @@ class Locality:
         *,
         taken: Collection[str],
         is_readable: bool,
+        unadopted: Sequence[Unwritten],
         now: datetime,
     ) -> Outcome:
         """Plan fits and carry them forward, and publish the routing table with what is to be remembered.
@@ -122,6 +123,8 @@ class Locality:
             Names of all EldrFits of the namespace.
         is_readable : bool
             Whether routers may read the shards that the table names; they must not be told of others.
+        unadopted : sequence of Unwritten
+            EldrFits that could not be made to go with the deployment.
 
         Raises
         ------
@@ -164,7 +167,9 @@ class Locality:
         if fault := await self._publish(cr, after, live):
             unwritten.append(fault)
             after = before
-        await self._ownership.keep_sets(cr, after.table)
+        unwritten += unadopted
+        if fault := await tried("ConfigMap", "", self._ownership.keep_sets(cr, after.table)):
+            unwritten.append(fault)
         return Outcome(
             routers=look.routers,
             memory=after,
@@ -194,9 +199,13 @@ class Locality:
         """Return the EldrFits that can be read; one that cannot be holds nobody up."""
         return await self._runs.readable(bodies, now)
 
-    async def adopt(self, cr: EldrDeployment, fit: Object) -> None:
-        """Make an EldrFit that a user created go when its deployment goes."""
-        await self._ownership.adopt_fit(cr, fit)
+    async def adopt(self, cr: EldrDeployment, fits: Sequence[Object]) -> list[Unwritten]:
+        """Make EldrFits that users created go when their deployment goes; return those that cannot be written."""
+        tries = [
+            await tried(contract.KIND_FIT, fit["metadata"]["name"], self._ownership.adopt_fit(cr, fit))
+            for fit in fits
+        ]
+        return [fault for fault in tries if fault]
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a deployment that is gone."""

@@ -69,12 +69,38 @@ def container_patches(patch: Object, field: str) -> Iterator[tuple[str, str, Obj
 
 
 def _of_pods(patch: Object, field: str, made: Mapping[str, _Made]) -> Iterator[Problem]:
+    yield from _of_metadata(patch.get("metadata"), f"{field}.metadata")
     yield from _of_lists(patch.get("spec"), f"{field}.spec", made)
     for name, where, container in container_patches(patch, field):
         if isinstance(image := container.get("image"), str) and not names.is_image(image):
             yield Problem(_REASON, f"{where}.image", image, names.IMAGE_REMEDY)
+        yield from _of_probe(container.get("startupProbe"), f"{where}.startupProbe")
         if name in made:
             yield from _of_container(made[name], where, container)
+
+
+def _of_metadata(metadata: Any, where: str) -> Iterator[Problem]:
+    """Find labels and annotations that are none: the API server would only say so once they are merged."""
+    if not isinstance(metadata, dict | None):
+        yield Problem(_REASON, where, metadata, "write an object with labels and annotations")
+        return
+    for key in ("labels", "annotations"):
+        found = (metadata or {}).get(key)
+        if not isinstance(found, dict | None) or not all(
+            isinstance(value, str | None) for value in (found or {}).values()
+        ):
+            yield Problem(_REASON, f"{where}.{key}", found, "write names and strings, such as team: a")
+
+
+def _of_probe(probe: Any, where: str) -> Iterator[Problem]:
+    """Find what a start-up probe's time cannot be computed from."""
+    if not isinstance(probe, dict | None):
+        yield Problem(_REASON, where, probe, "write an object, such as {periodSeconds: 10}")
+        return
+    for key in ("periodSeconds", "failureThreshold"):
+        found = (probe or {}).get(key)
+        if found is not None and type(found) is not int:
+            yield Problem(_REASON, f"{where}.{key}", found, "write a whole number")
 
 
 def _made(cr: EldrDeployment, role: str) -> Iterator[tuple[str, _Made]]:

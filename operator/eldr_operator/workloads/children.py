@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from http import HTTPStatus
@@ -14,7 +15,7 @@ from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.kube.tokens import Tokens
 from eldr_operator.models import EldrDeployment
-from eldr_operator.unwritten import REFUSED, Unwritten, tried
+from eldr_operator.unwritten import REFUSED, UNAVAILABLE, Unwritten, Writes
 from eldr_operator.workloads import desired, gaps, revisions, roles, rollback, rollout, scaling
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
@@ -60,6 +61,7 @@ class Children:
         self._outside = outside
         self._tokens = tokens
         self._with_secret: set[str] = set()
+        self._slow: dict[str, frozenset[tuple[str, str]]] = {}
 
     async def apply(
         self,
@@ -73,7 +75,8 @@ class Children:
     ) -> Applied:
         """Bring all children to their desired state.
 
-        A child that the API server refuses, or fails at, does not keep the others from being written.
+        A child that the API server refuses, or fails at, does not keep the others from being written. One at which it
+        has failed comes last in the next pass, so that it takes no time of the others.
 
         Parameters
         ----------
@@ -97,6 +100,9 @@ class Children:
             if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
         }
         chosen = rollback.settle(cr, asked, live, plan, now)
+        slow = self._slow.pop(cr.metadata.uid, frozenset())
+        wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
+        writes = Writes(asyncio.get_running_loop().time)
         left: dict[tuple[str, str], Unwritten] = {}
         for manifest in wanted:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -119,15 +125,16 @@ class Children:
                 steps = [revisions.manifest(cr, each) for each in kept.values()]
                 made = revisions.frozen(manifest, choice.revision)
                 if role == contract.ROLE_DECODE:
-                    made = gaps.announced(made, live.owned(kind, name, cr.metadata.uid), now)
+                    decode = roles.of_role(live.pods, contract.ROLE_DECODE)
+                    made = gaps.announced(made, live.owned(kind, name, cr.metadata.uid), decode, now)
                 steps.append(made)
             for step in steps:
-                if fault := await self._write(cr, step, live):
+                if fault := await self._write(writes, cr, step, live):
                     left[fault.kind, fault.name] = fault
                     break
         for head, unowned in revisions.unowned(cr, live):
             name = head["metadata"]["name"]
-            if fault := await tried(revisions.KIND, name, self._applier.take_back(head, unowned)):
+            if fault := await writes.tried(revisions.KIND, name, self._applier.take_back(head, unowned)):
                 left[revisions.KIND, name] = fault
         used = {role: choice.kept for role, choice in chosen.items()}
         for kind, surplus in (*live.surplus(wanted, cr.metadata.uid), *revisions.surplus(cr, live, used)):
@@ -136,13 +143,15 @@ class Children:
                 roles.has_sidecars(cr, live.pods)
             ):
                 continue  # clients need it until routers are ready beside the prefill engines
-            if fault := await tried(kind, name, self._applier.delete(kind, surplus)):
+            if fault := await writes.tried(kind, name, self._applier.delete(kind, surplus)):
                 left[kind, name] = fault
         for scaler, status in scaling.statuses(cr, live):
-            if fault := await self._tell_scaler(scaler, status):
+            if fault := await self._tell_scaler(writes, scaler, status):
                 left[fault.kind, fault.name] = fault
-        if fault := await self._ensure_secret(cr, live):
+        if fault := await self._ensure_secret(writes, cr, live):
             left[fault.kind, fault.name] = fault
+        if failed := frozenset(key for key, fault in left.items() if fault.reason == UNAVAILABLE):
+            self._slow[cr.metadata.uid] = failed
         return Applied([*left.values()], {**_untouched(cr, live, plan), **_known(chosen)}, plan)
 
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
@@ -151,12 +160,14 @@ class Children:
             cr.spec.prefill.rollout, found, roles.of_role(live.pods, contract.ROLE_PREFILL), now
         )
 
-    async def _write(self, cr: EldrDeployment, manifest: Object, live: Snapshot) -> Unwritten | None:
+    async def _write(
+        self, writes: Writes, cr: EldrDeployment, manifest: Object, live: Snapshot
+    ) -> Unwritten | None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         owned = live.owned(kind, name, cr.metadata.uid)
         # whose its replicas are may have changed since it was read
         is_memory = kind == contract.KIND_SCALER
-        return await tried(
+        return await writes.tried(
             kind, name, self._applier.apply((cr.namespace, cr.name), manifest, owned, is_memory=is_memory)
         )
 
@@ -169,13 +180,13 @@ class Children:
             return  # it may be that of a deployment that was deleted, and go with it: asked again until a router runs
         self._with_secret.add(uid)
 
-    async def _tell_scaler(self, scaler: Object, status: Object) -> Unwritten | None:
+    async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
         kind, metadata = scaler["kind"], scaler["metadata"]
         name = metadata["name"]
         told = self._applier.patch_status(kind, metadata["namespace"], name, metadata["uid"], status)
-        return await tried(kind, name, told)
+        return await writes.tried(kind, name, told)
 
-    async def _ensure_secret(self, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
+    async def _ensure_secret(self, writes: Writes, cr: EldrDeployment, live: Snapshot) -> Unwritten | None:
         """Create the Secret of the admin ports where there may be none: it is never read, so pods tell whether it is there."""
         uid = cr.metadata.uid
         if not any(map(roles.waits_for_reference, live.pods)) and (
@@ -184,7 +195,7 @@ class Children:
             return None
         kind, name = "Secret", contract.admin_secret_name(cr.name)
         manifest = desired.admin_secret(cr, name, self._tokens.of(cr.namespace, cr.name))
-        return await tried(kind, name, self._made_secret(uid, manifest))
+        return await writes.tried(kind, name, self._made_secret(uid, manifest))
 
 
 def _known(chosen: Mapping[str, Choice]) -> dict[str, Choice]:

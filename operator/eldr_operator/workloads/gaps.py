@@ -14,7 +14,7 @@ from eldr import contract
 from eldr_operator import clock
 from eldr_operator.models import PrefillRolloutSpec, RolloutSpec
 from eldr_operator.workloads import rollout
-from eldr_operator.workloads.revisions import name_of
+from eldr_operator.workloads.revisions import name_of, revision_of
 
 Object = dict[str, Any]
 
@@ -22,18 +22,23 @@ ANNOTATION_GAP = f"{contract.GROUP}/gap-at"
 """On a StatefulSet: when its only pod may be replaced."""
 
 
-def announced(manifest: Object, live: Mapping[str, Any] | None, now: datetime) -> Object:
+def announced(
+    manifest: Object, live: Mapping[str, Any] | None, pods: Sequence[Mapping[str, Any]], now: datetime
+) -> Object:
     """Return a StatefulSet whose only pod, as long as it is ready, keeps its template until its end has been announced.
 
     Parameters
     ----------
     manifest : dict
         With the revision that its pods are to have.
+    pods : sequence
+        Of the role: one that has the revision already, as after a change that was undone, does not end.
     """
     if (
         live is None
         or manifest["spec"]["replicas"] != 1
         or not (live.get("status") or {}).get("readyReplicas")
+        or (pods and all(revision_of(pod) == name_of(manifest) for pod in pods))
     ):
         return manifest
     is_new = name_of(live) not in {"", name_of(manifest)}

@@ -191,6 +191,11 @@ def name_of(workload: Mapping[str, Any]) -> str:
     return str((workload["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION, ""))
 
 
+def revision_of(pod: Mapping[str, Any]) -> str:
+    """Return the name of the revision that a pod has; empty if a release without revisions has made it."""
+    return str((pod["metadata"].get("labels") or {}).get(contract.LABEL_REVISION, ""))
+
+
 def role_of(workload: Object) -> str:
     """Return the role whose pods a manifest describes; empty for other kinds."""
     role = workload["metadata"]["labels"][contract.LABEL_COMPONENT]

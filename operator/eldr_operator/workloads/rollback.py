@@ -200,8 +200,7 @@ def _of(revision: Revision, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[s
     return [
         pod
         for pod in pods
-        if (pod["metadata"].get("labels") or {}).get(contract.LABEL_REVISION) == revision.name
-        and "deletionTimestamp" not in pod["metadata"]
+        if revisions.revision_of(pod) == revision.name and "deletionTimestamp" not in pod["metadata"]
     ]
 
 

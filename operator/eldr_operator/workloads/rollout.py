@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
 
 from eldr_operator import clock
 from eldr_operator.conditions import found
@@ -199,7 +202,7 @@ def _would_fit_in_anothers_place(
     lacking = _LACKING.findall(message)
     others = [each for each in pods if each["spec"].get("nodeName")]
     return bool(lacking) and any(
-        all(_at_most(_amounts(pod, name), _amounts(each, name)) for name in lacking) for each in others
+        all(0 < sum(_amounts(pod, name)) <= sum(_amounts(each, name)) for name in lacking) for each in others
     )
 
 
@@ -210,18 +213,10 @@ def _unschedulable(pod: Mapping[str, Any]) -> tuple[datetime, str] | None:
     return None if since is None else (since, str(scheduled.get("message", "")))
 
 
-def _amounts(pod: Mapping[str, Any], resource: str) -> list[str]:
+def _amounts(pod: Mapping[str, Any], resource: str) -> list[Decimal]:
     spec = pod["spec"]
     requests = [
         (each.get("resources") or {}).get("requests") or {}
         for each in (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
     ]
-    return [str(found[resource]) for found in requests if resource in found]
-
-
-def _at_most(wanted: list[str], given: list[str]) -> bool:
-    """Tell whether one pod's amounts are not above another's; those that are no whole numbers must be the same."""
-    if wanted == given:
-        return bool(wanted)
-    whole = all(amount.isdigit() for amount in (*wanted, *given))
-    return whole and bool(wanted) and sum(map(int, wanted)) <= sum(map(int, given))
+    return [parse_quantity(found[resource]) for found in requests if resource in found]

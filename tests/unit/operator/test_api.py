@@ -4,9 +4,10 @@ import pytest
 import yaml
 
 from eldr_operator.errors import NoClusterError
-from eldr_operator.kube.api import connect
+from eldr_operator.kube.api import _proxy_of, connect
 
 SERVER = "https://10.1.2.3:6443"
+PROXY = "http://10.9.9.9:3128"
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,10 @@ async def test_without_a_cluster_it_says_what_to_set(text, tmp_path, monkeypatch
     with pytest.raises(NoClusterError, match=r"^no cluster: .+; set KUBECONFIG"):
         async with connect():
             pass
+
+
+@pytest.mark.parametrize(("no_proxy", "expected"), [("fd00::1", None), ("fd00::2", PROXY), ("", PROXY)])
+def test_addresses_of_version_6_are_known_without_brackets(no_proxy, expected, monkeypatch):
+    monkeypatch.setenv("https_proxy", PROXY)
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert _proxy_of("https://[fd00::1]:443") == expected

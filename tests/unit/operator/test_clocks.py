@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator.clock import SteadyClock
 from eldr_operator.drift.counts import Counts, Traffic
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.observation import Observation
@@ -90,3 +91,31 @@ async def test_a_result_that_lies_ahead_is_dated_back(make_fit, now, finished, w
     (found,) = await Runs(None, None, recorder, None, "").readable([body], now)
     assert (found.finished_at == found.metadata.creation_timestamp) == written
     assert recorder.written == ([("f", "2026-11-21T09:00:00Z")] if written else [])
+
+
+def test_a_clock_that_jumps_is_followed_once_it_stays_there(now):
+    ahead, seconds = [timedelta(0)], [0.0]
+    steady = SteadyClock(lambda: now + timedelta(seconds=seconds[0]) + ahead[0], lambda: seconds[0])
+
+    def off() -> timedelta:
+        return steady() - (now + timedelta(seconds=seconds[0]))
+
+    assert off() == timedelta(0)
+    for jump in (timedelta(hours=1), -timedelta(hours=1)):
+        ahead[0] = jump
+        for _ in range(3):
+            seconds[0] += 60
+            assert off() == timedelta(0)
+        ahead[0] = timedelta(0)
+        seconds[0] += 60
+        assert off() == timedelta(0)
+    ahead[0] = timedelta(hours=1)
+    seen = []
+    for _ in range(7):
+        seconds[0] += 60
+        seen.append(off())
+    assert seen == [timedelta(0)] * 5 + [timedelta(hours=1)] * 2
+    for _ in range(10):  # corrected bit by bit
+        seconds[0] += 60
+        ahead[0] -= timedelta(seconds=4)
+        assert off() == ahead[0]

@@ -28,24 +28,24 @@ def partition(made):
 
 
 def test_the_only_decode_pod_waits_from_the_change_on(now):
-    made = gaps.announced(stateful_set("new"), stateful_set("old"), now)
+    made = gaps.announced(stateful_set("new"), stateful_set("old"), [], now)
     assert partition(made) == 1
     assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
     live = made | {"status": {"readyReplicas": 1}}
     later = now + PATIENCE - timedelta(seconds=1)
-    assert gaps.announced(stateful_set("new"), live, later) == made, "it is counted from the change"
+    assert gaps.announced(stateful_set("new"), live, [], later) == made, "it is counted from the change"
     assert gaps.begins_at(DecodeRolloutSpec(), live, [], later) == now + PATIENCE
     wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, now + PATIENCE) is wanted
+    assert gaps.announced(wanted, live, [], now + PATIENCE) is wanted
     assert gaps.begins_at(DecodeRolloutSpec(), live, [], now + PATIENCE) is None
-    assert partition(gaps.announced(stateful_set("third"), live, later)) == 1, (
+    assert partition(gaps.announced(stateful_set("third"), live, [], later)) == 1, (
         "another change is announced anew"
     )
 
 
 def test_a_clock_that_was_ahead_keeps_nobody_waiting(now):
     live = stateful_set("new", gap=now + timedelta(hours=1), partition=1)
-    made = gaps.announced(stateful_set("new"), live, now)
+    made = gaps.announced(stateful_set("new"), live, [], now)
     assert made["metadata"]["annotations"][gaps.ANNOTATION_GAP] == clock.stamp(now + PATIENCE)
 
 
@@ -61,12 +61,12 @@ def test_a_clock_that_was_ahead_keeps_nobody_waiting(now):
 )
 def test_nobody_waits_where_no_engine_would_go(now, live):
     wanted = stateful_set("new")
-    assert gaps.announced(wanted, live, now) is wanted
+    assert gaps.announced(wanted, live, [], now) is wanted
 
 
 def test_of_several_decode_pods_others_serve(now):
     wanted = stateful_set("new", replicas=2)
-    assert gaps.announced(wanted, stateful_set("old"), now) is wanted
+    assert gaps.announced(wanted, stateful_set("old"), [], now) is wanted
     assert (
         gaps.begins_at(DecodeRolloutSpec(), stateful_set("x", replicas=2, gap=now + PATIENCE), [], now)
         is None

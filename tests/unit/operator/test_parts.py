@@ -152,6 +152,35 @@ def operator(api, scripted, **options):
     return Operator(Manager([made], cache=cache, streams=Streams(api, cache, ()), **settings), made)
 
 
+async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart():
+    """Each request takes fifteen seconds: that is long for all, but the resync is at work."""
+    now, names = [0.0], tuple(f"n{number}" for number in range(40))
+
+    class Slow:
+        async def list(self, *_, **__):
+            now[0] += 15.0
+            said.add(made.stuck())
+            raise ApiUnavailableError("no answer")
+
+    said: set[str] = set()
+    cache, metrics, acts = Cache(), Metrics(), asyncio.Event()
+    made = Manager(
+        [controller(Scripted().reconcile, metrics=metrics)],
+        acts=acts,
+        cache=cache,
+        streams=Streams(Slow(), cache, names),
+        metrics=metrics,
+        resync_seconds=60.0,
+        monotonic=lambda: now[0],
+    )
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        await made._listed.wait()
+    running.cancel()
+    assert now[0] > 1000
+    assert said == {""}
+
+
 async def test_an_operator_that_waits_for_another_one_reads_and_does_nothing():
     now, acts, reconciler = [0.0], asyncio.Event(), Scripted()
     made = operator(Lists(), reconciler, acts=acts, monotonic=lambda: now[0]).manager

@@ -107,6 +107,18 @@ def test_nobody_makes_room_for_a_pod_that_would_not_start_in_its_place(now, pod,
     assert paced(now, pod, live=SURGING)[0] == bounds(1, 0), "there is nobody to make room"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "makes_room"),
+    [("100Gi", True), ("90Gi", True), ("102400Mi", True), ("96636764160", True), ("110Gi", False)],
+)
+def test_amounts_are_compared_however_they_are_written(now, wanted, makes_room):
+    lacking = "0/2 nodes are available: 2 Insufficient amd.com/gpu, 2 Insufficient memory."
+    new, old = waiting(now - timedelta(hours=1), message=lacking), running()
+    for pod, memory in ((new, wanted), (old, "100Gi")):
+        pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = memory
+    assert paced(now, new, old, live=SURGING)[0] == (bounds(0, 1) if makes_room else bounds(1, 0))
+
+
 def still(now, replicas, seconds=3600):
     live = deployment(surge=0, replicas=replicas, existing=replicas, updated=0)
     changed = clock.stamp(now - timedelta(seconds=seconds))

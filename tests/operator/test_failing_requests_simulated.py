@@ -1,0 +1,246 @@
+"""Requests that fail or hang, bad templates and tools that disagree, on the simulated cluster: each is told, and the rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, RequestFailedError
+from tests.fakes.kubernetes.server import _parsed
+from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
+from tests.operator.simulated.changes import SimulatedWorld
+from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
+from tests.operator.world import FIT, KIND
+
+CHILDREN = {
+    *("ConfigMap", "ControllerRevision", "Deployment", "EldrScaler", "NetworkPolicy", "PodDisruptionBudget"),
+    *("Role", "RoleBinding", "Secret", "Service", "ServiceAccount", "StatefulSet"),
+}
+DENIED = ApiError(403, "Forbidden", "admission webhook denied the request")
+BROKEN = RequestFailedError(500, "InternalError", "failed calling webhook: context deadline exceeded")
+SILENT = NoAnswerError("PATCH: no answer from the API server in 15 s")
+
+
+class Simulated(NamedTuple):
+    """A cluster, its operator and a deployment's world."""
+
+    simulation: Simulation
+    operator: SimulatedOperator
+    world: SimulatedWorld
+
+    def fail(
+        self, error: OperatorError, fails: Callable[[str, str, str], bool], seconds: float = 0.0
+    ) -> None:
+        """Let writes fail that a function picks by method, kind and name; the status of an object is another resource."""
+        ask = self.operator.client.request
+
+        async def request(method: str, url: str, **options: Any) -> Any:
+            kind, _, name, subresource = _parsed(url)
+            if method != "GET" and not subresource and fails(method, kind, name):
+                await asyncio.sleep(seconds)
+                raise error
+            return await ask(method, url, **options)
+
+        self.operator.client.request = request  # type: ignore[method-assign]
+
+    def minutes(self, count: int) -> None:
+        for _ in range(2 * count):
+            self.simulation.controllers.step()
+            self.world.run_pods()
+            self.simulation.pass_(30)
+
+    def told(self, condition: str) -> tuple[str, str]:
+        found = self.world.kube.condition(KIND, "x", condition)
+        return found["status"], found["reason"]
+
+    def is_current(self) -> bool:
+        live = self.world.kube.get(KIND, "x")
+        return live["metadata"]["generation"] == (live.get("status") or {}).get("observedGeneration")
+
+
+@contextmanager
+def simulated(seed: int = 1) -> Iterator[Simulated]:
+    random.seed(seed)
+    simulation = Simulation(seed)
+    operator, world = SimulatedOperator(simulation), SimulatedWorld(SimulatedKube(simulation, "n"))
+    world.router_kind = SimulatedRouter
+    operator.start()
+    try:
+        yield Simulated(simulation, operator, world)
+    finally:
+        simulation.close()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error", "seconds"), [(CHILDREN, BROKEN, 10.0), ({"Service"}, SILENT, 15.0)]
+)
+def test_a_new_deployment_whose_children_hang_has_a_status(kinds, error, seconds):
+    with simulated() as it:
+        it.fail(error, lambda _method, kind, _name: kind in kinds, seconds)
+        it.world.deploy()
+        it.minutes(10)
+        assert it.is_current()
+        assert it.told("Progressing") == ("False", "ChildUnavailable")
+
+
+def test_a_service_that_cannot_be_written_hides_no_lost_engines():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.fail(SILENT, lambda _method, kind, _name: kind == "Service", 15.0)
+        it.world.kube.delete("Service", "x")
+        it.simulation.controllers.quota.add("n")
+        for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
+            it.world.kube.delete("Pod", pod["metadata"]["name"])
+        it.minutes(5)
+        assert it.told("Available")[0] == "False"
+        assert it.told("Ready")[0] == "False"
+
+
+def test_events_that_cannot_be_read_hide_no_lost_engine():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.operator.client.faults.append(lambda _method, kind: BROKEN if kind == "Event" else None)
+        it.simulation.controllers.quota.add("n")
+        it.world.kube.delete("Pod", "x-decode-1")
+        it.minutes(5)
+        assert it.world.status["decode"]["ready"] == 1
+
+
+@pytest.mark.parametrize("error", [DENIED, BROKEN])
+def test_a_fit_that_cannot_be_adopted_keeps_nothing_else(error):
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.fail(error, lambda method, kind, _name: (method, kind) == ("PATCH", FIT))
+        it.world.fit("one")
+        it.world.patch(router={"tau": "0.3"})
+        it.minutes(5)
+        assert str(it.world.routing["tau"]) == "0.3"
+        assert it.is_current()
+        assert it.told("Progressing")[0] == "False"
+
+
+def test_sets_that_cannot_be_owned_keep_no_status_back():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.fail(
+            DENIED,
+            lambda method, kind, name: (
+                (method, kind) == ("PATCH", "ConfigMap") and name != contract.routing_name("x")
+            ),
+        )
+        it.world.fit("one")
+        it.world.report("one")
+        it.minutes(5)
+        assert it.world.active() == "one"
+        it.world.patch(decode={"replicas": 3})
+        it.minutes(5)
+        assert it.is_current()
+
+
+@pytest.mark.parametrize(
+    ("part", "template"),
+    [
+        (
+            "prefill",
+            {"spec": {"containers": [{"name": "engine", "startupProbe": {"periodSeconds": "10s"}}]}},
+        ),
+        ("decode", {"spec": {"containers": [{"name": "engine", "startupProbe": "soon"}]}}),
+        ("decode", {"metadata": {"labels": ["team=a"]}}),
+        ("decode", {"metadata": "x"}),
+        ("router", {"metadata": {"annotations": {"team": 1}}}),
+        ("refit", {"metadata": {"labels": "team=a"}}),
+    ],
+)
+def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):
+    with simulated() as it:
+        it.world.up(router={"placement": "Deployment"})
+        it.simulation.pass_(30)
+        asked = {"router": {"placement": "Deployment"}, "prefill": {"replicas": 2}}
+        asked[part] = asked.get(part, {}) | {"podTemplate": template}
+        it.world.patch(**asked)
+        it.minutes(3)
+        assert it.is_current()
+        assert it.told("ConfigValid") == ("False", "InvalidPodTemplate")
+        if part != "prefill":
+            assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
+
+
+def test_a_tool_that_disagrees_for_hours_replaces_pods_three_times():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        pods, seen = set(), []
+        for _ in range(90):
+            live = it.world.kube.get("StatefulSet", "x-decode")
+            spec = copy.deepcopy(live["spec"])
+            variables = spec["template"]["spec"]["containers"][0].setdefault("env", [])
+            if not any(each["name"] == "FOREIGN" for each in variables):
+                variables.append({"name": "FOREIGN", "value": "1"})
+                it.world.kube.merge("StatefulSet", "x-decode", {"spec": spec})
+            it.minutes(1)
+            found = it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode")
+            pods |= {pod["metadata"]["uid"] for pod in found}
+            seen.append(len(pods))
+        assert seen[-1] == seen[29]
+        assert it.told("Progressing") == ("False", "ForeignConflict")
+
+
+def test_a_clock_that_is_ahead_for_a_moment_rolls_nothing_back():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "7"}]})
+        for _ in range(4):
+            it.simulation.controllers.step()
+            _load(it)
+            it.simulation.pass_(5)
+        it.operator.ahead = timedelta(hours=1)
+        it.simulation.pass_(40)
+        it.operator.ahead = timedelta(0)
+        it.minutes(15)
+        assert it.told("Progressing") == ("True", "RolloutComplete")
+
+
+def _load(it: Simulated) -> None:
+    """Let new decode pods run on a node, and load weights."""
+    for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
+        names = {each["name"] for one in pod["spec"]["containers"] for each in one.get("env", ())}
+        if "CHANGED" not in names or pod["spec"].get("nodeName"):
+            continue
+        at = clock.stamp(it.simulation.now())
+        loads = [
+            {"type": kind, "status": status, "lastTransitionTime": at}
+            for kind, status in (("PodScheduled", "True"), ("Ready", "False"))
+        ]
+        name = pod["metadata"]["name"]
+        it.world.kube.merge("Pod", name, {"spec": {"nodeName": "n1"}})
+        it.world.kube.strategic("Pod", name, {"status": {"phase": "Running", "conditions": loads}}, "status")
+
+
+def test_a_change_that_is_undone_within_the_minute_announces_no_gap():
+    with simulated() as it:
+        it.world.up(decode={"replicas": 1})
+        it.simulation.pass_(30)
+        before = it.world.kube.get("Pod", "x-decode-0")["metadata"]["uid"]
+        it.world.patch(decode={"env": [{"name": "CHANGED", "value": "5"}]})
+        it.simulation.pass_(20)
+        it.simulation.controllers.step()
+        assert "ends at" in it.world.kube.condition(KIND, "x", "Progressing")["message"]
+        it.world.patch(decode={"env": []})
+        it.simulation.pass_(10)
+        assert "ends at" not in it.world.kube.condition(KIND, "x", "Progressing")["message"]
+        it.minutes(3)
+        assert it.world.kube.get("Pod", "x-decode-0")["metadata"]["uid"] == before
