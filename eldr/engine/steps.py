@@ -1,9 +1,15 @@
-"""What a step of vLLM's scheduler runs."""
+"""What a step of vLLM's scheduler runs, and what a request asks of the transport."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+
+def transfer_of(request: Any) -> dict[str, Any]:
+    """Return a request's ``kv_transfer_params``; none where they are no object: clients can send anything as ``vllm_xargs``."""
+    found = request.kv_transfer_params
+    return found if isinstance(found, dict) else {}
 
 
 def scheduled(output: Any) -> list[tuple[str, int, int]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED
+from eldr.engine.steps import transfer_of
 from eldr.wire import WireError, pull_deadline
 
 logger = logging.getLogger("vllm.eldr")  # where the rest of the plug-in logs; this module has no vLLM
@@ -30,7 +31,7 @@ Count = Callable[[str], None]
 
 def offered(request: Any) -> bool:
     """Tell whether a transport would pull a request's KV."""
-    return bool((request.kv_transfer_params or {}).get(_OFFER))
+    return bool(transfer_of(request).get(_OFFER))
 
 
 def withdraw(request: Any) -> None:
@@ -61,7 +62,7 @@ class PullDeadlines:
 
     def add(self, request: Any) -> None:
         """Take a new request's deadline; one that cannot be read is as good as none."""
-        params = request.kv_transfer_params or {}
+        params = transfer_of(request)
         if not params.get(_OFFER):
             return
         if self._cut(request.num_prompt_tokens):
@@ -80,7 +81,7 @@ class PullDeadlines:
 
         The caller must then have all connectors asked again: one that was asked earlier may have accepted the offer.
         """
-        name, params = request.request_id, request.kv_transfer_params
+        name, params = request.request_id, transfer_of(request)
         deadline = self._deadlines.get(name)
         if deadline is None or not params.get(_OFFER):
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from eldr.contract import SPECULATION
+from eldr.contract import SPECULATION, SPECULATION_WITHOUT_KV
 from eldr.engine.balance import setting
 from eldr.engine.balance.setting import VLLM_CHOOSES, BalanceSetting
 from eldr.engine.errors import UnsupportedEngineError
@@ -84,7 +84,10 @@ def _drafts(config: Any, *, drafts_first: bool) -> list[str]:
             f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
     graphs = config.compilation_config.cudagraph_mode
-    if drafts_first and config.use_v2_model_runner and graphs.has_full_cudagraphs():
+    writes_slots = (
+        drafts.method not in SPECULATION_WITHOUT_KV
+    )  # what drafts without a model has no tokens in the cache
+    if drafts_first and writes_slots and config.use_v2_model_runner and graphs.has_full_cudagraphs():
         found.append(
             "speculative_config with model runner V2 and full graphs: up to vLLM 0.32 such a step tells where its tokens lie after it has "
             "drafted, which writes over that; use vLLM 0.33, or set --compilation-config.cudagraph_mode=PIECEWISE, or "

@@ -36,6 +36,7 @@ from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.scheduler import PrefillScheduler, unavailable
 from eldr.engine.prefill.worker import PrefillWorker
+from eldr.engine.steps import transfer_of
 
 _ASK_AGAIN = None
 """With the next step: a transport that stands before us in the list may have just said that it pulls."""
@@ -239,7 +240,7 @@ class EldrConnector(KVConnectorBase_V1, SupportsHMA):
         with self._counting:
             if self._scheduler is not None:
                 return False, self._scheduler.end(request)
-        if self._prefill and (request.kv_transfer_params or {}).get("do_remote_decode"):
+        if self._prefill and transfer_of(request).get("do_remote_decode"):
             return False, {ELDR_KEY: unavailable(self._counting.stopped)}
         return False, None
 

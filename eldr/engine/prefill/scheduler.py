@@ -19,7 +19,7 @@ from eldr.engine.counting import Counting
 from eldr.engine.messages import StepReport
 from eldr.engine.prefill.orders import PrefillOrders
 from eldr.engine.prefill.provenance import CountedBlocks
-from eldr.engine.steps import blocks_in, scheduled
+from eldr.engine.steps import blocks_in, scheduled, transfer_of
 from eldr.wire import ExpertCounts, encode_counts
 
 
@@ -55,7 +55,7 @@ class PrefillScheduler:
 
     def add(self, request: Any) -> None:
         """Follow a request, and its prompt if another engine will pull its KV."""
-        remote = (request.kv_transfer_params or {}).get("do_remote_decode")
+        remote = transfer_of(request).get("do_remote_decode")
         with self._counting:
             if remote and request.resumable:  # its prompt grows while it runs
                 self._streaming.add(request.request_id)
@@ -109,7 +109,7 @@ class PrefillScheduler:
         """
         with self._counting:
             return self._end(request)
-        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
+        if not transfer_of(request).get("do_remote_decode"):
             return None
         with self._counting:
             self._stats.add_record("unavailable")

@@ -122,7 +122,9 @@ def test_a_plain_engine_is_accepted():
 
 
 def test_drafts_are_refused_where_a_step_tells_too_late_where_its_tokens_lie():
-    config = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
+    config = engine(speculative_config=SimpleNamespace(method="eagle3"), v2=True, full_graphs=True)
+    ngram = engine(speculative_config=SimpleNamespace(method="ngram"), v2=True, full_graphs=True)
+    assert compatibility.problems(ngram, 16, prefill=False) == [], "it computes no slots"
     for prefill in (True, False):
         (found,) = compatibility.problems(config, 16, prefill=prefill)
         assert found.startswith("speculative_config with model runner V2 and full graphs")
