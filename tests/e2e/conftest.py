@@ -30,8 +30,8 @@ NAME = "e2e"
 SPEED = 2.0
 KINDS = ("en", "zh", "python")
 """Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
-IN_FLIGHT = 45
-"""Requests at a time for whom a set must pay: batches of 15 that depend on no speed. Of batches of 5 most sets are refused."""
+IN_FLIGHT, SLOW = 45, 12.0
+"""Requests at a time for whom a set must pay, and engines so slow that a starved machine keeps up: of batches of 5 most sets are refused."""
 SECONDS = 90.0
 _KINDS = {"eldr": contract.KIND_DEPLOYMENT, "ef": contract.KIND_FIT}
 
@@ -169,7 +169,9 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
 
 
 @pytest.fixture(scope="module")
-def system(cluster: Cluster, kube: Kube) -> Iterator[System]:
+def system(request: pytest.FixtureRequest, cluster: Cluster, kube: Kube) -> Iterator[System]:
+    """A deployment with traffic; a module may ask for slower engines by a constant ``ENGINE_SPEED``."""
+    speed = getattr(request.module, "ENGINE_SPEED", SPEED)
     cluster.helm("install", "eldr", str(CHART), "--set", "resyncSeconds=2", "--wait", "--timeout", "120s")
     system = System(cluster, kube)
     system.apply(
@@ -179,7 +181,7 @@ def system(cluster: Cluster, kube: Kube) -> Iterator[System]:
             "metadata": {"name": NAME},
             "spec": {
                 "model": {"uri": "sim://tiny-moe"},
-                "engine": {"type": "Simulator", "args": ["--speed", str(SPEED)]},
+                "engine": {"type": "Simulator", "args": ["--speed", str(speed)]},
                 "prefill": {"replicas": 2},
                 "decode": {"replicas": 3},
                 "signatures": {"samplePercent": 100},

@@ -16,12 +16,13 @@ import pytest
 from eldr import centroids, contract
 from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
-from tests.e2e.conftest import IN_FLIGHT, NAME, System, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, traffic
 from tests.e2e.connections import Connection, Connections
 from tests.support.policies import Peer, admits
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
+ENGINE_SPEED = SLOW
 
 
 async def send(system: System, count: int) -> None:

@@ -14,11 +14,12 @@ from eldr.sim import traces
 from eldr_demo.arrivals import ClosedLoop
 from eldr_demo.load import Workload
 from eldr_demo.simulated import replay
-from tests.e2e.conftest import IN_FLIGHT, NAME, System, kill, process, traffic
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, kill, process, traffic
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(900)]
+ENGINE_SPEED = SLOW
 
 FIT = f"{NAME}-drift-1"
 OTHERS = ("manual", "legal", "changelog")

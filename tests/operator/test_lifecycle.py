@@ -50,8 +50,8 @@ def test_created_becomes_ready(world):
     assert status["url"] == f"http://x.{world.kube.namespace}.svc"
     assert (status["prefill"]["summary"], status["decode"]["summary"]) == ("1/1", "2/2")
     columns = world.kube.cluster.kubectl("-n", world.kube.namespace, "get", "eldr")
-    assert columns.split()[:7] == ["NAME", "MODEL", "READY", "PREFILL", "DECODE", "POLICY", "CENTROIDS"]
-    assert columns.splitlines()[1].split()[:6] == ["x", "org/tiny", "True", "1/1", "2/2", "MarginalUnion"]
+    assert columns.split()[:6] == ["NAME", "MODEL", "READY", "REASON", "PREFILL", "DECODE"]
+    assert columns.splitlines()[1].split()[:6] == ["x", "org/tiny", "True", "AllReady", "1/1", "2/2"]
     world.until_told("Ready")
     events = [e["reason"] for e in world.kube.list("Event") if e["involvedObject"]["kind"] == KIND]
     assert events.count("Ready") == 1
@@ -302,7 +302,7 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
     world.until_active("one")
     kept = (("StatefulSet", "x-decode"), ("Deployment", "x-prefill"), ("ConfigMap", "x-routing"))
     before = {kind: world.kube.get(kind, name)["metadata"] for kind, name in kept}
-    pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod")}
+    pods = {pod["metadata"]["uid"] for pod in world.kube.list("Pod", contract.LABEL_ROLE)}
     world.kube.cluster.kubectl("-n", world.kube.namespace, "delete", "eldr", "x", "--cascade=orphan")
     world.deploy(decode={"env": [{"name": "CHANGED", "value": "1"}]})
     world.make_ready()
@@ -316,7 +316,7 @@ def test_children_that_nobody_owns_are_adopted_as_they_are(world):
             before[kind].get("generation"),
         )
         assert [owner["uid"] for owner in after["ownerReferences"]] == [uid]
-    assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod")} == pods
+    assert {pod["metadata"]["uid"] for pod in world.kube.list("Pod", contract.LABEL_ROLE)} == pods
     assert world.routing["epoch"] == 1
     # revisions that no pod has any more go with the deployment, too: another of that name must not go back to them
     world.kube.delete(KIND, "x")
