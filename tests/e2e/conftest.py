@@ -30,7 +30,7 @@ NAME = "e2e"
 SPEED = 2.0
 KINDS = ("en", "zh", "python")
 """Of text, as many as decode engines: a set is accepted only where it pays beyond doubt."""
-IN_FLIGHT, SLOW = 45, 12.0
+IN_FLIGHT, SLOW = 45, 5.0
 """Requests at a time for whom a set must pay, and engines so slow that a starved machine keeps up: of batches of 5 most sets are refused."""
 SECONDS = 90.0
 _KINDS = {"eldr": contract.KIND_DEPLOYMENT, "ef": contract.KIND_FIT}

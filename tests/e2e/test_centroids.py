@@ -91,7 +91,7 @@ def check_policy(system: System, seen: Collection[Connection]) -> None:
 
 async def test_a_fit_runs_as_a_job_and_its_set_becomes_active(system: System):
     with Connections() as connections:
-        await send(system, 800)
+        await send(system, 600)
         system.apply(fit("first"))
         wait_for(
             lambda: system.condition("ef", "first", "Succeeded").get("status") == "True",

@@ -44,6 +44,7 @@ LEFT_OUT = {
     *(f"metrics:EnginePromMetrics.{name}" for name in ("__init__", "observe")),
     *(f"metrics:EngineStats.{name}" for name in ("__init__", "aggregate", "is_empty", "reduce", "reset")),
     *(f"decode.deadline:{name}" for name in ("offered", "withdraw")),
+    "steps:transfer_of",
     *(f"metrics:{name}" for name in ("_left_out", "stopped")),
     "prefill.scheduler:unavailable",
     "decode.deadline:PullWatch.__init__",
