@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from eldr import contract
 from eldr_operator import clock
 from eldr_operator.errors import ApiError, NoAnswerError, OperatorError, RequestFailedError
-from tests.fakes.kubernetes.server import _parsed
+from tests.fakes.kubernetes.server import Asked
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator.simulated.changes import SimulatedWorld
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
@@ -37,20 +36,16 @@ class Simulated(NamedTuple):
     operator: SimulatedOperator
     world: SimulatedWorld
 
-    def fail(
-        self, error: OperatorError, fails: Callable[[str, str, str], bool], seconds: float = 0.0
-    ) -> None:
-        """Let writes fail that a function picks by method, kind and name; the status of an object is another resource."""
-        ask = self.operator.client.request
+    def fail(self, error: OperatorError, fails: Callable[[Asked], bool], seconds: float = 0.0) -> None:
+        """Let writes of some objects wait and then fail; the status of an object is another resource."""
 
-        async def request(method: str, url: str, **options: Any) -> Any:
-            kind, _, name, subresource = _parsed(url)
-            if method != "GET" and not subresource and fails(method, kind, name):
-                await asyncio.sleep(seconds)
-                raise error
-            return await ask(method, url, **options)
+        def is_one(asked: Asked) -> bool:
+            return asked.is_write and not asked.subresource and fails(asked)
 
-        self.operator.client.request = request  # type: ignore[method-assign]
+        self.operator.client.faults += [
+            lambda asked: seconds if is_one(asked) else None,
+            lambda asked: error if is_one(asked) else None,
+        ]
 
     def minutes(self, count: int) -> None:
         for _ in range(2 * count):
@@ -85,7 +80,7 @@ def simulated(seed: int = 1) -> Iterator[Simulated]:
 )
 def test_a_new_deployment_whose_children_hang_has_a_status(kinds, error, seconds):
     with simulated() as it:
-        it.fail(error, lambda _method, kind, _name: kind in kinds, seconds)
+        it.fail(error, lambda asked: asked.kind in kinds, seconds)
         it.world.deploy()
         it.minutes(10)
         assert it.is_current()
@@ -96,7 +91,7 @@ def test_a_service_that_cannot_be_written_hides_no_lost_engines():
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
-        it.fail(SILENT, lambda _method, kind, _name: kind == "Service", 15.0)
+        it.fail(SILENT, lambda asked: asked.kind == "Service", 15.0)
         it.world.kube.delete("Service", "x")
         it.simulation.controllers.quota.add("n")
         for pod in it.world.kube.list("Pod", f"{contract.LABEL_ROLE}=decode"):
@@ -110,7 +105,7 @@ def test_events_that_cannot_be_read_hide_no_lost_engine():
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
-        it.operator.client.faults.append(lambda _method, kind: BROKEN if kind == "Event" else None)
+        it.operator.client.faults.append(lambda asked: BROKEN if asked.kind == "Event" else None)
         it.simulation.controllers.quota.add("n")
         it.world.kube.delete("Pod", "x-decode-1")
         it.minutes(5)
@@ -122,7 +117,7 @@ def test_a_fit_that_cannot_be_adopted_keeps_nothing_else(error):
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
-        it.fail(error, lambda method, kind, _name: (method, kind) == ("PATCH", FIT))
+        it.fail(error, lambda asked: (asked.method, asked.kind) == ("PATCH", FIT))
         it.world.fit("one")
         it.world.patch(router={"tau": "0.3"})
         it.minutes(5)
@@ -131,14 +126,28 @@ def test_a_fit_that_cannot_be_adopted_keeps_nothing_else(error):
         assert it.told("Progressing")[0] == "False"
 
 
+def test_fits_whose_adoption_hangs_take_no_whole_pass():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+        it.fail(SILENT, lambda asked: (asked.method, asked.kind) == ("PATCH", FIT), 15.0)
+        for number in range(5):
+            it.world.fit(f"f{number}")
+        it.world.patch(router={"tau": "0.3"})
+        it.minutes(5)
+        assert str(it.world.routing["tau"]) == "0.3"
+        assert it.is_current()
+
+
 def test_sets_that_cannot_be_owned_keep_no_status_back():
     with simulated() as it:
         it.world.up()
         it.simulation.pass_(30)
         it.fail(
             DENIED,
-            lambda method, kind, name: (
-                (method, kind) == ("PATCH", "ConfigMap") and name != contract.routing_name("x")
+            lambda asked: (
+                (asked.method, asked.kind) == ("PATCH", "ConfigMap")
+                and asked.name != contract.routing_name("x")
             ),
         )
         it.world.fit("one")
@@ -196,6 +205,29 @@ def test_a_tool_that_disagrees_for_hours_replaces_pods_three_times():
             seen.append(len(pods))
         assert seen[-1] == seen[29]
         assert it.told("Progressing") == ("False", "ForeignConflict")
+
+
+def test_a_tool_that_gave_in_and_comes_back_is_undone_again():
+    with simulated() as it:
+        it.world.up()
+        it.simulation.pass_(30)
+
+        def variables(*names: str) -> None:
+            spec = copy.deepcopy(it.world.kube.get("StatefulSet", "x-decode")["spec"])
+            container = spec["template"]["spec"]["containers"][0]
+            kept = [each for each in container.get("env", ()) if each["name"] != "FOREIGN"]
+            container["env"] = [*kept, *({"name": name, "value": "1"} for name in names)]
+            it.world.kube.merge("StatefulSet", "x-decode", {"spec": spec})
+            it.minutes(1)
+
+        for _ in range(5):
+            variables("FOREIGN")
+        assert it.told("Progressing") == ("False", "ForeignConflict")
+        variables()
+        it.minutes(15)
+        variables("FOREIGN")
+        made = it.world.kube.get("StatefulSet", "x-decode")["spec"]["template"]["spec"]["containers"][0]
+        assert "FOREIGN" not in {each["name"] for each in made.get("env", ())}
 
 
 def test_a_clock_that_is_ahead_for_a_moment_rolls_nothing_back():

@@ -107,6 +107,8 @@ class Applier:
         )
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
+        if not found:
+            self._left.get(owner, {}).pop(key, None)
         if patch := foreign.removal(applied, found, _RESTORER):
             remembered[key] = (digest + _CONFLICT, _version(applied, manifest))
             self._check_undo(owner, manifest, found)
@@ -173,10 +175,9 @@ class Applier:
 
     def _check_undo(self, owner: Key, manifest: Object, found: Sequence[foreign.Addition]) -> None:
         """Raise where an object has been undone often enough; it then stays until others, or the resource, want something else."""
-        key, left = (manifest["kind"], manifest["metadata"]["name"]), self._left.setdefault(owner, {})
         if not found:
-            left.pop(key, None)
             return
+        key, left = (manifest["kind"], manifest["metadata"]["name"]), self._left.setdefault(owner, {})
         what, now = foreign.told(found), self._monotonic()
         asked = (what, meta.digest(manifest))
         times = self._undos.get(owner, {}).get(key, [])

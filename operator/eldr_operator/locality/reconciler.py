@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -29,7 +30,7 @@ from eldr_operator.locality.router_view import RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
-from eldr_operator.unwritten import Unwritten, tried
+from eldr_operator.unwritten import Unwritten, Writes, tried
 
 Object = dict[str, Any]
 
@@ -201,8 +202,9 @@ class Locality:
 
     async def adopt(self, cr: EldrDeployment, fits: Sequence[Object]) -> list[Unwritten]:
         """Make EldrFits that users created go when their deployment goes; return those that cannot be written."""
+        writes = Writes(asyncio.get_running_loop().time)
         tries = [
-            await tried(contract.KIND_FIT, fit["metadata"]["name"], self._ownership.adopt_fit(cr, fit))
+            await writes.tried(contract.KIND_FIT, fit["metadata"]["name"], self._ownership.adopt_fit(cr, fit))
             for fit in fits
         ]
         return [fault for fault in tries if fault]

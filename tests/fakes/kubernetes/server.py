@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from eldr import contract
@@ -16,8 +16,23 @@ from eldr_operator.kube.cache import WATCHED
 from tests.fakes.kubernetes.store import Object, Store, kind_of, matches
 from tests.support.kube import Refused
 
-Fault = Callable[[str, str], Exception | float | None]
-"""Of method and kind: what a request fails with, or for how many seconds it waits."""
+
+class Asked(NamedTuple):
+    """What a request asks for, but for its body."""
+
+    method: str
+    kind: str
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+
+Fault = Callable[[Asked], Exception | float | None]
+"""Of a request: what it fails with, or for how many seconds it waits; those of a client are asked one after the other."""
 
 
 class Client(Api):
@@ -49,7 +64,7 @@ class Client(Api):
         kind, namespace, name, subresource = _parsed(url)
         await self._way()
         for fault in [*self.faults]:
-            found = fault(method, kind)
+            found = fault(Asked(method, kind, namespace, name, subresource))
             if isinstance(found, Exception):
                 raise found
             if found:
@@ -164,11 +179,11 @@ class Watches:
             task.cancel()
 
 
-def unavailable(method: str, kind: str) -> Exception | None:
+def unavailable(asked: Asked) -> Exception | None:
     """Have no API server."""
-    return ApiUnavailableError(f"{method} {kind}: no answer")
+    return ApiUnavailableError(f"{asked.method} {asked.kind}: no answer")
 
 
 def failing(error: Exception, *kinds: str) -> Fault:
     """Have writes of some kinds fail."""
-    return lambda method, kind: error if kind in kinds and method != "GET" else None
+    return lambda asked: error if asked.kind in kinds and asked.is_write else None

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 
-from eldr_operator.errors import ApiError, ApiUnavailableError, RequestFailedError
-from tests.fakes.kubernetes.server import Fault, failing, unavailable
+from eldr_operator.errors import ApiError, ApiUnavailableError, NoAnswerError, RequestFailedError
+from tests.fakes.kubernetes.server import Asked, Fault, failing, unavailable
 from tests.fakes.kubernetes.simulation import SimulatedKube, Simulation
 from tests.operator import chaos
 from tests.operator.simulated.process import SimulatedOperator
@@ -123,8 +123,8 @@ class SimulatedFaults(chaos.CommonFaults):
         """It takes requests and answers late, or not at all."""
         draw = self._simulation.draw
 
-        def fault(method: str, kind: str) -> Exception | float:
-            return draw.choice([0.0, 14.0, ApiUnavailableError(f"{method} {kind}: no answer")])
+        def fault(asked: Asked) -> Exception | float:
+            return draw.choice([0.0, 14.0, NoAnswerError(f"{asked.method} {asked.kind}: no answer")])
 
         with self._failing(fault):
             yield
@@ -140,8 +140,8 @@ class SimulatedFaults(chaos.CommonFaults):
     def too_many_requests(self) -> Iterator[None]:
         draw = self._simulation.draw
 
-        def fault(method: str, kind: str) -> Exception | None:
-            refused = ApiUnavailableError(f"429 {method} {kind}: too many requests")
+        def fault(asked: Asked) -> Exception | None:
+            refused = ApiUnavailableError(f"429 {asked.method} {asked.kind}: too many requests")
             return refused if draw.random() < 0.5 else None
 
         with self._failing(fault):
@@ -152,9 +152,9 @@ class SimulatedFaults(chaos.CommonFaults):
     def conflicts(self) -> Iterator[None]:
         draw = self._simulation.draw
 
-        def fault(method: str, _: str) -> Exception | None:
+        def fault(asked: Asked) -> Exception | None:
             refused = ApiError(409, "Conflict", "the object has been modified")
-            return refused if method in {"PATCH", "PUT"} and draw.random() < 0.3 else None
+            return refused if asked.method in {"PATCH", "PUT"} and draw.random() < 0.3 else None
 
         with self._failing(fault):
             yield
@@ -162,8 +162,8 @@ class SimulatedFaults(chaos.CommonFaults):
 
     @contextlib.contextmanager
     def slow_admission(self) -> Iterator[None]:
-        def fault(method: str, _: str) -> float:
-            return 0.0 if method == "GET" else 4.0
+        def fault(asked: Asked) -> float:
+            return 4.0 if asked.is_write else 0.0
 
         with self._failing(fault):
             yield
