@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
@@ -57,28 +59,31 @@ class LazyGroup(click.Group):
         """Import and return one sub-command."""
         if cmd_name not in COMMANDS:
             return None
-        try:
+        with _explained(lambda: cmd_name):
             command = importlib.import_module(COMMANDS[cmd_name].module).command
-        except ModuleNotFoundError as error:
-            if remedy := _remedy(cmd_name, error):
-                raise click.ClickException(remedy) from error
-            raise
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a sub-command; some of what it needs is imported only then."""
-        try:
+        with _explained(lambda: ctx.invoked_subcommand):
             return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            if remedy := _remedy(ctx.invoked_subcommand, error):
-                raise click.ClickException(remedy) from error
-            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the help of all sub-commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, found.help) for name, found in COMMANDS.items()])
+
+
+@contextmanager
+def _explained(name: Callable[[], str | None]) -> Iterator[None]:
+    """Say in a line what a sub-command lacks; it may be known only once that fails which one it is."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if remedy := _remedy(name(), error):
+            raise click.ClickException(remedy) from error
+        raise
 
 
 def _remedy(name: str | None, error: ModuleNotFoundError) -> str:

@@ -42,9 +42,7 @@ class SteadyClock:
         """Return the time."""
         now, told = self._monotonic(), self._clock()
         expected = self._at + timedelta(seconds=now - self._then)
-        if abs((told - expected).total_seconds()) <= _STEP_SECONDS:
-            self._jumped = None
-        else:
+        if abs((told - expected).total_seconds()) > _STEP_SECONDS:
             self._jumped = now if self._jumped is None else self._jumped
             if now - self._jumped < _TRUST_SECONDS:
                 return expected.replace(microsecond=0)

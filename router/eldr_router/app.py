@@ -37,7 +37,7 @@ from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
+_LOOPBACK = "127.0.0.1"
 _SWEEP_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _MAX_ADMIN_BODY = 1 << 20
@@ -91,8 +91,7 @@ class App:
         self.clients = Server(surface.handle, loop, settings.max_body, Budget(settings.max_bodies))
         self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
-        self._client_listeners: list[asyncio.Server] = []
-        self._admin_listeners: list[asyncio.Server] = []
+        self._listeners: list[tuple[Server, asyncio.Server]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.addresses: list[tuple[str, int]] = []
 
@@ -106,13 +105,10 @@ class App:
         """Listen and begin the background work; OSError if a port cannot be bound."""
         settings = self._settings
         self.clients.max_connections = _connections(_raise_file_limit())
-        for server, host, port, listeners in (
-            (self.clients, settings.host, settings.port, self._client_listeners),
-            (self.admins, settings.admin, settings.admin_port, self._admin_listeners),
-        ):
-            listener = await self._listen(server, host, port)
-            listeners.append(listener)
-            self.addresses.append(listener.sockets[0].getsockname()[:2])
+        self.addresses = [
+            await self._listen(self.clients, settings.host, settings.port),
+            await self._listen(self.admins, settings.admin, settings.admin_port),
+        ]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
         peers = Peers(self.services, settings.admin_token)
@@ -128,14 +124,17 @@ class App:
         ):
             self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
 
-    async def _listen(self, server: Server, host: str, port: int) -> asyncio.Server:
-        return await self._loop.create_server(server.protocol, host, port, backlog=4096)
+    async def _listen(self, server: Server, host: str, port: int) -> tuple[str, int]:
+        listener = await self._loop.create_server(server.protocol, host, port, backlog=4096)
+        self._listeners.append((server, listener))
+        address, bound = listener.sockets[0].getsockname()[:2]
+        return address, bound
 
     async def _listen_on_loopback(self, port: int) -> None:
         try:
-            self._client_listeners.append(await self._listen(self.clients, LOOPBACK, port))
+            await self._listen(self.clients, _LOOPBACK, port)
         except OSError as error:  # of all pods of a node that is one machine, the first has it
-            log.info("clients: not on %s:%d: %s", LOOPBACK, port, error)
+            log.info("clients: not on %s:%d: %s", _LOOPBACK, port, error)
 
     async def _source(self) -> Callable[[], Awaitable[None]]:
         settings = self._settings
@@ -171,8 +170,9 @@ class App:
         self.draining = self.clients.draining = True  # from now on answers say that the connection closes
         log.info("draining: %d requests in progress", self.clients.busy)
         await asyncio.sleep(min(settings.lame_duck_seconds, settings.drain_seconds))
-        for listener in self._client_listeners:
-            listener.close()
+        for server, listener in self._listeners:
+            if server is self.clients:
+                listener.close()
         self.clients.close_idle()
         while self.clients.busy and self._loop.time() < deadline:
             await asyncio.sleep(0.05)
@@ -182,7 +182,7 @@ class App:
 
     async def stop(self) -> None:
         """Stop everything at once."""
-        for listener in (*self._client_listeners, *self._admin_listeners):
+        for _, listener in self._listeners:
             listener.close()
         for server in (self.clients, self.admins):
             server.abort()

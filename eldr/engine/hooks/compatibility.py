@@ -84,9 +84,8 @@ def _drafts(config: Any, *, drafts_first: bool) -> list[str]:
             f"speculative_config.method={drafts.method}: counting was not tried with it; use one of {', '.join(SPECULATION)}"
         )
     graphs = config.compilation_config.cudagraph_mode
-    writes_slots = (
-        drafts.method not in SPECULATION_WITHOUT_KV
-    )  # what drafts without a model has no tokens in the cache
+    # what drafts without a model has no tokens in the cache
+    writes_slots = drafts.method not in SPECULATION_WITHOUT_KV
     if drafts_first and writes_slots and config.use_v2_model_runner and graphs.has_full_cudagraphs():
         found.append(
             "speculative_config with model runner V2 and full graphs: up to vLLM 0.32 such a step tells where its tokens lie after it has "

@@ -121,7 +121,7 @@ def page(tables: Mapping[str, list[str]], in_modes: Sequence[str], starts: int, 
         "less than the clock. Two processes differ by a few per cent even when they run the same, so that the engines were started",
         f"{starts} times: each start gives the median of {rounds} turns, and the table the median of the starts, with the smallest and the largest.",
         "What a decode step adds is nearly the same for 1 and 8 requests: a report, statistics, small tensor operations. So it weighs most",
-        f"where steps are as short as the tiny model's, which misses the aim of {MOST_ADDED} % of a decode step.",
+        f"where steps are as short as the tiny model's. A decode step that misses the aim of {MOST_ADDED} % says so.",
         "What the counting alone takes: [kernels](kernels.md).",
         "",
     ]

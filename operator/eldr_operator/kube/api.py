@@ -102,9 +102,9 @@ async def connect() -> AsyncIterator[Api]:
 def _proxy_of(url: str) -> str | None:
     """Return the proxy that the environment names for a URL."""
     at = urlsplit(url)
-    return (
-        None if urllib.request.proxy_bypass(at.hostname or "") else urllib.request.getproxies().get(at.scheme)
-    )
+    if urllib.request.proxy_bypass(at.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(at.scheme)
 
 
 class Api:

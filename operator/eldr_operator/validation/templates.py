@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,38 +69,49 @@ def container_patches(patch: Object, field: str) -> Iterator[tuple[str, str, Obj
 
 
 def _of_pods(patch: Object, field: str, made: Mapping[str, _Made]) -> Iterator[Problem]:
-    yield from _of_metadata(patch.get("metadata"), f"{field}.metadata")
+    strings = "write names and strings, such as team: a"
+    where, example = f"{field}.metadata", "{labels: {team: a}}"
+    yield from _of_object(
+        patch.get("metadata"), where, example, _are_strings, strings, "labels", "annotations"
+    )
     yield from _of_lists(patch.get("spec"), f"{field}.spec", made)
     for name, where, container in container_patches(patch, field):
         if isinstance(image := container.get("image"), str) and not names.is_image(image):
             yield Problem(_REASON, f"{where}.image", image, names.IMAGE_REMEDY)
-        yield from _of_probe(container.get("startupProbe"), f"{where}.startupProbe")
+        probe, at, example = container.get("startupProbe"), f"{where}.startupProbe", "{periodSeconds: 10}"
+        whole = "write a whole number"
+        yield from _of_object(probe, at, example, _is_whole, whole, "periodSeconds", "failureThreshold")
         if name in made:
             yield from _of_container(made[name], where, container)
 
 
-def _of_metadata(metadata: Any, where: str) -> Iterator[Problem]:
-    """Find labels and annotations that are none: the API server would only say so once they are merged."""
-    if not isinstance(metadata, dict | None):
-        yield Problem(_REASON, where, metadata, "write an object with labels and annotations")
+def _of_object(
+    given: Any, where: str, example: str, kind: Callable[[Any], bool], remedy: str, *keys: str
+) -> Iterator[Problem]:
+    """Find what is no object, or has fields of another kind: the API server would only say so once they are merged.
+
+    Parameters
+    ----------
+    kind : callable
+        Tells whether a field can be used.
+    keys : str
+        The fields.
+    """
+    if not isinstance(given, dict | None):
+        yield Problem(_REASON, where, given, f"write an object, such as {example}")
         return
-    for key in ("labels", "annotations"):
-        found = (metadata or {}).get(key)
-        if not isinstance(found, dict | None) or not all(
-            isinstance(value, str | None) for value in (found or {}).values()
-        ):
-            yield Problem(_REASON, f"{where}.{key}", found, "write names and strings, such as team: a")
+    for key in keys:
+        found = (given or {}).get(key)
+        if found is not None and not kind(found):
+            yield Problem(_REASON, f"{where}.{key}", found, remedy)
 
 
-def _of_probe(probe: Any, where: str) -> Iterator[Problem]:
-    """Find what a start-up probe's time cannot be computed from."""
-    if not isinstance(probe, dict | None):
-        yield Problem(_REASON, where, probe, "write an object, such as {periodSeconds: 10}")
-        return
-    for key in ("periodSeconds", "failureThreshold"):
-        found = (probe or {}).get(key)
-        if found is not None and type(found) is not int:
-            yield Problem(_REASON, f"{where}.{key}", found, "write a whole number")
+def _are_strings(given: Any) -> bool:
+    return isinstance(given, dict) and all(isinstance(value, str | None) for value in given.values())
+
+
+def _is_whole(given: Any) -> bool:
+    return type(given) is int
 
 
 def _made(cr: EldrDeployment, role: str) -> Iterator[tuple[str, _Made]]:

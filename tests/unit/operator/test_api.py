@@ -14,10 +14,10 @@ PROXY = "http://10.9.9.9:3128"
     ("environment", "of_the_file", "proxy"),
     [
         ({}, None, None),
-        ({"HTTPS_PROXY": "http://10.9.9.9:3128"}, None, "http://10.9.9.9:3128"),
-        ({"HTTPS_PROXY": "http://10.9.9.9:3128", "NO_PROXY": "10.1.2.3"}, None, None),
-        ({"HTTP_PROXY": "http://10.9.9.9:3128"}, None, None),
-        ({"HTTPS_PROXY": "http://10.9.9.9:3128"}, "http://10.8.8.8:1", "http://10.8.8.8:1"),
+        ({"HTTPS_PROXY": PROXY}, None, PROXY),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "10.1.2.3"}, None, None),
+        ({"HTTP_PROXY": PROXY}, None, None),
+        ({"HTTPS_PROXY": PROXY}, "http://10.8.8.8:1", "http://10.8.8.8:1"),
     ],
 )
 async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_path, monkeypatch):

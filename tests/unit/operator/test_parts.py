@@ -143,13 +143,13 @@ def controller(reconcile, name="pods", kinds=WATCHED, **options):
 
 
 def operator(api, scripted, **options):
-    cache = options.pop("cache", Cache())
+    cache, namespaces = options.pop("cache", Cache()), options.pop("namespaces", ())
     acts = asyncio.Event()
     acts.set()
     settings = {"resync_seconds": 60.0, "metrics": Metrics(), "acts": acts, "monotonic": time.monotonic}
     settings |= options
     made = controller(scripted.reconcile, metrics=settings["metrics"], monotonic=settings["monotonic"])
-    return Operator(Manager([made], cache=cache, streams=Streams(api, cache, ()), **settings), made)
+    return Operator(Manager([made], cache=cache, streams=Streams(api, cache, namespaces), **settings), made)
 
 
 async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart():
@@ -163,16 +163,7 @@ async def test_lists_of_many_namespaces_that_take_long_are_no_reason_to_restart(
             raise ApiUnavailableError("no answer")
 
     said: set[str] = set()
-    cache, metrics, acts = Cache(), Metrics(), asyncio.Event()
-    made = Manager(
-        [controller(Scripted().reconcile, metrics=metrics)],
-        acts=acts,
-        cache=cache,
-        streams=Streams(Slow(), cache, names),
-        metrics=metrics,
-        resync_seconds=60.0,
-        monotonic=lambda: now[0],
-    )
+    made = operator(Slow(), Scripted(), namespaces=names, monotonic=lambda: now[0]).manager
     running = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
         await made._listed.wait()
