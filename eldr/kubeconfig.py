@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from typing import Any
 
 import kubernetes
 import urllib3
 import yaml
+from urllib3.util.ssl_ import create_urllib3_context
 
 Object = dict[str, Any]
 
@@ -66,7 +68,7 @@ class ApiServer:
         self.namespace = namespace or own
         self._rights = rights
         configuration.retries = False
-        self._client = kubernetes.client.ApiClient(configuration)
+        self._client = client_of(configuration)
 
     def read(self, path: str, what: str, query: list[tuple[str, str]] | None = None) -> Object:
         """Return an object, or a list of them.
@@ -175,6 +177,21 @@ def foreign(what: str, expected: str) -> ClusterError:
         "ClusterUnreachable",
         f"{what}: expected {expected} in the server's answer; is it a Kubernetes API? Set KUBECONFIG to your cluster's",
     )
+
+
+def client_of(configuration: Any) -> Any:
+    """Return a client that checks certificates as kubectl does.
+
+    Python 3.13 by itself refuses certificates without an Authority Key Identifier, which many clusters have.
+    """
+    context = create_urllib3_context(
+        cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE, verify_flags=0
+    )
+    if configuration.ssl_ca_cert is None and configuration.ca_cert_data is None:
+        context.load_default_certs()  # urllib3 does so with contexts of its own alone
+    client = kubernetes.client.ApiClient(configuration)
+    client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
+    return client
 
 
 def _load(configuration: Any, context: str | None, file: str | None) -> tuple[str, bool]:

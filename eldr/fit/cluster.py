@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes
 import stamina
 
-from eldr import contract
+from eldr import contract, kubeconfig
 
 
 def _is_transient(error: Exception) -> bool:
@@ -30,8 +30,9 @@ class Cluster:
     """
 
     def __init__(self, namespace: str, labels: dict[str, str], owner: dict[str, Any]) -> None:
-        kubernetes.config.load_config()
-        self._api = kubernetes.client.CoreV1Api()
+        configuration = kubernetes.client.Configuration()
+        kubernetes.config.load_config(client_configuration=configuration)
+        self._api = kubernetes.client.CoreV1Api(kubeconfig.client_of(configuration))
         self._namespace = namespace
         self._labels = labels
         self._owner = owner

@@ -91,6 +91,8 @@ async def connect() -> AsyncIterator[Api]:
             await load_kube_config(client_configuration=configuration)
     except (ConfigException, yaml.YAMLError, OSError, TypeError) as error:  # a list has no keys
         raise NoClusterError(" ".join(str(error).split())) from error
+    # Python 3.13 refuses certificates without an Authority Key Identifier, which many clusters have; kubectl takes them
+    configuration.disable_strict_ssl_verification = True
     # aiohttp would ask the environment, and look for a netrc, in a thread and with every request
     configuration.proxy = configuration.proxy or _proxy_of(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
