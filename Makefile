@@ -1,4 +1,4 @@
-.PHONY: help venv check quick test test-all test-artifacts e2e-vllm e2e-vllm-all e2e-vllm-inside demo bench bench-engine bench-operator gpu-kernels gpu-check soak kube-up lab-test
+.PHONY: help venv check quick test test-all test-artifacts image e2e-vllm e2e-vllm-all e2e-vllm-inside demo bench bench-engine bench-operator gpu-kernels gpu-check soak kube-up lab-test
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 venv: ## install the locked environment into .venv
@@ -12,8 +12,10 @@ test: venv ## the tests of the product; about ten minutes on two processors once
 	@hack/test $(TIER)
 test-all: venv ## all tests but those of e2e-vllm: long ones, the lab's, what needs this machine to itself
 	@hack/test all
-test-artifacts: venv ## build the wheel, install each extra by itself and run its commands; some minutes
+test-artifacts: venv ## build wheel and image; install each extra by itself, run a deployment from the image alone; some minutes
 	@.venv/bin/python -m pytest -q tests/artifacts
+image: venv ## build out/eldr-VERSION.oci.tar and its bill of materials, without a container engine, a minute or two; ARCH="amd64 arm64" for both
+	@.venv/bin/python -m eldr_image build $(foreach a,$(ARCH),--arch $(a))
 e2e-vllm: venv ## tests inside and against real vLLM engines on the CPU, about twenty minutes; VLLM=0.31, 0.32 (default) or 0.33; skipped where they cannot be installed
 	@env=$$(hack/vllm/install $(VLLM)) || { [ $$? -eq 3 ]; exit; }; \
 	  PYTHONPATH=.:operator "$$env/bin/python" -m pytest -c tests/engine/pytest.ini tests/engine && \

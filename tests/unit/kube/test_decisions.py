@@ -109,7 +109,7 @@ def test_image_map_file_wins_over_the_defaults(tmp_path: Path):
 
 def test_first_of_several_image_maps_wins(tmp_path: Path):
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    own = Image(entrypoint=("a", "b"), path=("/p",), env={"A": "1"}, workdir="/w", keep=("/k",))
+    own = Image(entrypoint=("a", "b"), path=("/p",), env={"A": "1"}, workdir="/w", keep=("/k",), root="/r")
     dump_images({"vllm/*": own, "*": Image()}, first)
     second.write_text("'vllm/*': {entrypoint: [other]}\n")
     assert load_images(first, second).find("vllm/vllm-openai:1") == own

@@ -33,7 +33,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "image_maps",
     type=_FILE,
     multiple=True,
-    help="YAML: image pattern -> entrypoint, path, env, workdir, keep. Of several, the first wins.",
+    help="YAML: image pattern -> entrypoint, path, env, workdir, keep, root. Of several, the first wins.",
 )
 @click.option(
     "--backoff-seconds",

@@ -29,6 +29,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 _CONTAINER_UMASK = 0o022
+_KERNEL = frozenset({"dev", "proc", "sys"})
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -97,15 +98,30 @@ class Root:
         Empty folder where it is mounted.
     keep : list of str
         Folders of the host that stay visible where a volume covers one of their parents.
+    base : str
+        Folder whose files it shows, read-only but for the host's own.
     """
 
-    def __init__(self, path: str, keep: list[str]) -> None:
+    def __init__(self, path: str, keep: list[str], base: str = "/") -> None:
         self._path = path
         self._own = {path}
         self._keep = [
             (folder, os.open(folder, os.O_PATH | os.O_CLOEXEC)) for folder in keep if os.path.isdir(folder)
         ]
-        mirror("/", path)
+        if base == "/":
+            mirror("/", path)
+        else:
+            self._show(base)
+
+    def _show(self, base: str) -> None:
+        """Mirror an unpacked image; what the kernel makes and how names are found is the host's."""
+        mirror(base, self._path, skip=_KERNEL)
+        for entry in os.scandir(self._path):
+            if not entry.is_symlink():
+                read_only(entry.path)
+        for name in _KERNEL:
+            place(f"{self._path}/{name}", folder=True)
+            bind(f"/{name}", f"{self._path}/{name}")
 
     def add(self, source: str, target: str) -> str:
         """Bind a source at a path inside the root, making what is missing, and return the place."""
@@ -170,7 +186,7 @@ class Root:
 def build(spec: dict[str, Any]) -> None:
     """Build and enter the root file system."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)
-    root = Root(spec["root"], spec["keep"])
+    root = Root(spec["root"], spec["keep"], spec["base"])
     binds = [(source, root.add(source, target), frozen) for source, target, frozen in spec["mounts"]]
     for _, target, frozen in binds:
         if frozen:

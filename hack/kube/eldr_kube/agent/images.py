@@ -33,6 +33,8 @@ class Image:
         Working directory where a container names none.
     keep : tuple of str
         Folders that stay visible where a volume is mounted over one of their parents, as /tmp often is.
+    root : str
+        Folder of an unpacked image, which containers see read-only instead of this machine's files.
     """
 
     entrypoint: tuple[str, ...] = ()
@@ -40,6 +42,7 @@ class Image:
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
     keep: tuple[str, ...] = ()
+    root: str = "/"
 
 
 class ImageMap:
@@ -83,7 +86,7 @@ def default_images() -> dict[str, Image]:
 def load_images(*paths: Path) -> ImageMap:
     """Load map files over the built-in one; an earlier file wins over a later one.
 
-    A file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ..., keep: [...]}``.
+    A file is YAML: ``PATTERN: {entrypoint: [...], path: [...], env: {...}, workdir: ..., keep: [...], root: ...}``.
 
     Raises
     ------
@@ -111,12 +114,13 @@ def _read(path: Path) -> dict[str, Image]:
 
 
 def _image(where: str, entry: Any) -> Image:
-    if not isinstance(entry, dict) or set(entry) - {"entrypoint", "path", "env", "workdir", "keep"}:
-        raise ValueError(f"{where}: expected entrypoint, path, env, workdir, keep, got {entry!r}")
+    if not isinstance(entry, dict) or set(entry) - {"entrypoint", "path", "env", "workdir", "keep", "root"}:
+        raise ValueError(f"{where}: expected entrypoint, path, env, workdir, keep, root, got {entry!r}")
     return Image(
         entrypoint=tuple(str(part) for part in entry.get("entrypoint", ())),
         path=tuple(str(part) for part in entry.get("path", ())),
         env={str(name): str(value) for name, value in entry.get("env", {}).items()},
         workdir=str(entry.get("workdir", "/")),
         keep=tuple(str(part) for part in entry.get("keep", ())),
+        root=str(entry.get("root", "/")),
     )

@@ -111,6 +111,8 @@ class Launch:
         Where the container may leave its last words.
     keep : tuple of str
         Folders that stay visible where a volume covers one of their parents.
+    base : str
+        Folder whose files it sees: this machine's, or an unpacked image.
     """
 
     command: list[str]
@@ -122,6 +124,7 @@ class Launch:
     hostname: str = ""
     message_path: str = _TERMINATION_LOG
     keep: tuple[str, ...] = ()
+    base: str = "/"
 
     @property
     def message(self) -> Path:
@@ -223,6 +226,8 @@ def _signal_group(pid: int) -> None:
 
 async def start(launch: Launch, isolation: Isolation) -> Process:
     """Start a container; LaunchError if its root file system cannot be built or its program cannot be executed."""
+    if launch.base != "/" and not isolation.unshare:
+        raise LaunchError(f"this machine forbids mount namespaces, and {launch.base} is to be the root")
     launch.root.mkdir(parents=True, exist_ok=True)
     launch.message.write_bytes(b"")
     launch.message.chmod(0o666)
@@ -288,6 +293,7 @@ def _specification(launch: Launch, isolation: Isolation) -> bytes:
     content = {
         "root": str(launch.root) if isolation.unshare else None,
         "keep": launch.keep,
+        "base": launch.base,
         "mounts": [(str(source), target, frozen) for source, target, frozen in ordered],
         "hostname": launch.hostname if isolation.unshare else "",
         "workdir": launch.workdir,

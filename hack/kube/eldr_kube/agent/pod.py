@@ -282,6 +282,7 @@ class Pod:
             folder=folder,
             hostname=metadata["name"],
             keep=image.keep,
+            base=image.root,
             message_path=spec.get("terminationMessagePath") or "/dev/termination-log",
         )
 
