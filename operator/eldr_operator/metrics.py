@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+FIT_REASONS = (
+    *("Accepted", "Rejected", "Failed", "JobFailed", "JobRefused", "NameConflict"),
+    *("ReportMissing", "ReportUnreadable", "InvalidField", "Deleted"),
+)
+"""Of finished fits."""
+_STATUSES = ("True", "False", "Unknown")
 
 
 class Metrics:
@@ -44,6 +52,8 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        for reason in FIT_REASONS:
+            self.fits.labels(reason)  # from 0 on: a series that begins with 1 shows no increase
         self.epoch = Gauge(
             "eldr_operator_epoch",
             "Activations of centroid sets so far.",
@@ -56,6 +66,16 @@ class Metrics:
             ["namespace", "deployment"],
             registry=self.registry,
         )
+
+        self.ready = Gauge(
+            "eldr_operator_ready",
+            "1 while /readyz answers 200, as it was asked last.",
+            registry=self.registry,
+        )
+
+    def watch_conditions(self, live: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]]) -> None:
+        """Publish conditions of resources, given with their kinds, as they are when somebody asks."""
+        self.registry.register(_Conditions(live))
 
     def watch_blind(self, streams: Callable[[], Iterable[tuple[str, str | None]]]) -> None:
         """Publish what cannot be read, kinds and namespaces, as it is when somebody asks."""
@@ -81,4 +101,31 @@ class _Blind(Collector):
         found = GaugeMetricFamily("eldr_operator_blind", text, labels=["kind", "namespace"])
         for kind, namespace in [*self._streams()]:
             found.add_metric([kind, namespace or ""], 1)
+        yield found
+
+
+class _Conditions(Collector):
+    """As kube-state-metrics shows conditions: a series for each status, and 1 for the one that holds."""
+
+    def __init__(self, live: Callable[[], Iterable[tuple[str, Mapping[str, Any]]]]) -> None:
+        self._live = live
+
+    def collect(self) -> Iterator[Metric]:
+        found = GaugeMetricFamily(
+            "eldr_operator_condition",
+            "Conditions of EldrDeployments and EldrFits: 1 for the status that a condition has, 0 for the others.",
+            labels=["kind", "namespace", "name", "type", "status"],
+        )
+        for kind, live in self._live():
+            metadata = live["metadata"]
+            for condition in live.get("status", {}).get("conditions", ()):
+                for status in _STATUSES:
+                    labels = [
+                        kind,
+                        metadata["namespace"],
+                        metadata["name"],
+                        condition["type"],
+                        status.lower(),
+                    ]
+                    found.add_metric(labels, float(condition["status"] == status))
         yield found

@@ -18,7 +18,7 @@ from eldr_operator import health
 from eldr_operator.clock import Clock, SteadyClock, utc_now
 from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiError, OperatorError
-from eldr_operator.kube.api import Api, connect
+from eldr_operator.kube.api import Api, Object, connect
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.cluster import Cluster
@@ -62,13 +62,19 @@ async def serve(settings: Settings) -> None:
         tokens = await load(api, settings.key_namespace, settings.key)
         program = assembled(api, partial(routers.fetch, client), tokens, settings, metrics)
         manager, lease = program.manager, program.lease
+
+        def not_ready() -> str:
+            why = lease.not_ready() or manager.not_ready()
+            metrics.ready.set(not why)
+            return why
+
         stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
         with _metrics_server(settings, metrics):
             async with (
                 health.served(
                     manager.stuck,
-                    lambda: lease.not_ready() or manager.not_ready(),
+                    not_ready,
                     settings.host,
                     settings.liveness_port,
                 ),
@@ -116,6 +122,7 @@ def assembled(
     recorder = Recorder(applier)
     lease = Lease(api, settings, clock, monotonic)
     metrics.watch_lease(lease.held.is_set)
+    metrics.watch_conditions(lambda: _judged(cache) if lease.held.is_set() else ())
     common = Common(
         cache=cache,
         streams=streams,
@@ -153,6 +160,13 @@ def assembled(
         monotonic=monotonic,
     )
     return Program(manager, lease, streams, polls)
+
+
+def _judged(cache: Cache) -> Iterator[tuple[str, Object]]:
+    """Yield the resources with conditions, and their kinds; of several operators one is to tell of them, or alerts come twice."""
+    for kind in (contract.KIND_DEPLOYMENT, contract.KIND_FIT):
+        for live in cache.every(kind):
+            yield kind, live
 
 
 def _signalled() -> asyncio.Future[None]:

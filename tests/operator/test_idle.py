@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 
@@ -170,7 +171,13 @@ def test_the_learned_law_stands_in_the_status_and_is_not_written_for_every_wobbl
     wait_for(lambda: world.status["locality"]["law"]["fixedMilliseconds"] == "2.5", "the faster engines", 60)
 
 
+def accepted(page):
+    (value,) = re.findall(r'^eldr_operator_fits_total{reason="Accepted"} (\S+)$', page, re.MULTILINE)
+    return float(value)
+
+
 def test_metrics_tell_what_happened(operator, world):
+    before = accepted(operator.metrics())
     world.up()
     world.fit("first")
     world.report("first")
@@ -181,10 +188,13 @@ def test_metrics_tell_what_happened(operator, world):
         lambda: f"eldr_operator_routers_acked{labels} 1.0" in operator.metrics(), "acks", 60, operator.metrics
     )
     page = operator.metrics()
-    for line in (
-        'eldr_operator_fits_total{reason="Accepted"}',
-        'eldr_operator_writes_total{kind="Job",verb="create"}',
-    ):
-        assert line in page
+    assert accepted(page) == before + 1
+    assert 'eldr_operator_writes_total{kind="Job",verb="create"}' in page
+    assert "\neldr_operator_ready 1.0\n" in page
+    for kind, name, type_ in (("EldrDeployment", "x", "Ready"), ("EldrFit", "first", "Succeeded")):
+        of_resource = f'{{kind="{kind}",name="{name}",namespace="{world.kube.namespace}"'
+        series = f'eldr_operator_condition{of_resource},status="true",type="{type_}"}} 1.0'
+        wait_for(lambda series=series: series in operator.metrics(), series, 60, operator.metrics)
     world.kube.delete("EldrDeployment", "x")
-    wait_for(lambda: labels not in operator.metrics(), "series gone with the deployment", 60)
+    for gone in (labels, f'namespace="{world.kube.namespace}",status='):
+        wait_for(lambda gone=gone: gone not in operator.metrics(), f"no {gone}", 60, operator.metrics)

@@ -125,8 +125,9 @@ class Cache:
                 del self._by_deployment[key]
 
     def _every(self, kind: str) -> Iterator[Object]:
-        for of_namespace in self._objects[kind].values():
-            yield from of_namespace.values()
+        # copies: metrics are collected in a thread of their own, while watches bring changes
+        for of_namespace in list(self._objects[kind].values()):
+            yield from list(of_namespace.values())
 
 
 def _version(live: Mapping[str, Any]) -> int:

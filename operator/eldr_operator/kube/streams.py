@@ -56,8 +56,9 @@ class Streams:
     @property
     def blind(self) -> Mapping[Stream, str]:
         """Why each stream that should be read is not; those of a namespace that does not exist are left out."""
-        found = dict.fromkeys(self.watches.failing, _WATCH_FAILS)
-        found |= {stream: str(error or _NOT_YET) for stream, error in self._unlisted.items()}
+        # copies: metrics are collected in a thread of their own, while lists change these
+        found = dict.fromkeys(self.watches.failing.copy(), _WATCH_FAILS)
+        found |= {stream: str(error or _NOT_YET) for stream, error in self._unlisted.copy().items()}
         return {stream: why for stream, why in found.items() if stream.namespace not in self._absent}
 
     def unlisted(self, namespace: str) -> frozenset[str]:
