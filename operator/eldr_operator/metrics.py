@@ -67,6 +67,12 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.drift = Gauge(
+            "eldr_operator_drift_score",
+            "Drift score of recent traffic: from 1 on it is drift. NaN without one.",
+            ["namespace", "deployment"],
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "eldr_operator_ready",
             "1 while /readyz answers 200, as it was asked last.",
@@ -88,7 +94,7 @@ class Metrics:
 
     def forget(self, namespace: str, deployment: str) -> None:
         """Drop the series of a deployment that is gone."""
-        for gauge in (self.epoch, self.acks):
+        for gauge in (self.epoch, self.acks, self.drift):
             gauge.remove_by_labels({"namespace": namespace, "deployment": deployment})
 
 

@@ -7,6 +7,7 @@ set is published once the Role that the cluster has names it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -254,6 +255,8 @@ class Centroids:
         await common.reporter.locality(cr, outcome)
         common.metrics.epoch.labels(*key).set(outcome.memory.table.epoch)
         common.metrics.acks.labels(*key).set(outcome.decision.acks)
+        drift = outcome.memory.drift.shown
+        common.metrics.drift.labels(*key).set(math.nan if drift is None else drift.value)
         self._polls.ask_every(key, self._poll_pause(cr, outcome))
         return 0.0 if outcome.is_unfinished else _next_look(outcome, now)
 

@@ -23,10 +23,10 @@ from tests.operator.fit_runs import FitRun
 from tests.operator.logging_routers import LoggingRouter
 from tests.operator.real_fits import DRIFT, USUAL, detected, router
 from tests.operator.world import KIND, World
+from tests.support.helm import CHART
 from tests.support.kube import Kube
 from tests.support.processes import wait_for
 
-CHART = Path(__file__).parents[2] / "charts" / "eldr"
 SYSTEM = "eldr-system"
 ACCOUNT = "eldr-operator"
 RESYNC_SECONDS = 2

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eldr_kube.binaries import BinariesUnavailableError, clients
-from tests.operator.conftest import CHART
 from tests.operator.world import KIND, simulated
+from tests.support.helm import CHART, rendered
 from tests.support.kube import Kube, delete_crds
 from tests.support.processes import wait_for
 
@@ -20,31 +19,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def render():
-    try:
-        helm = clients() / "helm"
-    except BinariesUnavailableError as error:
-        pytest.skip(f"no helm here: {error}")
-
-    def run(*options):
-        command = [helm, "template", "eldr", CHART, "--namespace", "eldr-system", *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        made = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
-        return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in made}
-
-    return run
+    return rendered
 
 
 @pytest.mark.process
 def test_crds_are_those_of_the_source_and_survive_uninstall(render):
     subprocess.run([sys.executable, ROOT / "hack" / "chart-crds", "--check"], check=True)
-    rendered = {name: made for (kind, name), made in render().items() if kind == "CustomResourceDefinition"}
+    crds = {name: made for (kind, name), made in render().items() if kind == "CustomResourceDefinition"}
     for path in (ROOT / "crds").glob("*.yaml"):
         source = yaml.safe_load(path.read_text())
-        made = rendered.pop(source["metadata"]["name"])
+        made = crds.pop(source["metadata"]["name"])
         assert made["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
         assert made == source
-    assert rendered == {}
+    assert crds == {}
     assert not [
         kind for kind, _ in render("--set", "crds.install=false") if kind == "CustomResourceDefinition"
     ]
@@ -171,6 +158,10 @@ def test_secrets_are_read_only_where_a_value_says_so(render):
         ("--set=watchNamespaces={Not_A_Namespace}", "/watchNamespaces/0"),
         ("--set=image.repository=", "/image/repository"),
         ("--set=metrics.port=0", "/metrics/port"),
+        ("--set=monitoring.podMonitors.interval=often", "/monitoring/podMonitors/interval"),
+        ("--set=monitoring.podMonitors.enabled=yes", "/monitoring/podMonitors/enabled"),
+        ("--set=monitoring.rules.on=true", "/monitoring/rules"),
+        ("--set=monitoring.dashboard.labels.a=1", "/monitoring/dashboard/labels/a"),
     ],
 )
 def test_wrong_values_are_refused(render, option, message):
@@ -178,12 +169,25 @@ def test_wrong_values_are_refused(render, option, message):
         render(option)
 
 
+WHOLE = {"resources", "nodeSelector", "affinity"}
+"""Values that Kubernetes defines."""
+
+
+def leaves(values, path=()):
+    """Yield the names of all values."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name not in WHOLE:
+            yield from leaves(value, (*path, name))
+        else:
+            yield ".".join((*path, name))
+
+
 def test_every_value_is_described():
     text = (CHART / "README.md").read_text()
-    for name, value in yaml.safe_load((CHART / "values.yaml").read_text()).items():
-        nested = isinstance(value, dict) and name not in {"resources", "nodeSelector", "affinity"}
-        for leaf in [f"{name}.{key}" for key in value] if nested and value else [name]:
-            assert f"`{leaf}`" in text, leaf
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    # labels that are there by default may be replaced, as all labels may
+    named = {name.replace(".grafana_dashboard", "") for name in leaves(values)}
+    assert {name for name in named if f"`{name}`" not in text} == set()
 
 
 @pytest.mark.kube

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from eldr import contract
-from eldr_kube.binaries import BinariesUnavailableError, cache_folder, say_on_stderr
-from eldr_kube.servers import find_go
 from tests.operator.world import KIND, simulated
+from tests.support.modules import module
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("unattended")]
 
@@ -23,15 +20,8 @@ KEDA = "github.com/kedacore/keda/v2@v2.18.1"
 @pytest.fixture(scope="module")
 def keda(installed, tmp_path_factory):
     """KEDA's ScaledObject, as its Go module has it."""
-    try:
-        go = find_go(cache_folder(), say_on_stderr)
-        command = [go, "mod", "download", "-json", KEDA]
-        said = subprocess.run(
-            command, cwd=tmp_path_factory.mktemp("keda"), capture_output=True, text=True, check=True
-        )
-    except (BinariesUnavailableError, OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no KEDA here: give this machine access to the Go module proxy ({error})")
-    crd = Path(json.loads(said.stdout)["Dir"], "config", "crd", "bases", "keda.sh_scaledobjects.yaml")
+    folder = module(KEDA, tmp_path_factory.mktemp("keda"))
+    crd = folder / "config" / "crd" / "bases" / "keda.sh_scaledobjects.yaml"
     installed.kubectl("create", "-f", str(crd))
     installed.kubectl("wait", "--for=condition=Established", "crd/scaledobjects.keda.sh", "--timeout=60s")
     yield

@@ -30,7 +30,7 @@ class Prometheus(Server):
         ]
         config = {
             "global": {"scrape_interval": "1s"},
-            "scrape_configs": [{"job_name": "eldr", "static_configs": scraped}],
+            "scrape_configs": [{"job_name": "eldr", "honor_labels": True, "static_configs": scraped}],
         }
         put(folder / "prometheus.yml", json.dumps(config).encode())
         port = free_port()
@@ -42,19 +42,23 @@ class Prometheus(Server):
         arguments += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
         super().__init__(arguments, f"http://127.0.0.1:{port}", log=folder / "prometheus.log")
 
-    def value(self, query: str) -> float | None:
-        """Return the one value of a query; None where there is no data."""
+    def series(self, query: str) -> list[tuple[dict[str, str], float]]:
+        """Return labels and values of a query."""
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30).json()
         assert answer["status"] == "success", answer
-        found = answer["data"]["result"]
+        return [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
+
+    def value(self, query: str) -> float | None:
+        """Return the one value of a query; None where there is no data."""
+        found = self.series(query)
         assert len(found) <= 1, found
-        return float(found[0]["value"][1]) if found else None
+        return found[0][1] if found else None
 
 
 @contextlib.contextmanager
 def prometheus(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterator[Prometheus]:
     """Start it; ``targets`` maps addresses to the labels of their series."""
-    process = Prometheus(_program(), folder, targets)
+    process = Prometheus(program("prometheus"), folder, targets)
     try:
         wait_for(lambda: process.ready("/-/ready"), "Prometheus", START_SECONDS)
         yield process
@@ -62,14 +66,15 @@ def prometheus(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterat
         process.stop()
 
 
-def _program() -> Path:
-    if found := shutil.which("prometheus"):
+def program(name: str) -> Path:
+    """Return ``prometheus`` or ``promtool``; skip the test where neither this machine nor Debian has it."""
+    if found := shutil.which(name):
         return Path(found)
     cache = user_cache() / "prometheus"
     cache.mkdir(parents=True, exist_ok=True)
     with lock(cache / "lock"):
-        program = cache / "unpacked" / "usr" / "bin" / "prometheus"
-        if not program.exists():
+        unpacked = cache / "unpacked" / "usr" / "bin" / name
+        if not unpacked.exists():
             try:
                 subprocess.run(
                     ["apt-get", "download", "prometheus"], cwd=cache, check=True, capture_output=True
@@ -80,4 +85,4 @@ def _program() -> Path:
                 )
             except (OSError, subprocess.CalledProcessError, ValueError) as error:
                 pytest.skip(f"{_MISSING} ({error})")
-    return program
+    return unpacked
