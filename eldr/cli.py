@@ -41,6 +41,9 @@ COMMANDS = {
     "rollout": SubCommand(
         "eldr.rollout.cli", "cli", "Show, pause, resume and undo the rollouts of an EldrDeployment."
     ),
+    "smoke": SubCommand(
+        "eldr.smoke.cli", "cli", "Send one request to an EldrDeployment, end to end, and check the answer."
+    ),
     "engine-plugin": SubCommand(
         "eldr.engine.install", "", "Copy the vLLM plug-in to where an engine imports it."
     ),

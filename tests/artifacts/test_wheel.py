@@ -135,6 +135,7 @@ RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulate": (("--seconds", "5", "--seeds", "2", "--rate", "5"), ("--from-cluster", "x")),
     "status": (("x",),),
     "rollout": (("status", "x"),),
+    "smoke": (("x",),),
     "engine-sim": (("--role", "nothing"),),
 }
 """What ends soon, mostly with an error that says what is missing."""

@@ -14,7 +14,7 @@ import yaml
 def answering(
     answer: Callable[[str], tuple[int, str]], kubeconfig: Path
 ) -> Iterator[list[tuple[str, object]]]:
-    """Serve GET and PATCH requests on a free port while the block runs; yields path and body of each patch.
+    """Serve GET, PATCH and POST requests on a free port while the block runs; yields path and body of each that has one.
 
     Parameters
     ----------
@@ -24,13 +24,15 @@ def answering(
         Written for it: context ``here`` of namespace ``team``, and ``elsewhere`` of none.
     """
 
-    patches: list[tuple[str, object]] = []
+    taken: list[tuple[str, object]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_PATCH(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            patches.append((self.path, json.loads(body)))
+            taken.append((self.path, json.loads(body)))
             self.do_GET()
+
+        do_POST = do_PATCH
 
         def do_GET(self) -> None:
             status, body = answer(self.path.partition("?")[0])
@@ -57,7 +59,7 @@ def answering(
     }
     kubeconfig.write_text(yaml.safe_dump(config))
     try:
-        yield patches
+        yield taken
     finally:
         server.shutdown()
         server.server_close()

@@ -1,0 +1,97 @@
+"""The command ``eldr smoke``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from eldr import contract
+from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.smoke.choice import NoTargetError, choose
+from eldr.smoke.request import RequestError, ask
+
+_RIGHTS = "this takes list of eldrdeployments"
+
+
+@click.command("smoke", context_settings={"auto_envvar_prefix": "ELDR_SMOKE", "show_default": True})
+@click.argument("name", default="")
+@click.option(
+    "--namespace",
+    "-n",
+    "namespaces",
+    multiple=True,
+    help="Where to look; may be repeated [default: the context's].",
+)
+@click.option("--all-namespaces", "-A", is_flag=True, help="Look in every namespace.")
+@click.option("--context", help="Context of the kubeconfig [default: the current one].")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The kubeconfig [default: KUBECONFIG's, or ~/.kube/config].",
+)
+@click.option(
+    "--url",
+    help="Where to send the request, without a path [default: the Service's, which the cluster's own network resolves].",
+)
+@click.option("--timeout-seconds", type=click.FloatRange(1, 3600), default=60.0, help="For the answer.")
+def command(
+    *,
+    name: str,
+    namespaces: tuple[str, ...],
+    all_namespaces: bool,
+    context: str | None,
+    kubeconfig: Path | None,
+    url: str | None,
+    timeout_seconds: float,
+) -> None:
+    """Send one request to the EldrDeployment NAME, and check the answer; without a NAME, to one that is Ready.
+
+    The request takes the way of every client: Service, router, prefill engine, decode engine. Exits with 1 if no right answer
+    comes, and says why. `helm test` runs this.
+    """
+    if all_namespaces and namespaces:
+        raise click.UsageError("--all-namespaces looks in every namespace; leave out --namespace")
+    try:
+        found, where = _read(
+            context, namespaces, str(kubeconfig) if kubeconfig else None, everywhere=all_namespaces
+        )
+        target = choose(found, name, where)
+        answer = ask(url or target.url, target.model, timeout_seconds)
+    except ClusterError as error:
+        raise click.ClickException(f"{error.reason}: {error}") from error
+    except (NoTargetError, RequestError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(
+        f"{target} answered: {answer.tokens} tokens of {target.model} in {answer.seconds:.2f} s, from {url or target.url}"
+    )
+
+
+def _read(
+    context: str | None, namespaces: tuple[str, ...], kubeconfig: str | None, *, everywhere: bool
+) -> tuple[list[Object], str]:
+    """Return the deployments, and where they were looked for."""
+    group = f"/apis/{contract.API_VERSION}"
+    if everywhere:
+        server = ApiServer(context, None, kubeconfig, rights=f"{_RIGHTS} in all namespaces")
+        return _items(server, f"{group}/{contract.DEPLOYMENTS}"), "any namespace"
+    found = []
+    servers = [ApiServer(context, one, kubeconfig, rights=_RIGHTS) for one in namespaces or (None,)]
+    for server in servers:
+        found += _items(server, f"{group}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}")
+    return found, f"namespace {', '.join(server.namespace for server in servers)}"
+
+
+def _items(server: ApiServer, path: str) -> list[Object]:
+    what = f"{contract.KIND_DEPLOYMENT}s"
+    items = server.read(path, what).get("items")
+    if isinstance(items, list) and all(map(_is_deployment, items)):
+        return items
+    raise foreign(what, "a list of them in items")
+
+
+def _is_deployment(one: Object) -> bool:
+    match one:
+        case {"metadata": {"name": str(), "namespace": str()}}:
+            return True
+    return False

@@ -1,0 +1,74 @@
+"""One completion, as a client asks for it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, NamedTuple
+
+import urllib3
+
+_PROMPT = "Why is the sky blue?"
+_TOKENS = 8
+_RETRY_SECONDS = 1.0
+
+
+class RequestError(Exception):
+    """No answer, or a wrong one; the message says what came."""
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    tokens: int
+    seconds: float
+
+
+def ask(url: str, model: str, seconds: float) -> Answer:
+    """Send a completion and check the answer.
+
+    Parameters
+    ----------
+    url : str
+        Without a path.
+    seconds : float
+        For the request, and for the address to be reached: a Service takes a moment to follow its pods.
+
+    Raises
+    ------
+    RequestError
+        If no answer of 200 with tokens comes.
+    """
+    where = f"{url.rstrip('/')}/v1/completions"
+    body = {"model": model, "prompt": _PROMPT, "max_tokens": _TOKENS}
+    began = time.monotonic()
+    with urllib3.PoolManager(retries=False) as pool:
+        while True:
+            left = began + seconds - time.monotonic()
+            sent = time.monotonic()
+            try:
+                answer = pool.request("POST", where, json=body, timeout=max(left, _RETRY_SECONDS))
+            except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+                if left > _RETRY_SECONDS:
+                    time.sleep(_RETRY_SECONDS)
+                    continue
+                raise RequestError(f"{where} cannot be reached: {error}") from None
+            except urllib3.exceptions.HTTPError as error:
+                raise RequestError(f"{where} does not answer: {error}") from None
+            return Answer(_checked(where, answer.status, answer.data), time.monotonic() - sent)
+
+
+def _checked(where: str, status: int, body: bytes) -> int:
+    """Return how many tokens were generated."""
+    text = body[:500].decode(errors="replace")
+    if status != 200:
+        raise RequestError(f"{where} answers with status {status}: {text}")
+    try:
+        found: Any = json.loads(body)
+        tokens = int(found["usage"]["completion_tokens"])
+        choices = [str(choice["text"]) for choice in found["choices"]]
+    except (ValueError, TypeError, KeyError):
+        raise RequestError(f"{where} answers with something other than a completion: {text}") from None
+    if tokens < 1 or not choices:
+        raise RequestError(f"{where} answers without a token: {text}")
+    return tokens

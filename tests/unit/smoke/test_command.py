@@ -1,0 +1,156 @@
+"""`eldr smoke`: which deployment it asks, what it takes for an answer, and what it says if there is none."""
+
+import json
+import re
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from eldr.smoke.choice import NoTargetError, choose
+from eldr_kube.ports import free_port
+from tests.support.api_server import answering, as_json
+
+ALL = f"/apis/{contract.API_VERSION}/eldrdeployments"
+TEAM = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments"
+COMPLETIONS = "/v1/completions"
+COMPLETION = {"choices": [{"text": " It is."}], "usage": {"completion_tokens": 8}}
+
+
+def deployment(name, namespace="team", url="http://x", **conditions):
+    told = [
+        {"type": type_, "status": status, "reason": "Told", "message": f"{type_} it is"}
+        for type_, status in conditions.items()
+    ]
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "status": {"conditions": told, "model": f"{name}-model", "url": url},
+    }
+
+
+STARTS = deployment("starts", Ready="False", Available="False")
+ROLLS = deployment("rolls", Ready="False", Available="True")
+READY = deployment("ready", Ready="True", Available="True")
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "chosen"),
+    [
+        ([STARTS, ROLLS, READY], "", "ready"),
+        ([STARTS, ROLLS], "", "rolls"),
+        ([ROLLS, READY], "rolls", "rolls"),
+    ],
+    ids=["ready", "available", "named"],
+)
+def test_a_ready_deployment_is_asked_before_one_that_only_serves(found, name, chosen):
+    assert choose(found, name, "namespace team").name == chosen
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "message"),
+    [
+        (
+            [],
+            "",
+            "there is no EldrDeployment in namespace team. Create one.*kubectl apply -f examples/simulator.yaml",
+        ),
+        ([READY], "other", "there is no EldrDeployment other in namespace team"),
+        (
+            [STARTS, READY],
+            "starts",
+            "team/starts cannot serve: Told: Ready it is. See: kubectl describe eldr starts -n team",
+        ),
+        ([deployment("new")], "", "team/new has no condition yet: does an operator serve its namespace"),
+    ],
+    ids=["none", "none of that name", "not serving", "not looked after"],
+)
+def test_without_a_deployment_that_serves_it_says_what_to_do(found, name, message):
+    with pytest.raises(NoTargetError, match=message):
+        choose(found, name, "namespace team")
+
+
+def smoke(tmp_path, answers, *arguments):
+    """Run the command against a server that plays the API and the router; return what came of it, and what was asked."""
+
+    def answer(path):
+        found = answers[path]
+        return found if isinstance(found, tuple) else as_json(found)
+
+    with answering(answer, tmp_path / "kubeconfig") as taken:
+        url = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+        given = [
+            "smoke",
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            *(one.replace("URL", url) for one in arguments),
+        ]
+        return CliRunner().invoke(main, given), taken
+
+
+def test_it_sends_a_completion_of_the_deployments_model(tmp_path):
+    answers = {TEAM: {"items": [STARTS, READY]}, COMPLETIONS: COMPLETION}
+    done, taken = smoke(tmp_path, answers, "--url", "URL")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("EldrDeployment team/ready answered: 8 tokens of ready-model in ")
+    ((path, body),) = taken
+    assert (path, body["model"]) == (COMPLETIONS, "ready-model")
+
+
+def test_it_looks_in_every_namespace_or_in_several(tmp_path):
+    other = f"/apis/{contract.API_VERSION}/namespaces/other/eldrdeployments"
+    answers = {
+        ALL: {"items": [READY]},
+        TEAM: {"items": []},
+        other: {"items": [READY]},
+        COMPLETIONS: COMPLETION,
+    }
+    for options in (["-A"], ["-n", "team", "-n", "other"]):
+        done, _ = smoke(tmp_path, answers, "--url", "URL", *options)
+        assert done.exit_code == 0, done.output
+    done, _ = smoke(tmp_path, answers, "-A", "-n", "team")
+    assert done.exit_code == 2
+    assert "leave out --namespace" in done.output
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((503, '{"error": {"message": "no decode engine"}}'), "answers with status 503: .*no decode engine"),
+        ((200, "<html>"), "answers with something other than a completion: <html>"),
+        ((200, "[]"), "answers with something other than a completion"),
+        ((200, json.dumps(COMPLETION | {"usage": {"completion_tokens": 0}})), "answers without a token"),
+        ((200, json.dumps(COMPLETION | {"choices": []})), "answers without a token"),
+    ],
+    ids=["error", "another server", "a list", "no token", "no choice"],
+)
+def test_a_wrong_answer_fails_with_what_came(tmp_path, answer, message):
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}, COMPLETIONS: answer}, "--url", "URL")
+    assert done.exit_code == 1
+    assert re.search(message, done.output), done.output
+
+
+@pytest.mark.slow
+def test_an_address_that_nobody_listens_on_is_named(tmp_path):
+    url = f"http://127.0.0.1:{free_port()}"
+    done, _ = smoke(tmp_path, {TEAM: {"items": [READY]}}, "--url", url, "--timeout-seconds", "1")
+    assert done.exit_code == 1
+    assert f"{url}/v1/completions cannot be reached" in done.output
+
+
+def test_who_may_not_list_deployments_is_told_the_right(tmp_path):
+    forbidden = (403, json.dumps({"message": "eldrdeployments is forbidden"}))
+    done, _ = smoke(tmp_path, {TEAM: forbidden})
+    assert done.exit_code == 1
+    assert (
+        "Forbidden: eldrdeployments is forbidden; this takes list of eldrdeployments, in namespace team"
+        in done.output
+    )
+
+
+def test_what_is_no_list_of_deployments_is_refused(tmp_path):
+    for items in (None, [{}]):
+        done, _ = smoke(tmp_path, {TEAM: {"items": items}})
+        assert done.exit_code == 1
+        assert "expected a list of them in items" in done.output
