@@ -130,8 +130,8 @@ class ApiServer:
             # what an API server does not know at all it answers in plain text
             raise ClusterError(
                 "NotInstalled",
-                f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr), or choose another "
-                "cluster with --context",
+                f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr -n eldr-system "
+                "--create-namespace), or choose another cluster with --context",
             )
         raise self.refused(answer.status, what, body)
 

@@ -151,7 +151,7 @@ class Operator:
 @pytest.fixture(scope="session")
 def installed(api_server: Cluster) -> Cluster:
     """The chart without its Deployment: the operator runs as a local process."""
-    rendered = api_server.helm("template", "eldr", str(CHART), "--namespace", SYSTEM)
+    rendered = api_server.helm("template", "eldr", str(CHART), "--namespace", SYSTEM, "--skip-tests")
     kept = [
         manifest for manifest in yaml.safe_load_all(rendered) if manifest and manifest["kind"] != "Deployment"
     ]

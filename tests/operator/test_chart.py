@@ -1,18 +1,16 @@
-"""The chart: what it renders, and that it installs an operator that works."""
+"""The chart: what it renders."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.operator.world import KIND, simulated
-from tests.support.helm import CHART, rendered
-from tests.support.kube import Kube, delete_crds
-from tests.support.processes import wait_for
+from tests.support.helm import CHART, notes, rendered
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +53,64 @@ def test_pod_is_restricted(render):
 
 
 @pytest.mark.process
+def test_security_contexts_are_values_with_the_restricted_ones_as_defaults(render):
+    """As OpenShift wants it, which chooses users by itself; and none at all."""
+    removed = ["runAsUser", "runAsGroup", "fsGroup"]
+    made = render(*(f"--set=podSecurityContext.{name}=null" for name in removed))
+    for pod in pods(made):
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for pod in pods(render("--set", "podSecurityContext=null", "--set", "securityContext=null")):
+        (container,) = pod["containers"]
+        assert "securityContext" not in {*pod, *container}
+    operator, test = pods(render())
+    assert operator["securityContext"] == test["securityContext"]
+    assert operator["containers"][0]["securityContext"] == test["containers"][0]["securityContext"]
+
+
+def pods(made):
+    """Return the operator's pod and that of the test."""
+    return (
+        made["Deployment", "eldr-operator"]["spec"]["template"]["spec"],
+        made["Pod", "eldr-test"]["spec"],
+    )
+
+
+@pytest.mark.process
+def test_notes_tell_what_the_options_lead_to():
+    told = notes()
+    assert "helm test eldr -n eldr-system --logs" in told
+    assert "may run any pod in any of them" in told
+    assert "--take-ownership" in told
+    assert "Prometheus reaches no router" not in told
+    told = notes(
+        "--set=watchNamespaces={a}", "--set=crds.install=false", "--set=monitoring.podMonitors.enabled=true"
+    )
+    assert "watches a." in told
+    assert "may run any pod" not in told
+    assert "were not installed" in told
+    assert "Prometheus reaches no router and no engine" in told
+    selector = 'monitoring.namespaceSelector={"a":"b"}'
+    assert "Prometheus" not in notes("--set=monitoring.podMonitors.enabled=true", "--set-json", selector)
+
+
+def test_what_artifact_hub_is_told_is_so():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    told = chart["annotations"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert told["artifacthub.io/license"] == project["license"]
+    assert [chart["home"]] == chart["sources"] == [project["urls"]["Source"]]
+    links = {link["name"]: link["url"] for link in yaml.safe_load(told["artifacthub.io/links"])}
+    assert links.items() <= project["urls"].items()
+    crds = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
+    assert [
+        (one["kind"], one["version"], one["name"]) for one in yaml.safe_load(told["artifacthub.io/crds"])
+    ] == [
+        (crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"], crd["metadata"]["name"])
+        for crd in crds
+    ]
+
+
+@pytest.mark.process
 def test_watched_namespaces_get_roles_and_a_cluster_role_that_only_asks_whether_they_exist(render):
     made = render("--set", "watchNamespaces={a,b}")
     (rule,) = made["ClusterRole", "eldr-system-eldr-operator"]["rules"]
@@ -84,69 +140,6 @@ def test_namespaces_that_read_metrics(render):
     assert sorted(given) == ["a=b", "kubernetes.io/metadata.name=monitoring"]
 
 
-READ, MADE = {"get", "list", "watch"}, {"get", "list", "watch", "create", "patch", "delete"}
-RIGHTS = {
-    ("eldr.dev", "eldrdeployments"): (READ, "what is wanted"),
-    ("eldr.dev", "eldrdeployments/status"): ({"patch"}, "how it is"),
-    ("eldr.dev", "eldrfits"): (MADE, "automatic fits, and the end of old ones"),
-    ("eldr.dev", "eldrfits/status"): ({"patch"}, "how a fit ended"),
-    ("eldr.dev", "eldrscalers"): (MADE, "/scale of each role"),
-    ("eldr.dev", "eldrscalers/status"): ({"patch"}, "what autoscalers read"),
-    ("apps", "deployments"): (MADE, "prefill engines, routers"),
-    ("apps", "statefulsets"): (MADE, "decode engines"),
-    ("apps", "controllerrevisions"): (MADE, "templates of pods"),
-    ("batch", "jobs"): (READ | {"create"}, "fits; a deleted EldrFit takes its Job along"),
-    ("policy", "poddisruptionbudgets"): (MADE, "one pod of a role at a time"),
-    ("networking.k8s.io", "networkpolicies"): (MADE, "who may reach pods"),
-    ("rbac.authorization.k8s.io", "roles"): (MADE, "what routers and fits may do"),
-    ("rbac.authorization.k8s.io", "rolebindings"): (MADE, "the same"),
-    ("", "services"): (MADE, "for clients, and names of decode pods"),
-    ("", "serviceaccounts"): (MADE, "of routers, engines and fits"),
-    ("", "configmaps"): (
-        MADE,
-        "routing tables, and sets that are no longer used; fits and routers are granted some of it",
-    ),
-    ("", "pods"): (READ, "what runs; routers are granted it"),
-    ("", "secrets"): ({"create"}, "tokens of admin ports; none is read"),
-    ("", "events"): ({"list", "create"}, "why pods are refused, and what has happened"),
-}
-"""Every right in the namespaces that are served, and why."""
-OWN = {
-    ("coordination.k8s.io", "leases", ()): ({"create"}, "the Lease, once"),
-    ("coordination.k8s.io", "leases", ("eldr-operator",)): ({"get", "update"}, "which operator acts"),
-    ("", "secrets", ()): ({"create"}, "the key, once"),
-    ("", "secrets", ("eldr-operator-key",)): ({"get"}, "the key that tokens are derived from"),
-}
-"""Every right in the operator's own namespace, and why."""
-
-
-@pytest.mark.process
-def test_every_right_has_a_reason(render):
-    made = render()
-    rules = made["ClusterRole", "eldr-system-eldr-operator"]["rules"]
-    found = {
-        (group, resource): set(rule["verbs"])
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert found == {place: verbs for place, (verbs, _) in RIGHTS.items()}
-    assert not any("resourceNames" in rule for rule in rules)
-    own = {
-        (rule["apiGroups"][0], rule["resources"][0], tuple(rule.get("resourceNames", ()))): set(rule["verbs"])
-        for rule in made["Role", "eldr-operator-own"]["rules"]
-    }
-    assert own == {place: verbs for place, (verbs, _) in OWN.items()}
-    assert {kind for kind, _ in made if kind.endswith("Role")} == {"ClusterRole", "Role"}
-    assert len([kind for kind, _ in made if kind in {"ClusterRole", "Role"}]) == 2
-
-
-@pytest.mark.process
-def test_secrets_are_read_only_where_a_value_says_so(render):
-    rules = render("--set", "rbac.readSecrets=true")["ClusterRole", "eldr-system-eldr-operator"]["rules"]
-    assert next(rule["verbs"] for rule in rules if "secrets" in rule["resources"]) == ["create", "get"]
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("option", "message"),
@@ -161,6 +154,12 @@ def test_secrets_are_read_only_where_a_value_says_so(render):
         ("--set=monitoring.podMonitors.interval=often", "/monitoring/podMonitors/interval"),
         ("--set=monitoring.podMonitors.enabled=yes", "/monitoring/podMonitors/enabled"),
         ("--set=monitoring.rules.on=true", "/monitoring/rules"),
+        ("--set=tests=null", "--reset-then-reuse-values"),
+        ("--set=tests.url=models.example.com", "/tests/url"),
+        ("--set=tests.namespace=A", "/tests/namespace"),
+        ("--set=tests.timeoutSeconds=0", "/tests/timeoutSeconds"),
+        ("--set=rbac.aggregate=some", "/rbac/aggregate"),
+        ("--set=podSecurityContext=none", "/podSecurityContext"),
         ("--set=monitoring.dashboard.labels.a=1", "/monitoring/dashboard/labels/a"),
     ],
 )
@@ -169,7 +168,7 @@ def test_wrong_values_are_refused(render, option, message):
         render(option)
 
 
-WHOLE = {"resources", "nodeSelector", "affinity"}
+WHOLE = {"resources", "nodeSelector", "affinity", "podSecurityContext", "securityContext"}
 """Values that Kubernetes defines."""
 
 
@@ -188,23 +187,3 @@ def test_every_value_is_described():
     # labels that are there by default may be replaced, as all labels may
     named = {name.replace(".grafana_dashboard", "") for name in leaves(values)}
     assert {name for name in named if f"`{name}`" not in text} == set()
-
-
-@pytest.mark.kube
-def test_installed_by_helm_it_reconciles(cluster, namespace):
-    """In a pod of its own, with its own account; a namespaced installation."""
-    release = ["eldr", str(CHART), "--namespace", namespace, "--set", f"watchNamespaces={{{namespace}}}"]
-    cluster.helm("install", *release, "--wait", "--timeout", "120s")
-    with Kube(cluster, namespace) as kube:
-        kube.create(KIND, {"name": "x"}, spec=simulated(router={"placement": "Deployment"}))
-        wait_for(
-            lambda: kube.condition(KIND, "x", "DecodeReady").get("status") == "True", "decode engines", 90
-        )
-        wait_for(
-            lambda: kube.condition(KIND, "x", "PrefillReady").get("status") == "True", "prefill engines", 90
-        )
-        cluster.helm("uninstall", "eldr", "--namespace", namespace, "--wait")
-        assert kube.get(KIND, "x"), "an uninstalled operator takes nothing with it"
-        kube.delete(KIND, "x")
-        wait_for(lambda: not kube.list("StatefulSet"), "children gone", 60)
-    delete_crds(cluster)

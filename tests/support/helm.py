@@ -16,14 +16,28 @@ Rendered = dict[tuple[str, str], dict[str, Any]]
 """Manifests by kind and name."""
 
 
-def rendered(*options: str) -> Rendered:
+def manifests(*options: str) -> list[dict[str, Any]]:
     """Render a release ``eldr`` in ``eldr-system``; AssertionError with Helm's words where it refuses the options."""
+    said = _helm("template", *options)
+    return [manifest for manifest in yaml.safe_load_all(said) if manifest]
+
+
+def notes(*options: str) -> str:
+    """Return what Helm prints after the installation of that release."""
+    return _helm("install", "--dry-run=client", *options).partition("\nNOTES:\n")[2]
+
+
+def rendered(*options: str) -> Rendered:
+    """Render as :func:`manifests` does; of several namespaces' objects of one name the last."""
+    return {(one["kind"], one["metadata"]["name"]): one for one in manifests(*options)}
+
+
+def _helm(command: str, *options: str) -> str:
     try:
         helm = clients() / "helm"
     except BinariesUnavailableError as error:
         pytest.skip(f"no helm here: {error}")
-    command = [helm, "template", "eldr", CHART, "--namespace", "eldr-system", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    arguments = [helm, command, "eldr", CHART, "--namespace", "eldr-system", *options]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    made = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
-    return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in made}
+    return done.stdout

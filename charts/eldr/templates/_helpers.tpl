@@ -32,6 +32,28 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* --reuse-values takes an older chart's defaults along: ours would be missing, the security contexts among them. */}}
+{{- define "eldr.checkValues" -}}
+{{- if not .Values.tests -}}
+{{- fail "tests: missing, as in values of an older chart; upgrade with --reset-then-reuse-values instead of --reuse-values" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* No label of the operator's selector: a test is none of its pods. */}}
+{{- define "eldr.testLabels" -}}
+app.kubernetes.io/name: eldr-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+app.kubernetes.io/part-of: eldr
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "eldr.testRights" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: "-1"
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
 {{/*
 What the operator may do. Server-side apply needs create and patch. It can grant only what it holds, so it holds what the
 Roles of routers (pods get/list/watch, configmaps get/watch) and fits (configmaps get/create) need. It creates a Secret for each

@@ -70,10 +70,9 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     console.print("starting the control plane (the first time it is built from source: about five minutes)")
     with Cluster(images=engines.images()) as cluster:
-        console.print("helm install eldr charts/eldr")
-        cluster.helm(
-            "install", "eldr", str(objects.CHART), "--set", "resyncSeconds=5", "--wait", "--timeout", "120s"
-        )
+        console.print("helm install eldr charts/eldr -n eldr-system --create-namespace")
+        release = ["eldr", str(objects.CHART), "-n", "eldr-system", "--create-namespace"]
+        cluster.helm("install", *release, "--set", "resyncSeconds=5", "--wait", "--timeout", "120s")
         demo = Demo(objects.View(cluster), engines, console)
         failure: str | None = None
         try:
