@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from eldr_kube.cluster import Cluster
-from tests.operator.conftest import CHART, SYSTEM, Operator
+from tests.operator.conftest import SYSTEM, Operator
 from tests.operator.world import FIT, KIND, World
+from tests.support.helm import CHART
 from tests.support.kube import Kube, Object, Refused
 from tests.support.processes import wait_for
 
@@ -129,7 +130,8 @@ def two(installed: Cluster, unattended: None, kube: Kube, tmp_path: Path) -> Ite
     for name in (other, system):
         installed.kubectl("create", "namespace", name)
     rendered = installed.helm(
-        *("template", "eldr", str(CHART), "--namespace", system, "--set", "crds.install=false"),
+        *("template", "eldr", str(CHART), "--namespace", system, "--skip-tests"),
+        *("--set", "crds.install=false", "--set", "rbac.aggregate=false"),
         *("--set", f"watchNamespaces={{{','.join(namespaces)}}}"),
     )
     manifests: list[Object] = [one for one in yaml.safe_load_all(rendered) if one]

@@ -100,7 +100,9 @@ def owners(cluster):
 @pytest.mark.usefixtures("left")
 def test_another_release_takes_the_definitions_over_or_leaves_them(cluster, namespace):
     """The two ways of the chart's README, and what Helm says without them."""
-    serves = ["--namespace", namespace, "--set", f"watchNamespaces={{{namespace}}}", "--set", "replicas=1"]
+    other = f"{namespace}-system"
+    system = ["--namespace", other, "--create-namespace", "--set", "replicas=1"]
+    serves = [*system, "--set", f"watchNamespaces={{{namespace}}}"]
     cluster.helm("install", "first", str(CHART), *serves)
     with Kube(cluster, namespace) as kube:
         kube.create(KIND, {"name": "x"}, spec=simulated())
@@ -110,14 +112,16 @@ def test_another_release_takes_the_definitions_over_or_leaves_them(cluster, name
                 cluster.helm("install", "second", str(CHART), *serves)
 
         refused()  # beside the first
-        cluster.helm("install", "second", str(CHART), *serves, "--set", "crds.install=false")
+        beside = ["--set", f"watchNamespaces={{{other}}}", "--set", "crds.install=false"]
+        cluster.helm("install", "second", str(CHART), *system, *beside)
         assert owners(cluster) == {"first"}
         for release in ("second", "first"):
-            cluster.helm("uninstall", release, "--namespace", namespace)
+            cluster.helm("uninstall", release, "--namespace", other)
         refused()  # after it
         cluster.helm("install", "second", str(CHART), *serves, "--take-ownership")
         assert owners(cluster) == {"second"}
         assert kube.get(KIND, "x"), "no EldrDeployment is lost"
         cluster.helm("upgrade", "second", str(CHART), *serves)
-        cluster.helm("uninstall", "second", "--namespace", namespace)
+        cluster.helm("uninstall", "second", "--namespace", other)
         kube.delete(KIND, "x")
+    cluster.delete_namespace(other)
