@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -61,7 +62,14 @@ def remembered(world):
     return json.loads(data["memory.json"])["drift"]
 
 
-def test_a_changed_mix_is_found_fitted_and_over(world):
+def shown(operator, world):
+    """Return the drift score that the operator's metrics show, as the status writes it."""
+    labels = f'{{deployment="x",namespace="{world.kube.namespace}"}}'
+    (value,) = re.findall(rf"^eldr_operator_drift_score{labels} (\S+)$", operator.metrics(), re.MULTILINE)
+    return f"{float(value):.2f}"
+
+
+def test_a_changed_mix_is_found_fitted_and_over(operator, world):
     up(world)
     assert world.status["locality"]["predictedSavingPercent"] == "10.0"
     before = world.kube.get(FIT, "first")["status"]["finishedAt"]
@@ -72,6 +80,8 @@ def test_a_changed_mix_is_found_fitted_and_over(world):
     assert before < fit["spec"]["since"] <= fit["metadata"]["creationTimestamp"]
     assert before <= fit["spec"]["before"] < fit["spec"]["since"]
     assert "changedSince" in world.status["locality"]
+    wait_for(lambda: shown(operator, world) == world.status["locality"]["driftScore"], "the score", 60)
+    assert float(shown(operator, world)) >= 1
     wait_for(lambda: world.kube.find("Job", "x-drift-1"), "its Job", 60)
     args = world.kube.get("Job", "x-drift-1")["spec"]["template"]["spec"]["containers"][0]["args"]
     times = {f"--{key}={fit['spec'][key]}" for key in ("since", "before")}
