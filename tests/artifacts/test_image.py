@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.artifacts, pytest.mark.process, pytest.mark.timeout(90
 
 ROOT = Path(__file__).parents[2]
 VERSION = version("eldr")
+EM_AARCH64 = 183
 MOST_MEGABYTES = 160
 """Compressed, of one architecture."""
 ARBITRARY = "1000680000:0"
@@ -44,7 +45,7 @@ ARBITRARY = "1000680000:0"
 def build(out: Path, *options: str) -> None:
     command = [sys.executable, "-m", "eldr_image", "build", "--out", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    if "no Debian mirror known" in done.stderr or "dpkg-deb is missing" in done.stderr:
+    if "dpkg-deb is missing" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
 
@@ -170,6 +171,29 @@ def pins(lock_file: Path) -> dict[str, str]:
 def marker(name: str) -> str:
     (line,) = (line for line in wheels.LOCK.read_text().splitlines() if line.startswith(f"{name}=="))
     return line.partition(";")[2]
+
+
+def test_a_second_build_gives_the_same_layers_and_the_other_architecture_is_another(built, archive, tmp_path):
+    build(tmp_path, "--arch=amd64", "--arch=arm64")
+    (file,) = tmp_path.glob("*.oci.tar")
+    with tarfile.open(file) as opened:
+        again = Archive(opened)
+        manifests = {
+            image["platform"]["architecture"]: again.follow(image) for image in again.index["manifests"]
+        }
+        (first,) = archive.index["manifests"]
+        assert manifests[wheels.host()]["layers"] == archive.follow(first)["layers"]
+        with tarfile.open(
+            fileobj=io.BytesIO(again.blob(manifests["arm64"]["layers"][0])), mode="r:gz"
+        ) as base:
+            program = base.extractfile(f"usr/bin/python{wheels.PYTHON}")
+            assert program is not None
+            elf = program.read(20)
+    assert (elf[:4], int.from_bytes(elf[18:20], "little")) == (b"\x7fELF", EM_AARCH64)
+    bills = [
+        (folder / f"eldr-{VERSION}-{wheels.host()}.cdx.json").read_text() for folder in (built, tmp_path)
+    ]
+    assert bills[0] == bills[1]
 
 
 def test_both_architectures_are_locked_alike():

@@ -31,6 +31,11 @@ PROCESS = {
     ],
 }
 """Nothing is written below /: it runs with a read-only root file system and an emptyDir on /tmp."""
+_LICENCES = """# Licences of dependencies
+
+ELDR is under the Apache License 2.0. The image holds these Python packages, each under its own licence, as its metadata states it.
+`hack/image/lock` writes this page. Debian's packages keep their licences in the image, in `/usr/share/doc/*/copyright`.
+"""
 
 
 def epoch() -> int:
@@ -111,6 +116,14 @@ def rootfs(arch: str | None, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="eldr-image-") as scratch:
         for part in roots(arch or wheels.host(), Path(scratch), epoch()):
             shutil.copytree(part, folder, symlinks=True, dirs_exist_ok=True)
+
+
+@main.command("licences")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+def licences(folder: Path) -> None:
+    """Print the licences of the Python packages in an unpacked FOLDER as a page."""
+    rows = [f"| {one.name} | {one.licence} |" for one in sbom.installed(folder) if one.name != "eldr"]
+    click.echo("\n".join([_LICENCES, "| package | licence |", "|---|---|", *rows]))
 
 
 @main.command("lock")

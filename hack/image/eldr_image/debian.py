@@ -74,14 +74,8 @@ def read(arch: str, lock: Path = LOCK) -> tuple[str, list[Deb]]:
     return day, debs
 
 
-def mirror() -> str:
-    """Return the root of a Debian mirror: that of the environment, or of this machine's apt.
-
-    Raises
-    ------
-    ImageError
-        There is neither.
-    """
+def mirror() -> str | None:
+    """Return the root of a Debian mirror: that of the environment, or of this machine's apt."""
     if given := os.environ.get(MIRROR_VARIABLE):
         return given.rstrip("/")
     if shutil.which("apt-get"):
@@ -89,9 +83,7 @@ def mirror() -> str:
         for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines():
             if line.startswith("http") and line.endswith("/debian/"):
                 return line.removesuffix("/debian/")
-    raise ImageError(
-        f"no Debian mirror known: set {MIRROR_VARIABLE} to the address above /debian of one in https://www.debian.org/mirror/list"
-    )
+    return None
 
 
 def fetch(deb: Deb, day: str, cache: Path) -> Path:
@@ -108,7 +100,8 @@ def fetch(deb: Deb, day: str, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     archive, _, rest = deb.path.partition("/")
     tried = []
-    for address in (f"{mirror()}/{deb.path}", f"{SNAPSHOT}/{archive}/{day}/{rest}"):
+    known = mirror()
+    for address in (*([f"{known}/{deb.path}"] if known else ()), f"{SNAPSHOT}/{archive}/{day}/{rest}"):
         try:
             answer = httpx.get(address, follow_redirects=True, timeout=60)
         except httpx.HTTPError as error:

@@ -8,7 +8,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eldr_image.debian import LOCK, TRIPLES, ImageError, mirror
+from eldr_image.debian import LOCK, MIRROR_VARIABLE, TRIPLES, ImageError, mirror
 
 RELEASE = "trixie"
 PACKAGES = (
@@ -61,6 +61,10 @@ def write() -> None:
 
 def _of(arch: str, folder: Path) -> list[str]:
     site = mirror()
+    if site is None:
+        raise ImageError(
+            f"no Debian mirror known: set {MIRROR_VARIABLE} to the address above /debian of one in https://www.debian.org/mirror/list"
+        )
     for name in ("state/lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     (folder / "state/status").touch()
