@@ -146,11 +146,12 @@ def page(results: Mapping[str, dict[str, Any]], texts: Mapping[str, corpus.Text]
     return f"""# How well a prompt predicts the experts of its decode steps
 
 Written by `make -C hack/lab correlation` on {dt.datetime.now(tz=dt.UTC).date().isoformat()}: {cpu_model()}, {os.cpu_count()} cores, Linux {platform.release().split("-")[0]}.
-Model: [the small trained one](../../hack/tiny_moe/README.md), 4 layers of {columns[0]["experts"]} experts, top 4, by transformers in float32.
-{columns[0]["requests"]} requests of {len(kinds)} kinds ({", ".join(kinds)}{"; generated: " + ", ".join(made_up) if made_up else ""}), {len(LENGTHS) * PER_LENGTH} a kind,
-prompts of {", ".join(map(str, LENGTHS))} tokens in equal shares, {TOKENS} tokens generated, the {TOKENS - 1} that are fed back counted. The texts are this
-machine's own and were not in the training set (single manual pages and changelog entries may have been); another machine has other texts and gets
-slightly other figures. Seed {SEED}.
+
+- Model: [the small trained one](../../hack/tiny_moe/README.md), 4 layers of {columns[0]["experts"]} experts, top 4, by transformers in float32.
+- {columns[0]["requests"]} requests of {len(kinds)} kinds ({", ".join(kinds)}{"; generated: " + ", ".join(made_up) if made_up else ""}), {len(LENGTHS) * PER_LENGTH} a kind. Seed {SEED}.
+- Prompts have {", ".join(map(str, LENGTHS))} tokens, in equal shares. {TOKENS} tokens are generated; the {TOKENS - 1} that are fed back are counted.
+- The texts are this machine's own, so another machine gets slightly other figures. They were not in the training set, though single manual pages and
+  changelog entries may have been.
 
 ## Correlation
 
@@ -170,18 +171,18 @@ By kind, median per request / of the kind's summed counts:
 
 ## Forms of signatures
 
-Spearman's rho between the pairwise cosine distances of prompt signatures and those of decode activations, {forms.PAIRS:,} pairs: with all layers / with
-those that are chosen greedily. Of the gate: what it said of *every* expert, summed over the prompt's tokens (probability: softmax over all experts;
+Spearman's rho between the pairwise cosine distances of prompt signatures and those of decode activations, {forms.PAIRS:,} pairs. Each cell has all layers / those
+that are chosen greedily. The rows of the gate sum what it said of *every* expert over the prompt's tokens (probability: softmax over all experts;
 logit: above the token's lowest).
 
 | | {head} | paper |
 |---|{rule}---|
 {chr(10).join(rho)}
 
-What that is worth: the band (`policy: ELDR`) with centroids of each form, of half of these requests, in a simulated pool that serves the other half:
+What each form saves with the band (`policy: ELDR`). Centroids come from half of these requests, and a simulated pool serves the other half:
 {forms.ENGINES} engines, batches of {forms.BATCH:.0f}, every step with the experts that it really used, step time of {forms.LAW}, {len(SEEDS)} seeds. TPOT P50 / P99 /
-experts per token, % against JSQ, ± half of a 95 % interval over the seeds. (Sums of logits are nearly alike for all prompts: a band of
-0.1 holds every engine, and load decides.)
+experts per token, % against JSQ, ± half of a 95 % interval over the seeds. Sums of logits are nearly alike for all prompts, so a band of
+0.1 holds every engine, and load decides.
 
 | | {head} |
 |---|{rule}
@@ -189,8 +190,8 @@ experts per token, % against JSQ, ± half of a 95 % interval over the seeds. (Su
 
 ## Active experts of a batch
 
-Distinct experts that one decode step of a batch loads, mean over layers: requests of one kind against requests drawn from all kinds,
-{maths.ROUNDS} random batches each, every request at a random step of its own; ± is 1.96 standard errors over batches of these same requests.
+Distinct experts that one decode step of a batch loads, mean over layers. Batches of one kind are compared with batches drawn from all kinds,
+{maths.ROUNDS} random ones each, with every request at a random step. ± is 1.96 standard errors over batches of these same requests.
 
 | batch | {" | ".join(f"{name}: one kind vs mixed" for name in names)} |
 |---|{rule}
@@ -198,17 +199,16 @@ Distinct experts that one decode step of a batch loads, mean over layers: reques
 
 ## Beside the paper
 
-The paper ([arXiv 2607.00466](https://arxiv.org/abs/2607.00466), means over its models and data sets, as our notes on its Figure 7 have
-them) finds rho 0.76 for counts x idf, 0.67 for gate probabilities and 0.47 for binary signatures; 0.745 for plain counts is our inference from "idf adds 1.5 points on
-average". Its models have 30 to 48 layers of 128 experts, ours has 4 of {columns[0]["experts"]}, so figures are not comparable one by one. The order is
-what can be checked: binary signatures are by far the worst in both. **Idf {_idf_verdict(columns)}**: a prompt here touches {100 * columns[0]["touched"]:.0f} % of
-all (layer, expert) cells, so having touched one says little, which is likely why binary signatures do worse than the paper's. `eldr fit` therefore keeps whichever of the two
-correlates better on the log at hand. The paper's 22 % fewer active experts than round robin (Qwen3-30B-A3B, task data set, placed by its
-router) is another quantity than the difference above, which is what perfect grouping by kind would give this model.
+The paper ([arXiv 2607.00466](https://arxiv.org/abs/2607.00466)) finds rho 0.76 for counts x idf, 0.67 for gate probabilities and 0.47 for binary signatures.
+These are means over its models and data sets, as our notes on its Figure 7 have them. We infer 0.745 for plain counts from "idf adds 1.5 points on average".
 
-Placed by counts x idf, the paper's P50 lies three points below that by gate probabilities on average (its Figure 14). {_gate_verdict(columns)}
-
-Greedy text of so small a model repeats itself, which narrows the experts of its steps; the sampled column is nearer to real text.
+- Its models have 30 to 48 layers of 128 experts, ours has 4 of {columns[0]["experts"]}. So only the order can be compared: binary signatures are by far the worst in both.
+- **Idf {_idf_verdict(columns)}**, so `eldr fit` keeps whichever of the two correlates better on the log at hand.
+- A prompt here touches {100 * columns[0]["touched"]:.0f} % of all (layer, expert) cells, so having touched one says little. That is likely why binary signatures do worse than the paper's.
+- The paper's 22 % fewer active experts than round robin (Qwen3-30B-A3B, task data set, placed by its router) cannot be compared with the difference above.
+  That one is what perfect grouping by kind would give this model.
+- Placed by counts x idf, the paper's P50 is on average three points below that by gate probabilities (its Figure 14). {_gate_verdict(columns)}
+- Greedy text of so small a model repeats itself, which narrows the experts of its steps. The sampled column is nearer to real text.
 """
 
 

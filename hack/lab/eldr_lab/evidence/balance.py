@@ -50,10 +50,10 @@ def text(found: Found | None) -> str:
     fullest = Fullest(found)
     return section(
         title,
-        f"METRO (arXiv 2512.09277): a step waits for the rank that activates most experts, so which replica computes decides how long it takes. {len(fullest.seeds)} seeds of the task "
-        "workload, mixed batches, single steps; Qwen3-30B and DeepSeek-V3 on 8 ranks, Qwen3-235B on 4. *None*: no replicas. *vLLM*: replicas placed by tokens as "
+        f"A step waits for the rank that activates most experts, so the choice of replicas decides how long it takes (METRO, arXiv 2512.09277). {len(fullest.seeds)} seeds of the task "
+        "workload, mixed batches, single steps: Qwen3-30B and DeepSeek-V3 on 8 ranks, Qwen3-235B on 4. *None*: no replicas. *vLLM*: replicas placed by tokens as "
         "EPLB does, chosen by vLLM's hash of the token's index. *METRO*: the same replicas, each active expert on one rank, greedily or exactly; and exactly with replicas "
-        "placed by activation. vLLM's index is that of all the engine's tokens where ranks have the same ones (Qwen3-235B, captured activations); ranks with requests of their own (the others) count theirs from 0 each. "
+        "placed by activation. vLLM's index is that of all the engine's tokens if ranks have the same ones (Qwen3-235B, captured activations). Ranks with requests of their own (the others) each count theirs from 0. "
         "Experts of the fullest rank:",
         _experts(fullest),
         f"**What it costs.** An exchange is {KERNELS} kernels, a small sum over the ranks and the decision, on each layer; the kernels are counted by a test. Assumed: {_micros(LAUNCH)} us to start a kernel "
@@ -62,19 +62,19 @@ def text(found: Found | None) -> str:
         "%, replicas placed by activation:",
         _break_even(fullest),
         _loses(fullest),
-        "**ELDR across engines, METRO inside.** Batches of 32 requests, of all kinds or of one (what a perfect router would give an engine); 1.25 physical experts per expert, placed by what the "
+        "**ELDR across engines, METRO inside.** Batches have 32 requests, of all kinds or of one (what a perfect router would give an engine). There are 1.25 physical experts per expert, placed by what the "
         "engine's own requests use. Fullest rank, % against mixed batches without replicas; *product*: what the two alone would give together:",
         _together(found),
         "The same in a pool: Qwen3-235B on 8 engines of 4 ranks at one rate, the router's own policies, % against JSQ without replicas. METRO pays the least and, *dear*, the most that an exchange may take:",
         _pool(found),
-        "**Without replicas.** Where experts lie matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
+        "**Without replicas.** The placement of experts matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
         "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert. "
         "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. Then the change of a step's time by *activations*. "
         f"Once EPLB moves experts vLLM looks up places: a kernel on each layer, {_micros(LOOKUP)} us assumed. The captured activations have no step times. No engine does it: {_unearned(found)}",
         _layouts(found),
-        f"**What ranks tell each other.** Ranks with requests of their own have to know what the others use: METRO's paper gathers all tokens before they choose experts; one sum of {_FLAG} bytes "
-        f"for each expert tells as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s; what a collective takes before its first "
-        "byte, some ten microseconds, is more than any of it:",
+        f"**What ranks tell each other.** Ranks with requests of their own must know what the others use. METRO's paper gathers all tokens before they choose experts. One sum of {_FLAG} bytes "
+        f"for each expert says as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s. A collective's start, "
+        "some ten microseconds, takes longer than any of it:",
         _collectives(),
     )
 

@@ -71,7 +71,7 @@ def experts(results: Results) -> str:
     return section(
         "Active experts",
         "Distinct experts per layer against round robin, %, mean over the rates: of a step, as the paper counts, and of the steps that a "
-        "generated token sees, which a policy cannot lower by leaving engines empty.",
+        "generated token sees. A policy cannot lower the latter by leaving engines empty.",
         "![active experts by rate](images/evidence/experts.png)",
         table(("where", "policy", "of a step", "of a token"), rows),
     )
@@ -174,8 +174,8 @@ def signatures(results: Results) -> str:
         table(("workload", "form", *_HEAD), runs),
         "Pearson's correlation of an expert's use by prompts and by decode steps, pooled by kind and of single requests:",
         table(("where", "pooled by kind", "single requests"), correlation),
-        f"Experts of a batch of {SKEWED} by how much of it is of one kind, the rest of all kinds, % against a mixed batch (the paper's Figure 5 has no "
-        "numbers that are known to us):",
+        f"Experts of a batch of {SKEWED} by its share of one kind (the rest is of all kinds), % against a mixed batch. We know no "
+        "numbers of the paper's Figure 5:",
         table(("where", *(f"{percent} %" for percent in SKEWS), "100 %"), skews),
     )
 

@@ -62,14 +62,14 @@ def copy_pictures(folder: Path) -> None:
 def _batches(found: dict[str, Any]) -> str:
     """Return the law of the machine that placement was measured on."""
     return (
-        f"A law belongs to its machine. The times below were measured on {found['machine']} ({' and '.join(found['dates'])}), where the same batches "
-        f"had this law: {found['dtype']}: {_law(found['batches'])}."
+        f"A step-time model belongs to its machine. The times below were measured on {found['machine']} ({' and '.join(found['dates'])}), where the same batches "
+        f"gave {found['dtype']}: {_law(found['batches'])}."
     )
 
 
 def _laws(laws: dict[str, Any]) -> str:
-    told = [f"{dtype}: {_law(law)}" for dtype, law in laws.items()]
-    return "Steps follow their active experts. " + "; ".join(told) + "."
+    told = [f"In {dtype}: {_law(law)}" for dtype, law in laws.items()]
+    return "Steps follow their active experts. " + ". ".join(told) + "."
 
 
 def _law(law: dict[str, Any]) -> str:

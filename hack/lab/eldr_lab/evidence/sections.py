@@ -28,11 +28,11 @@ def first_tokens(results: Results) -> str:
     shown = (*BALANCERS, "Domain", *LOCALITY)
     first = model(results.kinds("main")[0][0])
     text = (
-        f"From arrival to the end of the first decode step, milliseconds, P50 / P99: {prefilling.ENGINES} prefill engines compute one prompt at a time, "
-        "each as long as reading every expert once takes by the step-time law, and two operations per active parameter and token at "
-        f"{prefilling.FLOPS / 1e12:.0f} TFLOP/s; then a request waits for the running step of its decode engine and for its own. Policies change the last "
-        "two parts only. (JSQ likes an engine that somebody just left, so at a step's end: its requests wait for a whole step a little oftener "
-        f"than round robin's.) The paper's first token leaves its prefill engine before anything is placed ({published.FIRST:.0f} ms for {first})."
+        f"From arrival to the end of the first decode step, milliseconds, P50 / P99. {prefilling.ENGINES} prefill engines compute one prompt at a time. "
+        "Each takes as long as reading every expert once by the step-time model, plus two operations per active parameter and token at "
+        f"{prefilling.FLOPS / 1e12:.0f} TFLOP/s. Then a request waits for the running step of its decode engine and for its own. Policies change the last "
+        "two parts only. (JSQ prefers an engine that a request has just left, at the end of a step. So its requests wait for a whole step a little more often "
+        f"than round robin's.) The paper's first token leaves its prefill engine before any placement ({published.FIRST:.0f} ms for {first})."
     )
     parts = [
         text,
@@ -68,9 +68,9 @@ def prefix(results: Results) -> str:
     return section(
         "Prefix cache",
         f"{model(results.kinds('prefix')[0][0])} at 60 requests/s. A share of every prompt is found in the prefill engines' caches, by whole KV blocks, and takes no time there. "
-        "Its tokens pass no layer, so that their experts are counted by nobody: engines with the plug-in keep the counts beside each block, as "
-        "the paper's do (*known*); without, routers see the computed tokens only (*lost*), centroids being of whole prompts. Cached tokens use "
-        "the same experts as the others here; one text before all prompts would tell nothing either way. First token in milliseconds, the rest % against JSQ:",
+        "Its tokens pass no layer, so no step counts their experts. Engines with the plug-in keep the counts beside each block, as "
+        "the paper's do (*known*). Without, routers see the computed tokens only (*lost*), though centroids are of whole prompts. Cached tokens use "
+        "the same experts as the others here; one text before all prompts would say nothing either way. First token in milliseconds, the rest % against JSQ:",
         table(("where", "policy", "first token, P50 / P99", "P50", "P99", "experts per token"), rows),
     )
 
@@ -102,8 +102,8 @@ def ranks(results: Results) -> str:
     return section(
         "Engines of several ranks",
         f"{model(results.kinds('ranks')[0][0])} on 8 decode engines of 4 expert-parallel ranks, no prefill stage, single steps (*sampled* unions): a step waits, layer by layer, for the "
-        "rank with most active experts. Each rank holds a quarter of them: the hot ones of the engine's cluster are dealt out to the ranks, as the paper does, or they lie *in "
-        "order*. Policies place on whole engines and know of ranks only that each reads a quarter; without centroids MarginalUnion does not know either for which cluster an engine's ranks were laid out. The law is not fitted: from Qwen3-30B's by layers and "
+        "rank with most active experts. Each rank holds a quarter of them: the hot ones of the engine's cluster are dealt out to the ranks, as the paper does, or they are *in "
+        "order*. Policies place on whole engines. Of ranks they know only that each reads a quarter. Without centroids MarginalUnion does not know either for which cluster an engine's ranks were laid out. The step-time model is not fitted: it is Qwen3-30B's, scaled by layers and "
         "bytes, without all-reduces. % against JSQ:",
         table(("where", "policy", "P50", "P99", "experts per token", "of the fullest rank"), rows),
     )

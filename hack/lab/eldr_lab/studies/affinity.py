@@ -195,12 +195,13 @@ def main() -> None:
     world = World("")
     text = f"""# Which prefill engine: how many prefixes are found
 
-Written by `make -C hack/lab bench-affinity`, a simulation: {world.engines} prefill engines whose caches hold {world.cache >> 10} KiB of text each,
-{world.sessions} conversations of {world.turns:g} turns on average within five minutes, and 1 or 4 routers that get their turns at random and know each
-other's prefills in flight as of {EXCHANGE} s ago. Means of {SEEDS} seeds, (smallest .. largest). What the rules are: [router](../reference/router.md#which-prefill-engine).
-The oracle sees caches and loads as they are, under the same bound on load; the ceiling is what anybody sent before.
-A session header of its own for every question about a document loses what they share: it decides alone.
-Nothing here ran on a real engine.
+Written by `make -C hack/lab bench-affinity`, a simulation. Nothing here ran on a real engine. The rules: [router](../reference/router.md#which-prefill-engine).
+
+- {world.engines} prefill engines have caches of {world.cache >> 10} KiB of text each. {world.sessions} conversations have {world.turns:g} turns on average within five minutes.
+- 1 or 4 routers get the turns at random. They know each other's prefills in flight as of {EXCHANGE} s ago.
+- Figures are means of {SEEDS} seeds, (smallest .. largest).
+- The *oracle* sees caches and loads as they are, under the same bound on load. The *ceiling* is what anybody sent before.
+- A session header decides alone. If every question about a document has its own, what they share is lost.
 
 ## Share of prompt bytes found in a cache
 
@@ -211,7 +212,7 @@ Nothing here ran on a real engine.
 ## What it does to the engines
 
 First 1 KiB / prefixes / oracle. *Stayed*: turns that land where the conversation's last one did. *Imbalance*: the busiest engine's work
-over the mean. *Prefill*: 95th percentile from arrival to result, seconds; a rule that finds less has more to compute, which is why the
+over the mean. *Prefill*: 95th percentile from arrival to result, seconds. A rule that finds less has more to compute, so the
 old one never catches up in the busy rows.
 
 | shared | routers | stayed | imbalance | prefill |

@@ -234,8 +234,8 @@ def page(known: dict[str, Any]) -> str:
         "# False alarms and delays of drift detection",
         "",
         f"Written by `make -C hack/lab bench-drift` on {datetime.now(UTC).date()}. Captured activations of [the small trained model](../../hack/tiny_moe/README.md), 8 kinds of text;",
-        f"{FITS} sets of 4 centroids on 4 kinds and {FITS} of 8 on 6, each on half of the records of its kinds; traffic draws the other half. A session is 5 requests on",
-        "average (geometric) of one kind and three subjects, half a minute apart; one session in a hundred is a burst of 30 within seconds. The rate",
+        f"{FITS} sets of 4 centroids on 4 kinds and {FITS} of 8 on 6, each on half of the records of its kinds. Traffic draws the other half. A session is 5 requests on",
+        "average (geometric) of one kind and three subjects, half a minute apart. One session in a hundred is a burst of 30 within seconds. The rate",
         "goes up and down by 80 % over the day; two routers. Baselines hold 150, 300 or 700 records of a log of 10 %, in turn. Settings: the defaults,",
         f"windows of {SPEC.window_requests} requests and {SPEC.window_seconds} s at least, {SPEC.consecutive_windows} of them. Constants were chosen on seeds below {SEEDS:,}; these runs have seeds from there on.",
         "How it is decided: [drift](../drift.md).",
@@ -254,12 +254,12 @@ def page(known: dict[str, Any]) -> str:
         lines += _stationary_row(everything, rate, "**all**")
     lines += [
         "",
-        "## What is saved where nothing is",
+        "## What is measured where nothing is saved",
         "",
-        "Batches are random, on engines that are always full; looked at once a minute. A set goes out of service, or is rolled back, where the measured saving is more than",
-        f"{Z:.1f} standard errors below nothing, or below its share of the promise, in {SPEC.consecutive_windows} windows in a row. Where fewer than 64 logged requests finished within an hour nothing is told.",
+        "Batches are random, on engines that are always full, and looked at once a minute. A set goes out of service, or is rolled back, if the measured saving is more than",
+        f"{Z:.1f} standard errors below zero, or below its share of the prediction, in {SPEC.consecutive_windows} windows in a row. If fewer than 64 logged requests finished within an hour, nothing is judged.",
         "",
-        "| engines x batch, answers, log of a router | days | looks | standard error | in standard errors: mean / root mean square / lowest | judged to harm |",
+        "| engines x batch, answers, log of a router | days | looks | standard error | in standard errors: mean / root mean square / lowest | judged to regress |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for pool in POOLS:

@@ -269,7 +269,7 @@ def test_figures_of_real_engines_come_with_verdicts(tmp_path):
     )
     text = real.read(policies, laws)
     assert "float32: T = 10.0 + 1.000 A + 0.400 B ms, R² 0.950" in text
-    assert "on a CPU (2026-11-23), where the same batches had this law: float32: T = 6.0 + 0.600 A + 0.200 B ms" in text  # fmt: skip
+    assert "on a CPU (2026-11-23), where the same batches gave float32: T = 6.0 + 0.600 A + 0.200 B ms" in text  # fmt: skip
     assert "4 engines, 48 requests kept in flight" in text
     assert "| band | shorter over 6 traces | not distinguished over 6 traces | longer over 6 traces |" in text
     (band,) = real.changes(policies)
