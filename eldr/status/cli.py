@@ -23,15 +23,16 @@ _WIDTH = 120  # of what goes to a file
 @click.command("status", context_settings={"auto_envvar_prefix": "ELDR_STATUS", "show_default": True})
 @click.argument("name")
 @of_cluster
-@click.option("--json", "as_json", is_flag=True, help="Write what there is to tell as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Write everything as JSON.")
 def command(
     *, name: str, namespace: str | None, context: str | None, kubeconfig: Path | None, as_json: bool
 ) -> None:
-    """Show what the EldrDeployment NAME has been through, on one screen.
+    """Show the EldrDeployment NAME and its recent history on one screen.
 
-    Whether it is ready, its policy and why another one is in effect, what placement saves now against what its fit
-    predicted, the drift score of the last day, the last fits with what they were to bring and how long their sets served,
-    and what is not as it should be. Reads the cluster with your kubeconfig and changes nothing; times are UTC.
+    It shows whether the deployment is ready, its policy, the saving now and the drift score of the last day. It shows the
+    last fits, with their predicted saving and when their centroid sets served, and conditions that need attention.
+
+    Reads the cluster with your kubeconfig and changes nothing. Times are UTC.
     """
     try:
         overview = _read(
