@@ -17,7 +17,7 @@ from eldr.fit.verdict import Verdict, percent
 
 _BASIS = {
     "correlation": "",
-    "uninformative": "(decode-time activations do not tell layers apart: all are kept)",
+    "uninformative": "(decode-time activations do not distinguish layers: all are kept)",
     "no_decode": "(too few decode-time activations: all layers are kept)",
 }
 
@@ -145,7 +145,7 @@ def print_text(report: dict[str, Any], console: Console) -> None:
         saved = percent(Interval(report["reduction"], *report["reduction_interval"]))
         change = f"{experts['JSQ']:.1f} with JSQ, {experts['ELDR']:.1f} with this set: {saved} fewer"
         rows.insert(5, ("active experts", f"{change} (predicted at batch {report['batch']:.0f})"))
-        fullest = f"{report['placement_imbalance']:.2f} of the mean on the fullest worker, predicted"
+        fullest = f"{report['placement_imbalance']:.2f} of the mean on the fullest engine, predicted"
         rows.insert(6, ("load", fullest))
         alone = f"{report['single_candidate']:.0%} of decisions have one candidate at {report['tau']:g}"
         rows.insert(7, ("tau", f"{alone}, half of them would at {report['suggested_tau']:.3f}"))

@@ -33,10 +33,12 @@ def judge(result: FitResult) -> Verdict:
     if evaluation is None and result.fitted < MIN_PER_CENTROID * result.centroids.k:
         least = MIN_PER_CENTROID * result.centroids.k
         return Verdict(
-            "Rejected", "TooFewSamples", f"{result.fitted} fitted records are no evidence; {least} are needed"
+            "Rejected",
+            "TooFewSamples",
+            f"{result.fitted} fitted records are too few to judge; {least} are needed",
         )
     if evaluation is None and result.centroids.k < 2:
-        return Verdict("Accepted", "NotEvaluated", "one decode worker: there is nothing to choose")
+        return Verdict("Accepted", "NotEvaluated", "one decode engine: there is nothing to choose")
     if evaluation is None:
         few = f"fewer than {MIN_HELD_OUT} held-out records have decode-time activations"
         if not result.replaces:
@@ -47,14 +49,16 @@ def judge(result: FitResult) -> Verdict:
     saves = f"saves {percent(new)} of active experts against JSQ"
     rests = f"at batch {evaluation.jsq.batch:.0f}, {evaluation.held_out} held-out records, 90 % intervals"
     if old is not None and gain is not None:
-        harms = ", which harms" if evaluation.active_harms else ""
-        saves += f", the active set{harms}, {percent(old)}: a difference of {percent(gain)}"
+        which = "the active set regresses," if evaluation.active_harms else "the active set saves"
+        saves += f"; {which} {percent(old)}, a difference of {percent(gain)}"
         if not gain.low > BETTER_MARGIN:
-            reason = f"not beyond doubt more than {BETTER_MARGIN * 100:g}"
+            reason = f"the lower bound of which must exceed {BETTER_MARGIN * 100:g}"
             return Verdict("Rejected", "NotBetter", f"{saves}, {reason} ({rests})")
     if not new.low > 0:
         return Verdict(
-            "Rejected", "NoGain", f"{saves}: no gain beyond doubt; more records would tell more ({rests})"
+            "Rejected",
+            "NoGain",
+            f"{saves}: no significant saving; more records would narrow the interval ({rests})",
         )
     return Verdict("Accepted", "Better", f"{saves} ({rests})")
 

@@ -131,7 +131,7 @@ class Cluster:
             return base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY], validate=True).decode("ascii")
         except (KeyError, TypeError, ValueError):
             raise FitError(
-                "NoToken", f"Secret {name} holds no {contract.SECRET_TOKEN_KEY}; the operator makes it anew"
+                "NoToken", f"Secret {name} holds no {contract.SECRET_TOKEN_KEY}; the operator makes it again"
             ) from None
 
     def _download(self, pod: RouterPod, token: str, folder: Path) -> Path:

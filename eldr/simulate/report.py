@@ -121,7 +121,7 @@ def check_numbers(outcomes: Sequence[Outcome]) -> None:
             if not math.isfinite(value) or (name in COMPARED and value <= 0):
                 raise ValueError(
                     f"{name} came out as {value:g}: the times of --law, or the rate, are too far apart to be simulated "
-                    "together; correct the one that is out of scale"
+                    "together; correct the one that is wrong"
                 )
 
 

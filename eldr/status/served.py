@@ -47,13 +47,13 @@ def spans(history: Iterable[Object]) -> Spans:
 
 def _end(after: _Entry) -> str:
     if after.fit == NO_SET:
-        why = {"RolledBack": "it did not keep its promise", "ModelChanged": "the model changed"}
+        why = {"RolledBack": "it saved less than predicted", "ModelChanged": "the model changed"}
         return (
             f"no set served from then on: {why.get(after.reason or '', after.reason or 'no reason is known')}"
         )
     match after.reason:
         case "RolledBack":
-            return f"promise not kept, or traffic over: rolled back to {after.fit}"
+            return f"saved less than predicted, or its traffic was over: rolled back to {after.fit}"
         case "Protective":
             return "it did worse than placement by load, which was in effect from then on"
         case "Pinned":

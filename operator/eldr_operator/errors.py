@@ -109,7 +109,7 @@ class OwnedElsewhereError(OperatorError):
 
     def __init__(self, kind: str, name: str, owner: str, *, is_leftover: bool = False) -> None:
         remedy = (
-            "it is being collected and will be made anew"
+            "it is being deleted, and will then be made again"
             if is_leftover
             else "delete or rename it, or rename the EldrDeployment"
         )
@@ -122,5 +122,5 @@ class ForeignConflictError(OperatorError):
     def __init__(self, kind: str, name: str, what: str) -> None:
         super().__init__(
             f"{kind} {name}: {what} comes back whenever it is removed, and stays for now; "
-            "have that tool leave this object alone, or set it in the EldrDeployment, for example podTemplate"
+            "keep that tool off this object, or set it in the EldrDeployment, for example podTemplate"
         )

@@ -159,7 +159,7 @@ class Workloads:
 
     async def _tell_terminating(self, cr: EldrDeployment, body: Object) -> None:
         if held := body["metadata"].get("finalizers"):
-            text = f"it is deleted and waits for {', '.join(held)}; what runs goes on until then, and is not looked after"
+            text = f"it is deleted and waits for {', '.join(held)}; what runs goes on until then, unmanaged"
             now = self._common.clock()
             await self._common.recorder.deployment(cr, unknown(cr, "Terminating", text, now), now)
 
@@ -169,7 +169,7 @@ class Workloads:
         why = [text for kind, text in refused.items() if kind in DECISIVE]
         if body is not None and why:
             cr, now = parse(EldrDeployment, body), self._common.clock()
-            text = f"{'; '.join(why)}. What runs goes on, and is not watched"
+            text = f"{'; '.join(why)}. What runs goes on, unmanaged"
             await self._common.recorder.deployment(cr, unknown(cr, "ClusterUnreadable", text, now), now)
 
 

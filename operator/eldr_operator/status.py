@@ -189,7 +189,7 @@ def _config(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -
     left = (*running.unwritten, *outcome.unwritten)
     if refused := [each.message for each in left if each.reason == REFUSED]:
         return Condition("ConfigValid", "False", "ChildRefused", "; ".join(refused))
-    return Condition("ConfigValid", "True", "Valid", "every field can be used")
+    return Condition("ConfigValid", "True", "Valid", "every field is valid")
 
 
 def _centroids(table: Table) -> Object:

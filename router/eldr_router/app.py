@@ -178,7 +178,7 @@ class App:
             await asyncio.sleep(0.05)
             self.clients.close_idle()
         if self.clients.busy:
-            log.warning("drain time is over, %d requests are cut", self.clients.busy)
+            log.warning("drain time is over; %d requests are cut off", self.clients.busy)
 
     async def stop(self) -> None:
         """Stop everything at once."""

@@ -26,7 +26,7 @@ def test_after_a_step_whose_slots_are_unknown_nothing_is_counted_any_more(engine
     for slots in (None, torch.tensor([4])):
         worker.begin(sent(half.orders(output(new=[("a", 0, 1)], blocks={"a": [1]}))))
         Slots.slots, Capture.ids = slots, torch.zeros(1, LAYERS, TOP_K, dtype=torch.int32)
-        assert worker.finish().hidden == "a step did not tell where its tokens lie in the KV cache"
+        assert worker.finish().hidden == "a step did not report where its tokens are in the KV cache"
     half.close()
 
 

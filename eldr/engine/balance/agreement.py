@@ -103,6 +103,6 @@ def compare(said: torch.Tensor, ranks: int, trouble: torch.Tensor, off: torch.Te
 def disagreement(why: str) -> str:
     """Return the message of an engine that ends because its ranks disagree."""
     return (
-        f"ELDR: {why}. Answers would be wrong without anybody noticing, so the engine ends. Start all ranks with the same image "
+        f"ELDR: {why}. Answers would be wrong without an error, so the engine ends. Start all ranks with the same image "
         "and the same ELDR_BALANCE; if they are the same, unset it and report this"
     )

@@ -34,7 +34,7 @@ from eldr.engine.errors import HiddenRoutingError
 
 logger = init_logger("vllm.eldr")
 
-NO_SLOTS = "a step did not tell where its tokens lie in the KV cache"
+NO_SLOTS = "a step did not report where its tokens are in the KV cache"
 
 
 @contextmanager

@@ -88,8 +88,8 @@ def _drafts(config: Any, *, drafts_first: bool) -> list[str]:
     writes_slots = drafts.method not in SPECULATION_WITHOUT_KV
     if drafts_first and writes_slots and config.use_v2_model_runner and graphs.has_full_cudagraphs():
         found.append(
-            "speculative_config with model runner V2 and full graphs: up to vLLM 0.32 such a step tells where its tokens lie after it has "
-            "drafted, which writes over that; use vLLM 0.33, or set --compilation-config.cudagraph_mode=PIECEWISE, or "
+            "speculative_config with model runner V2 and full graphs: up to vLLM 0.32 such a step reports the places of its tokens after "
+            "drafting has overwritten them. Use vLLM 0.33, or set --compilation-config.cudagraph_mode=PIECEWISE, or "
             "VLLM_USE_V2_MODEL_RUNNER=0"
         )
     return found

@@ -16,13 +16,13 @@ from eldr_operator.drift.state import Protection, Shown, State
 
 DISABLED = "spec.refit.drift.mode is Disabled"
 NO_SET = "no centroid set is active"
-NO_BASELINE = "the fit of the active set stored no baseline that can be read (its EldrFit says what is wrong with it; an older version stored none); the next fit stores one. Create an EldrFit to have it now"
+NO_BASELINE = "the fit of the active set stored no usable baseline: it is of an older version, or its EldrFit says what is wrong. The next fit stores one; create an EldrFit to have it now"
 BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
-OBSERVING = "spec.refit.drift.mode is Observe: nothing is done about it"
-PINNED = "spec.centroids.pin is set: nothing is fitted for drift, nor activated or rolled back by itself, until it is removed"
-NO_USE = "spec.router.policy uses no centroids: nothing is fitted"
-SUSPENDED = "spec.refit.suspend is Enabled: nothing is fitted"
-HARM = "The active set saves less than placement by load would"
+OBSERVING = "spec.refit.drift.mode is Observe: drift is only reported"
+PINNED = "spec.centroids.pin is set: until it is removed there are no drift fits, and nothing is activated or rolled back by itself"
+NO_USE = "spec.router.policy uses no centroids: no fit starts"
+SUSPENDED = "spec.refit.suspend is Enabled: no fit starts"
+HARM = "The active set saves less than placement by load"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
 PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
 HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
@@ -36,8 +36,8 @@ def gathering(spec: DriftSpec) -> str:
 def quiet(shown: Shown) -> str:
     """Say how near to the baseline traffic is."""
     return (
-        f"drift score {shown.value:.2f}, 1 raises: of the last {shown.requests} requests {shown.similarity:.0%} fit the "
-        f"centroids otherwise than expected, and {shown.clusters:.0%} are nearest to others"
+        f"drift score {shown.value:.2f} (threshold 1): of the last {shown.requests} requests {shown.similarity:.0%} have another "
+        f"similarity to the centroids than expected, and {shown.clusters:.0%} another nearest centroid"
     )
 
 
@@ -66,7 +66,7 @@ def fit_starts(since: datetime | None) -> str:
 
 def cool_down(until: datetime) -> str:
     """Say when the next fit may start."""
-    return f"The next drift fit waits until {clock.stamp(until)}: spec.refit.drift.coolDownMinutes, doubled with each fit that brings no quiet"
+    return f"The next drift fit waits until {clock.stamp(until)}: spec.refit.drift.coolDownMinutes, doubled with each fit that does not help"
 
 
 def budget(limit: int, free: datetime | None) -> str:
@@ -101,17 +101,17 @@ def unusable(window: MaintenanceWindow) -> str:
 def instead(to: str | None, policy: str, harmful: Collection[str]) -> str:
     """Say what follows a set that is taken back."""
     if to is None:
-        return "no set serves, requests are placed without centroids"
+        return "no set serves; requests are placed without centroids"
     if to in harmful and policy == POLICY_ELDR:
-        return "the set before is active again, out of service until it is known not to harm"
+        return "the set before is active again, out of service until it is known not to regress"
     return "the set before serves again"
 
 
 def lost(seen: Observation, spec: DriftSpec) -> str:
     """Say that a set on trial does not keep its promise."""
     return (
-        f"{_saves(seen.saving, seen.baseline)} in {spec.consecutive_windows} consecutive windows after its activation, "
-        f"less than {keeps(seen.policy):.0%} of the promise"
+        f"{_saves(seen.saving, seen.baseline)}: in {spec.consecutive_windows} consecutive windows after its activation "
+        f"less than {keeps(seen.policy):.0%} of the prediction"
     )
 
 
@@ -124,28 +124,26 @@ def roll_back(follows: str, seen: Observation, spec: DriftSpec, *, acts: bool) -
 def returned(follows: str, *, acts: bool) -> str:
     """Say why a set is taken back whose traffic did not last."""
     done = follows if acts else f"{OBSERVING}; else {follows}"
-    return f"the traffic that the set was fitted for is over, and what was before it has returned: {done}"
+    return f"the traffic that the set was fitted on is over, and the traffic from before has returned: {done}"
 
 
 def protective(protection: Protection) -> str:
     """Say what serves instead, and how the set comes back."""
     if protection.returns >= RETURNS:
-        return f"; JSQ is in effect until there is another set: this one came back {RETURNS} times and harmed again"
+        return f"; JSQ is in effect until there is another set: this one came back {RETURNS} times and regressed again"
     if not protection.left:
-        return "; JSQ is in effect until there is another set: traffic is what this one was fitted for"
-    return "; JSQ is in effect until there is a better one, or traffic is what this one was fitted for again"
+        return "; JSQ is in effect until there is another set: traffic matches the data that this one was fitted on"
+    return "; JSQ is in effect until there is a better set, or traffic again matches the data that this one was fitted on"
 
 
 def waits(protection: Protection) -> str:
     """Say why another set is needed without drift."""
     if protection.left and protection.returns < RETURNS:
-        return "the active set is out of service, on traffic that is neither what it was fitted for nor clearly other"
-    return "the active set is out of service, on traffic that it was fitted for"
+        return "the active set is out of service, and traffic neither matches the data that it was fitted on nor clearly differs"
+    return "the active set is out of service, though traffic matches the data that it was fitted on"
 
 
 def _saves(saving: Saving | None, baseline: Baseline | None) -> str:
     measured = "too little" if saving is None else f"{saving.share:.1%} (+- {1.96 * saving.error:.1%})"
-    promised = (
-        "" if baseline is None or baseline.saving is None else f", {baseline.saving:.1%} were predicted"
-    )
+    promised = "" if baseline is None or baseline.saving is None else f", {baseline.saving:.1%} was predicted"
     return f"the set saves {measured} of active experts{promised}"

@@ -179,7 +179,7 @@ def _of_baseline(found: Report) -> str:
     try:
         stored(found.baseline, found.pointer.k)
     except ValueError as error:
-        return f"; drift is not told while its set is active: {border.text(str(error))}"
+        return f"; drift is not reported while its set is active: {border.text(str(error))}"
     return ""
 
 

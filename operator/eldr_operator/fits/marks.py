@@ -19,11 +19,11 @@ _HARMS = Condition(
     HARMFUL,
     "True",
     "SavesLess",
-    "the set saves less than placement by load would: with policy ELDR it is out of service where it is active, until its traffic returns"
-    " or a fit reports that it does not harm",
+    "the set saves less than placement by load. With policy ELDR it is out of service while it is active, until its traffic returns"
+    " or a fit reports that it does not regress",
 )
 _HARMS_NO_LONGER = Condition(
-    HARMFUL, "False", "InService", "the set harmed, and does not any longer as far as is known"
+    HARMFUL, "False", "InService", "the set regressed, and as far as is known no longer does"
 )
 _STAYS = "it is not activated again by itself; spec.centroids.pin of the EldrDeployment can"
 
@@ -84,5 +84,5 @@ def marks(
 
 def _block(why: str | None) -> Condition:
     if why is None:
-        return Condition(BLOCKED, "True", ROLLED_BACK, f"the set was taken out of use: {_STAYS}")
+        return Condition(BLOCKED, "True", ROLLED_BACK, f"the set was rolled back: {_STAYS}")
     return Condition(BLOCKED, "True", "Refused", f"{why}: {_STAYS}")

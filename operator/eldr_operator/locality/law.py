@@ -70,7 +70,7 @@ def _is_like(told: Mapping[str, Any], law: StepLaw) -> bool:
 def _message(percent: int) -> str:
     if percent < _LITTLE:
         return (
-            f"reading experts takes {percent} % of a decode step on these accelerators: placement by experts brings next to "
-            "nothing here; JSQ does as well"
+            f"reading experts takes {percent} % of a decode step on these accelerators: placement by experts saves next to "
+            "nothing here; JSQ is as good"
         )
     return f"reading experts takes {percent} % of a decode step: placement by experts can save a part of that, never more"

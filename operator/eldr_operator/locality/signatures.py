@@ -28,7 +28,7 @@ _UNSEEN = Condition(
 )
 _READ_MORE = "see docs/guides/vllm.md"
 _NOT_COUNTED = "NotCounted"
-_SILENT = ". Decode engines have failed to count, so that their steps teach nothing and their requests are never fitted: "
+_SILENT = ". Decode engines have failed to count. Routers learn nothing from their steps, and their requests are never used for a fit: "
 _UNTESTED = ". Decode engines run a version of vLLM that the plugin was never tested with: "
 
 
@@ -92,13 +92,13 @@ def judge(cr: EldrDeployment, answers: Mapping[str, int] | None) -> Condition:
     if missing > TOLERATED:
         text = (
             f"{missing:.0%} of recent prefill answers carried no expert counts; they {_placed(cr)}, and are "
-            f"never fitted. {_remedy(cr)}"
+            f"never used for a fit. {_remedy(cr)}"
         )
         return _says("False", "Missing", text)
     if inexact > TOLERATED:
         text = (
-            f"{inexact:.0%} of recent prefill answers carried incomplete expert counts; they are placed by them, but "
-            f"never fitted. Remove what hides tokens from the count; {_READ_MORE}"
+            f"{inexact:.0%} of recent prefill answers carried incomplete expert counts. They are used for placement, but "
+            f"never for a fit. Remove what hides tokens from the count; {_READ_MORE}"
         )
         return _says("False", "Inexact", text)
     return _says("True", "Reported", "prefill engines report the experts of their requests")

@@ -90,4 +90,4 @@ class Probes:
             log.warning("engine %s gets no requests: %s", endpoint.name, problem)
             self._due[endpoint] = self._clock() + _SUSPICIOUS_PERIOD
         elif problem is None and not was:
-            log.info("engine %s is well again", endpoint.name)
+            log.info("engine %s is healthy again", endpoint.name)

@@ -116,7 +116,7 @@ class Peers:
             told = tables.read_answer(status, body)
         except (ConnectError, BrokenError, TimeoutError, ValueError) as error:
             if self._tables.failed(address, clock()):
-                text = "router at %s tells no unions, its requests count as the pool's mean: %s"
+                text = "router at %s reports no unions; its requests count as the pool's mean: %s"
                 log.warning(text, authority(*address), str(error) or "no answer")
         else:
             self._tables.heard(address, told, clock())

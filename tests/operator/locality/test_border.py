@@ -134,7 +134,7 @@ def test_a_baseline_that_nobody_reads_stops_nothing(world, logged):
     world.report("damaged", baseline={"clusters": [0] * 250_000, "requests": 0})
     world.until_active("damaged")
     message = world.kube.condition(FIT, "damaged", "Succeeded")["message"]
-    assert "drift is not told while its set is active: baseline.similarity" in message
+    assert "drift is not reported while its set is active: baseline.similarity" in message
     detected = world.kube.until_condition(KIND, "x", "DriftDetected", status="Unknown", reason="NoBaseline")
     assert "its EldrFit says" in detected["message"]
     goes_on(world, "0.21")

@@ -62,7 +62,7 @@ def test_a_change_of_mix_is_followed_and_the_old_set_is_told_to_harm(mixed, befo
     assert judge(after)[:2] == ("Accepted", "Better")
     assert after.evaluation.gain.low > 0.1
     assert after.evaluation.active_harms
-    assert "the active set, which harms," in judge(after).message
+    assert "the active set regresses," in judge(after).message
 
 
 @pytest.mark.slow

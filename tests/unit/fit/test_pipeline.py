@@ -271,7 +271,7 @@ def test_a_set_harms_that_costs_experts_beyond_doubt(result, active, harms):
     found = evaluation(0.1, active, 0.01)
     assert found.active_harms is harms
     got = judge(replace(result, evaluation=found))
-    assert ("the active set, which harms," in got.message) is bool(harms)
+    assert ("the active set regresses," in got.message) is bool(harms)
     report = reports.as_json(replace(result, evaluation=found), got, 1.0, active="sha256:a")
     assert report["active_harms"] is harms
     assert report["active_digest"] == (None if active is None else "sha256:a")

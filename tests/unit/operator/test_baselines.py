@@ -65,7 +65,7 @@ def test_a_fit_tells_of_a_baseline_that_cannot_be_read(make_fit, now):
     for value in DAMAGED:
         told = finished(value)
         assert (told["status"], told["reason"]) == ("True", "Accepted")
-        assert "drift is not told while its set is active: baseline" in told["message"]
+        assert "drift is not reported while its set is active: baseline" in told["message"]
         assert len(told["message"]) < 4096
     for value in (None, WHOLE):
         assert "drift" not in finished(value)["message"]

@@ -63,7 +63,7 @@ def test_a_saving_that_is_lost_later_on_is_drift(life):
     assert one.state.drift.cause == "SavingLost"
     assert one.verdict.roll_back is None
     assert one.state.drift.changed == started + timedelta(minutes=5)
-    assert "saves 0.5% (+- 0.4%) of active experts, 10.0% were predicted" in one.verdict.message
+    assert "saves 0.5% (+- 0.4%) of active experts, 10.0% was predicted" in one.verdict.message
     assert one.window(times=20, saving=POOR).fit.since == started + timedelta(minutes=5)
 
 

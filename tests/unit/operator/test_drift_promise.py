@@ -34,8 +34,8 @@ def test_a_set_that_does_not_is_rolled_back_after_consecutive_windows(life, prev
     verdict = one.window(saving=POOR)
     assert (verdict.roll_back.digest, verdict.roll_back.to) == ("a", previous)
     assert verdict.reason == "RollBack"
-    assert "10.0% were predicted" in verdict.message
-    assert f"less than {'25%' if policy == POLICY_MARGINAL else '50%'} of the promise" in verdict.message
+    assert "10.0% was predicted" in verdict.message
+    assert f"less than {'25%' if policy == POLICY_MARGINAL else '50%'} of the prediction" in verdict.message
     assert ("the set before serves again" if previous else "no set serves") in verdict.message
     assert one.state.blocked == ("a",)
 
@@ -116,10 +116,10 @@ def test_while_a_pin_stands_no_set_is_rolled_back_or_barred_and_it_is_told_why(l
             None,
             None,
         )
-        assert "10.0% were predicted" in verdict.message
+        assert "10.0% was predicted" in verdict.message
         assert "spec.centroids.pin is set" in verdict.message
         assert "the set before serves again" not in verdict.message
-        assert (f"less than {share} of the promise" in verdict.message) == (windows == 3)
+        assert (f"less than {share} of the prediction" in verdict.message) == (windows == 3)
     assert one.state.blocked == ()
 
 
@@ -134,7 +134,7 @@ def test_who_observes_a_pinned_set_is_told_that_it_breaks_its_promise(life):
     one = life(previous="z", pinned=True, chosen=True, spec={"mode": "Observe"})
     verdict = one.window(times=3, saving=POOR)
     assert (verdict.status, verdict.reason) == ("True", "Observing")
-    assert "less than 50% of the promise" in verdict.message
+    assert "less than 50% of the prediction" in verdict.message
 
 
 def test_a_harmful_set_that_a_pin_does_not_name_goes_out_of_service(life):
@@ -183,7 +183,7 @@ def test_where_traffic_is_again_what_it_was_before_the_sets_own_the_set_before_s
     verdict = one.window(OTHER, 5)
     assert verdict.roll_back == RollBack("a", "z", returned=True)
     assert (verdict.status, verdict.reason, verdict.fit) == ("True", "RollBack", None)
-    assert "what was before it has returned: the set before serves again" in verdict.message
+    assert "the traffic from before has returned: the set before serves again" in verdict.message
     assert one.state.blocked == ("a",)
     assert one.window(SHARES, 3).roll_back == RollBack("a", "z", returned=False), "until it has happened"
     one.activate("z", previous="a")

@@ -32,7 +32,7 @@ def test_a_set_that_does_worse_than_chance_is_taken_out_of_service(harmful):
     one = harmful()
     assert one.verdict.protective
     assert one.verdict.harm[0] == "Protective"
-    assert "JSQ is in effect until there is a better one, or traffic" in one.verdict.harm[1]
+    assert "JSQ is in effect until there is a better set, or traffic" in one.verdict.harm[1]
     assert one.verdict.roll_back is None
     # JSQ saves nothing: that says nothing about the set
     assert one.window(OTHER, 5, saving=Saving(0.0, 0.001, 5000)).protective
@@ -76,14 +76,17 @@ def test_a_set_that_harms_on_the_traffic_it_was_fitted_for_waits_for_another(lif
     assert one.verdict.protective
     assert (one.verdict.status, one.verdict.reason) == ("True", "Fitting")
     assert one.verdict.fit == FitOrder(1, None)
-    assert "on traffic that it was fitted for. A fit on recent records starts" in one.verdict.message
+    assert (
+        "though traffic matches the data that it was fitted on. A fit on recent records starts"
+        in one.verdict.message
+    )
     assert one.look(busy="manual").fit is None
     assert one.look(busy=None, samples=999).reason == "WaitingForRecords"
     assert one.look(samples=1000).fit is not None
     first = DriftFit(1, one.now, one.now + timedelta(minutes=1))
     assert one.look(1, fits=(first,)).reason == "CoolDown"
     assert one.window(times=30, saving=GOOD).protective
-    assert "traffic is what this one was fitted for" in one.verdict.harm[1]
+    assert "traffic matches the data that this one was fitted on" in one.verdict.harm[1]
     assert one.state.fits.fruitless == 1
     second = DriftFit(2, one.now, one.now + timedelta(minutes=1))
     one.look(1, fits=(first, second))

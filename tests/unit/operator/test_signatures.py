@@ -140,7 +140,7 @@ def test_decode_engines_that_have_failed_to_count_are_told_until_they_count(judg
     told = warned(good, silent)
     assert (told.status, told.reason) == ("False", "NotCounted")
     assert (
-        "have failed to count, so that their steps teach nothing and their requests are never fitted: d-0, d-1; "
+        "have failed to count. Routers learn nothing from their steps, and their requests are never used for a fit: d-0, d-1; "
         in told.message
     )
     assert "never tested with: 0.34.1; " in told.message

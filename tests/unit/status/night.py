@@ -36,12 +36,12 @@ def deployment(**status):
         "conditions": [
             condition("Ready", "True", "AllReady", "2 prefill, 4 decode, 2 routers ready", "2026-11-19T08:00:00Z"),
             condition("Available", "True", "MinimumReplicasAvailable", "requests can be served", "2026-11-19T08:00:00Z"),
-            condition("ConfigValid", "True", "Valid", "every field can be used", "2026-11-19T08:00:00Z"),
+            condition("ConfigValid", "True", "Valid", "every field is valid", "2026-11-19T08:00:00Z"),
             condition("CentroidsActive", "True", "Active", "the set of EldrFit chat-drift-3 is active", "2026-11-19T09:12:00Z"),
             condition("SignaturesReported", "False", "Missing", "8 % of 4120 prefill answers carried no expert counts",
                       "2026-11-22T06:31:00Z"),
-            condition("DriftDetected", "False", "Quiet", "drift score 0.32, 1 raises: of the last 6000 requests 2% fit the "
-                      "centroids otherwise than expected, and 1% are nearest to others", "2026-11-22T06:04:10Z"),
+            condition("DriftDetected", "False", "Quiet", "drift score 0.32 (threshold 1): of the last 6000 requests 2% have another "
+                      "similarity to the centroids than expected, and 1% another nearest centroid", "2026-11-22T06:04:10Z"),
         ],
         "model": "qwen3",
         "url": "http://chat.team.svc",
@@ -96,19 +96,20 @@ def fit(name, trigger, created, reason, message, *, status="True", uid="u1", **m
 
 def fits():
     """Return what is left of the night's fits; the first one's EldrFit was deleted long ago."""
-    saves = "Better: saves {} of active experts against JSQ, the active set{}, {}: a difference of {} (at batch 16, 90 % intervals)"
+    saves = "Better: saves {} of active experts against JSQ; the active set {} {}, a difference of {} (at batch 16, 90 % intervals)"
     return [
         fit("chat-drift-2", "Drift", "2026-11-22T05:04:00Z", "Accepted",
-            saves.format("8.8 % (7.1 to 10.4)", "", "2.1 % (0.9 to 3.4)", "6.7 % (4.9 to 8.3)"),
+            saves.format("8.8 % (7.1 to 10.4)", "saves", "2.1 % (0.9 to 3.4)", "6.7 % (4.9 to 8.3)"),
             since="2026-11-22T04:41:00Z", samples=612, predictedReductionPercent="8.8"),
         fit("chat-drift-1", "Drift", "2026-11-21T23:20:00Z", "Accepted",
-            saves.format("9.1 % (8.0 to 10.1)", ", which harms", "-3.2 % (-4.6 to -1.9)", "12.3 % (10.2 to 14.2)"),
+            saves.format("9.1 % (8.0 to 10.1)", "regresses,", "-3.2 % (-4.6 to -1.9)", "12.3 % (10.2 to 14.2)"),
             since="2026-11-21T22:12:00Z", samples=2048, predictedReductionPercent="9.1"),
         fit("chat-drift-3", "Drift", "2026-11-22T05:48:00Z", "Accepted",
-            saves.format("9.9 % (9.0 to 10.8)", "", "3.0 % (1.9 to 4.0)", "6.9 % (5.8 to 8.1)"),
+            saves.format("9.9 % (9.0 to 10.8)", "saves", "3.0 % (1.9 to 4.0)", "6.9 % (5.8 to 8.1)"),
             since="2026-11-22T04:58:00Z", samples=2210, predictedReductionPercent="9.9"),
         fit("chat-noon", "Manual", "2026-11-21T12:00:00Z", "Rejected", "NotBetter: saves 9.0 % (8.1 to 9.8) of active experts "
-            "against JSQ, not beyond doubt more than 0.5", status="False", samples=4000, predictedReductionPercent="9.0"),
+            "against JSQ; the active set saves 8.8 % (7.9 to 9.7), a difference of 0.2 % (-0.4 to 0.8), the lower bound of which must exceed 0.5 "
+            "(at batch 16, 90 % intervals)", status="False", samples=4000, predictedReductionPercent="9.0"),
         {"metadata": {"name": "other"}, "spec": {"deploymentRef": {"name": "another"}}},
         fit("chat-old", "Bootstrap", "2026-11-01T12:00:00Z", "Accepted", "Better: of a deployment that is gone", uid="u0"),
     ]  # fmt: skip

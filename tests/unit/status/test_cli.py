@@ -95,7 +95,7 @@ def test_without_the_right_to_see_fits_the_rest_is_shown(answers):
     said = " ".join(done.output.split())
     assert "note fits are known from status.history only: Forbidden: you may not list eldrfits" in said
     assert "EldrFit deleted" not in said, "nobody knows whether they were"
-    assert "epoch 3; promise not kept, or traffic over: rolled back to chat-drift-1" in said
+    assert "epoch 3; saved less than predicted, or its traffic was over: rolled back to chat-drift-1" in said
 
 
 def test_fits_that_are_no_list_are_said_and_the_rest_is_shown(answers):

@@ -103,7 +103,7 @@ def test_the_set_of_a_fit_that_no_set_followed():
     found["status"]["history"].append(out)
     (said,) = [line.strip() for line in screen(found) if "epoch 5" in line and "served" in line]
     assert said == (
-        "served 06:02 to 07:00 (58 min), epoch 5; no set served from then on: it did not keep its promise"
+        "served 06:02 to 07:00 (58 min), epoch 5; no set served from then on: it saved less than predicted"
     )
 
 
@@ -222,7 +222,7 @@ def test_json_tells_the_same():
             "since": "2026-11-22T05:20:00Z",
             "until": "2026-11-22T05:31:00Z",
             "began": "Accepted",
-            "ended": "promise not kept, or traffic over: rolled back to chat-drift-1",
+            "ended": "saved less than predicted, or its traffic was over: rolled back to chat-drift-1",
         }
     ]
     assert [found["type"] for found in told["problems"]] == ["SignaturesReported"]

@@ -180,7 +180,7 @@ def draw(path: Path, known: dict[str, Any]) -> None:
             )
     left.axhline(1, color="black", linewidth=0.8, linestyle="--")
     left.axvline(0, color="black", linewidth=0.8)
-    left.set(xlabel="minutes after the change", ylabel="drift score, 1 raises", ylim=(0, None))
+    left.set(xlabel="minutes after the change", ylabel="drift score (threshold 1)", ylim=(0, None))
     left.set_title("2 requests/s in sessions and bursts; dots: detected")
     left.legend(loc="upper left")
     delays = {
