@@ -14,6 +14,7 @@ from eldr_operator.locality import drift_status, law
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
+from eldr_operator.readiness import summed_up
 from eldr_operator.unwritten import REFUSED
 from eldr_operator.workloads import rollback
 from eldr_operator.workloads.roles import Role, Workloads
@@ -84,16 +85,11 @@ def _update(running: Workloads) -> Condition:
 
 
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
-    roles = [role.condition for role in (running.prefill, running.decode, running.router)]
+    roles = [running.prefill.condition, running.decode.condition, running.router.condition]
     config, available = _config(problems, running, outcome), _available(running, outcome)
     progressing = _progressing(running, outcome)
-    amiss = [
-        condition for condition in (config, progressing, available, *roles) if condition.status != "True"
-    ]
-    summary = min(
-        amiss,
-        key=lambda condition: condition.status,  # False before Unknown
-        default=Condition("Ready", "True", "AllReady", _all_ready(running)),
+    summary = summed_up(config, progressing, available, roles) or Condition(
+        "Ready", "True", "AllReady", _all_ready(running)
     )
     return [
         summary._replace(type="Ready"),

@@ -76,6 +76,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PROBLEM = Problem("InvalidSchedule", "spec.refit.schedule", "x", "write five fields")
 
 
+CANNOT_PULL = Condition("", "False", "ImagePull", "container engine of pod x-0: ErrImagePull")
 REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
 
 
@@ -107,6 +108,36 @@ REFUSED = Unwritten("Service", "x", "ChildRefused", "Service x: no")
             "DecodeReady",
             ("False", "ImagePull"),
             ("False", "ImagePull"),
+        ),
+        (
+            {"prefill": Role("PrefillReady", 2, trouble=CANNOT_PULL)},
+            "Available",
+            ("False", "NoPrefillEngine"),
+            ("False", "ImagePull"),
+        ),
+        (
+            {"prefill": Role("PrefillReady", 2), "decode": replace(DECODE, ready=1, trouble=CANNOT_PULL)},
+            "Available",
+            ("False", "NoPrefillEngine"),
+            ("False", "ImagePull"),
+        ),
+        (
+            {"decode": replace(DECODE, ready=1, is_current=False, late="3600 s", trouble=CANNOT_PULL)},
+            "Progressing",
+            ("False", "ProgressDeadlineExceeded"),
+            ("False", "ImagePull"),
+        ),
+        (
+            {"decode": replace(DECODE, ready=1, is_current=False, late="3600 s")},
+            "Progressing",
+            ("False", "ProgressDeadlineExceeded"),
+            ("False", "ProgressDeadlineExceeded"),
+        ),
+        (
+            {"unwritten": [REFUSED], "decode": replace(DECODE, ready=1, trouble=CANNOT_PULL)},
+            "Progressing",
+            ("False", "ChildRefused"),
+            ("False", "ChildRefused"),
         ),
         (
             {"prefill": replace(READY, is_current=False)},
@@ -166,6 +197,15 @@ def test_conditions(make_cr, seen, now, change, kind, expected, ready):
             "UpdateAvailable",
         )
     ]
+
+
+def test_ready_says_the_cause_and_what_it_does(make_cr, seen, now):
+    made = seen.but(prefill=Role("PrefillReady", 2, trouble=CANNOT_PULL)).status(make_cr(), now)
+    ready = made["conditions"][0]
+    assert ready["message"] == (
+        "0 of 2 pods ready; container engine of pod x-0: ErrImagePull; "
+        "no prefill engine is ready: requests cannot be served"
+    )
 
 
 def test_nothing_observed_anew_is_nothing_written_anew(make_cr, seen, now):

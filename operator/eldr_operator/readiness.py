@@ -1,0 +1,36 @@
+"""Conditions of an EldrDeployment -> the one that keeps it from being ready. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eldr_operator.conditions import Condition
+
+_SYMPTOMS = {"PodsNotReady", "RolloutInProgress", "RolloutPaused"}
+"""Reasons of a role that say what is missing, not why."""
+_DEADLINE = "ProgressDeadlineExceeded"
+
+
+def summed_up(
+    config: Condition, progressing: Condition, available: Condition, roles: Sequence[Condition]
+) -> Condition | None:
+    """Return the condition that ``Ready`` repeats; None if all are as they should be.
+
+    ``Available`` and a deadline tell only that pods are missing. Where a role knows why, that is the reason: who
+    reads ``ImagePull`` knows what to do.
+
+    Parameters
+    ----------
+    roles : sequence of Condition
+        Of prefill, decode and router.
+    """
+    amiss = [found for found in (config, progressing, available, *roles) if found.status != "True"]
+    first = min(amiss, key=lambda found: found.status, default=None)  # False before Unknown
+    if first is None or (first.reason != _DEADLINE and first not in (available, *roles)):
+        return first
+    cause = next((found for found in roles if found.status != "True" and found.reason not in _SYMPTOMS), None)
+    if cause is None or cause == first:
+        return first
+    return cause._replace(
+        message=f"{cause.message}; {first.message}" if first not in roles else cause.message
+    )
