@@ -38,6 +38,11 @@ COMMANDS = {
         "cli",
         "Show on one screen what an EldrDeployment saves, how its traffic drifts, and its fits.",
     ),
+    "doctor": SubCommand(
+        "eldr.doctor.cli",
+        "cli",
+        "Find what keeps an EldrDeployment from serving as it should, and say what to do.",
+    ),
     "rollout": SubCommand(
         "eldr.rollout.cli", "cli", "Show, pause, resume and undo the rollouts of an EldrDeployment."
     ),

@@ -103,8 +103,30 @@ class ApiServer:
         """Return an answer of 200, its body not yet read; parameters and errors as of :meth:`read`."""
         return self._ask("GET", path, what, headers or {}, query_params=query or [])
 
+    def answer(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of an answer, whatever they are; a ClusterError where there is none."""
+        with self._send("GET", path, {}) as answer:
+            return answer.status, answer.data
+
     def _ask(
         self, method: str, path: str, what: str, headers: dict[str, str], **parts: Any
+    ) -> urllib3.BaseHTTPResponse:
+        answer = self._send(method, path, headers, **parts)
+        if answer.status == 200:
+            return answer
+        with answer:
+            body = answer.data
+        if answer.status == 404 and path.startswith("/apis/") and not body.lstrip().startswith(b"{"):
+            # what an API server does not know at all it answers in plain text
+            raise ClusterError(
+                "NotInstalled",
+                f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr -n eldr-system "
+                "--create-namespace), or choose another cluster with --context",
+            )
+        raise self.refused(answer.status, what, body)
+
+    def _send(
+        self, method: str, path: str, headers: dict[str, str], **parts: Any
     ) -> urllib3.BaseHTTPResponse:
         serialized = self._client.param_serialize(
             method,
@@ -122,18 +144,7 @@ class ApiServer:
             raise ClusterError(
                 "ClusterUnreachable", f"{server} cannot be reached: {getattr(error, 'reason', None) or error}"
             ) from None
-        if answer.status == 200:
-            return answer
-        with answer:
-            body = answer.data
-        if answer.status == 404 and path.startswith("/apis/") and not body.lstrip().startswith(b"{"):
-            # what an API server does not know at all it answers in plain text
-            raise ClusterError(
-                "NotInstalled",
-                f"{what}: this cluster does not know the resource; install ELDR (helm install eldr charts/eldr -n eldr-system "
-                "--create-namespace), or choose another cluster with --context",
-            )
-        raise self.refused(answer.status, what, body)
+        return answer
 
     def refused(self, status: int, what: str, body: bytes) -> ClusterError:
         """Return the error of an answer that is not 200.

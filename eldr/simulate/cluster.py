@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import ipaddress
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import urllib3
 
-from eldr import contract
+from eldr import contract, routers
 from eldr.fit.samples import FitError
 from eldr.kubeconfig import ApiServer, ClusterError, foreign
+from eldr.routers import RouterPod
 
 Object = dict[str, Any]
 
 _RIGHTS = "reading a deployment's logs takes get of eldrdeployments, of the Secret <name>-admin and of pods/proxy, and list of pods"
 _KEPT_OUT = "where a NetworkPolicy keeps this program or the API server from them, examples/network-policy.yaml lets it in"
-_DIRECT = httpx.Timeout(60.0, connect=5.0)
-_CHUNK = 1 << 18
-
-
-class RouterPod(NamedTuple):
-    """A running pod with a router in it."""
-
-    name: str
-    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +74,20 @@ class Cluster:
                 pass
             case _:
                 raise foreign(what, "metadata.name and spec")
-        pods = self._routers(name)
+        pods = routers.running(self._server, name)
         if not pods:
             raise FitError(
                 "NoRouters",
                 f"{contract.KIND_DEPLOYMENT} {name} in namespace {self.namespace} has no running router; "
                 "wait until it is Available",
             )
-        token = self._token(name)
+        token = routers.admin_token(self._server, name)
         states: list[Object] = []
         logs: list[Path] = []
         problems: dict[str, str] = {}
         for pod in pods:
             try:
-                state = _object_of(b"".join(self._read(pod, contract.PATH_STATE, token)))
+                state = _object_of(b"".join(routers.read(self._server, pod, contract.PATH_STATE, token)))
                 logs.append(self._download(pod, token, folder / pod.name))
                 states.append(state)
             except (ClusterError, FitError) as error:
@@ -109,58 +99,12 @@ class Cluster:
             raise FitError("RoutersUnreachable", f"{'; '.join(notes)}; {_KEPT_OUT}")
         return Found(self.namespace, resource, tuple(states), tuple(logs), notes)
 
-    def _routers(self, deployment: str) -> list[RouterPod]:
-        selector = f"{contract.LABEL_DEPLOYMENT}={deployment},{contract.LABEL_ROUTER}=true"
-        path, what = f"/api/v1/namespaces/{self.namespace}/pods", "its pods"
-        pods = self._server.read(path, what, [("labelSelector", selector)]).get("items")
-        if not isinstance(pods, list):
-            raise foreign(what, "a list in items")
-        try:
-            return [
-                RouterPod(pod["metadata"]["name"], pod["status"]["podIP"])
-                for pod in pods
-                if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
-            ]
-        except (KeyError, TypeError, AttributeError):
-            raise foreign(what, "pods in items") from None
-
-    def _token(self, deployment: str) -> str:
-        name = contract.admin_secret_name(deployment)
-        secret = self._server.read(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", f"Secret {name}")
-        try:
-            return base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY], validate=True).decode("ascii")
-        except (KeyError, TypeError, ValueError):
-            raise FitError(
-                "NoToken", f"Secret {name} holds no {contract.SECRET_TOKEN_KEY}; the operator makes it again"
-            ) from None
-
     def _download(self, pod: RouterPod, token: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "000000000000.siglog").open("wb") as file:
-            for data in self._read(pod, contract.PATH_SIGLOG, token):
+            for data in routers.read(self._server, pod, contract.PATH_SIGLOG, token):
                 file.write(data)
         return folder
-
-    def _read(self, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
-        """Yield what a router's admin port answers, straight from the pod where that is sure to be the pod."""
-        if self._server.is_inside or ipaddress.ip_address(pod.address).is_loopback:
-            yield from self._direct(pod, path, token)
-            return
-        proxied = f"/api/v1/namespaces/{self.namespace}/pods/{pod.name}:{contract.PORT_ADMIN}/proxy{path}"
-        answer = self._server.get(proxied, f"router {pod.name}", headers={contract.HEADER_ADMIN_TOKEN: token})
-        with answer:
-            yield from answer.stream(_CHUNK)
-
-    def _direct(self, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
-        url = f"http://{httpx.URL(scheme='http', host=pod.address, port=contract.PORT_ADMIN).netloc.decode()}{path}"
-        headers = {"authorization": f"Bearer {token}"}
-        with (
-            httpx.Client(timeout=_DIRECT, trust_env=False) as client,
-            client.stream("GET", url, headers=headers) as got,
-        ):
-            if got.status_code != 200:
-                raise self._server.refused(got.status_code, f"router {pod.name}", got.read())
-            yield from got.iter_bytes()
 
 
 @contextmanager

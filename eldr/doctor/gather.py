@@ -1,0 +1,155 @@
+"""Reads what the checks look at; whatever the caller may not see is noted and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from eldr import contract, routers
+from eldr.doctor.facts import Answer, Facts, Listed, Object, Template, Unseen
+from eldr.doctor.references import references
+from eldr.doctor.templates import templates
+from eldr.kubeconfig import ApiServer, ClusterError, foreign
+from eldr.status.fields import inside, objects, text, whole
+
+_PLURALS: Final = {
+    "Secret": "secrets",
+    "ConfigMap": "configmaps",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+}
+_LINES: Final = "300"
+_BYTES: Final = "262144"
+_MODELS: Final = "/v1/models"
+
+
+def gather(server: ApiServer, name: str) -> Facts:
+    """Read a deployment and what it stands on.
+
+    Raises
+    ------
+    ClusterError
+        If the EldrDeployment itself cannot be read.
+    """
+    deployment = _deployment(server, name)
+    core, apps = f"/api/v1/namespaces/{server.namespace}", f"/apis/apps/v1/namespaces/{server.namespace}"
+    net = f"networking.k8s.io/v1/namespaces/{server.namespace}/networkpolicies"
+    discovery = f"discovery.k8s.io/v1/namespaces/{server.namespace}/endpointslices"
+    own = f"{contract.LABEL_DEPLOYMENT}={name}"
+    made = f"{own},{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
+    workloads = _both(
+        _listed(server, f"{apps}/deployments", "deployments", made),
+        _listed(server, f"{apps}/statefulsets", "statefulsets", made),
+    )
+    wanted = templates(deployment, workloads)
+    # pods of fits carry the deployment's name too, and no role
+    pods = _listed(server, f"{core}/pods", "pods", f"{own},{contract.LABEL_ROLE}")
+    return Facts(
+        deployment=deployment,
+        templates=wanted,
+        workloads=workloads,
+        pods=pods,
+        nodes=_listed(server, "/api/v1/nodes", "nodes"),
+        quotas=_listed(server, f"{core}/resourcequotas", "resourcequotas"),
+        limits=_listed(server, f"{core}/limitranges", "limitranges"),
+        policies=_listed(server, f"/apis/{net}", "networkpolicies"),
+        slices=_listed(server, f"/apis/{discovery}", "endpointslices", f"kubernetes.io/service-name={name}"),
+        referred=_referred(server, core, wanted, name),
+        logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
+        routers=_routers(server, name),
+    )
+
+
+def _deployment(server: ApiServer, name: str) -> Object:
+    what = f"{contract.KIND_DEPLOYMENT} {name}"
+    path = f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
+    found = server.read(path, what)
+    match found:
+        case {"metadata": {"name": str()}, "spec": dict()}:
+            return found
+        case _:
+            raise foreign(what, "metadata.name and spec")
+
+
+def _listed(server: ApiServer, path: str, plural: str, selector: str = "") -> Listed:
+    try:
+        items = server.read(path, plural, [("labelSelector", selector)] if selector else None).get("items")
+    except ClusterError as error:
+        return _unseen(error, f"list {plural}")
+    if not isinstance(items, list):
+        return Unseen(f"the list of {plural} could not be read")
+    return tuple(one for one in items if isinstance(one, dict))
+
+
+def _unseen(error: ClusterError, act: str) -> Unseen:
+    return Unseen(f"may not {act}" if error.reason == "Forbidden" else f"could not {act}: {error}")
+
+
+def _both(one: Listed, other: Listed) -> Listed:
+    if isinstance(one, Unseen):
+        return one
+    return other if isinstance(other, Unseen) else one + other
+
+
+def _referred(
+    server: ApiServer, core: str, wanted: Iterable[Template], own: str
+) -> dict[tuple[str, str], Object | Unseen | None]:
+    found: dict[tuple[str, str], Object | Unseen | None] = {}
+    for one in references(wanted, own):
+        where = (one.kind, one.name)
+        if where in found:
+            continue
+        plural = _PLURALS[one.kind]
+        try:
+            found[where] = _kept(server.read(f"{core}/{plural}/{one.name}", f"{one.kind} {one.name}"))
+        except ClusterError as error:
+            found[where] = None if error.reason == "NotFound" else _unseen(error, f"get {plural}")
+    return found
+
+
+def _kept(found: Object) -> Object:
+    """Return an object with the names of its keys in place of what they hold."""
+    keys = [*inside(found, "data"), *inside(found, "binaryData"), *inside(found, "stringData")]
+    kept = {key: found.get(key) for key in ("metadata", "spec", "status")}
+    return kept | {"keys": keys}
+
+
+def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, str | Unseen]:
+    """Return the last lines of engines that have ended or are not ready, of the run that ended where there is one."""
+    found: dict[str, str | Unseen] = {}
+    for pod in pods:
+        name = text(inside(pod, "metadata"), "name")
+        for status in objects(inside(pod, "status"), "containerStatuses"):
+            if name is None or status.get("name") != contract.CONTAINER_ENGINE or status.get("ready") is True:
+                continue
+            if not status.get("containerID") and not whole(status, "restartCount"):
+                continue  # it has never run
+            query = {"container": contract.CONTAINER_ENGINE, "tailLines": _LINES, "limitBytes": _BYTES}
+            if inside(status, "state", "waiting") and whole(status, "restartCount"):
+                query["previous"] = "true"
+            try:
+                with server.get(
+                    f"{core}/pods/{name}/log",
+                    f"the log of pod {name}",
+                    [*query.items()],
+                    {"Accept": "text/plain, */*"},
+                ) as got:
+                    found[name] = got.data.decode(errors="replace")
+            except ClusterError as error:
+                found[name] = _unseen(error, "get pods/log")
+    return found
+
+
+def _routers(server: ApiServer, name: str) -> tuple[Answer, ...] | Unseen:
+    """Ask each router what a client asks first."""
+    try:
+        pods = routers.running(server, name)
+    except ClusterError as error:
+        return _unseen(error, "list pods")
+    found = []
+    for pod in pods:
+        try:
+            status, said = routers.ask(server, pod, contract.PORT_ROUTER, _MODELS)
+        except ClusterError as error:
+            return _unseen(error, "get pods/proxy")
+        found.append(Answer(pod.name, status, said[:200]))
+    return tuple(found)

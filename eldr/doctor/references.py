@@ -1,0 +1,137 @@
+"""Secrets, ConfigMaps and claims that pods need: are they there, with their keys? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from eldr import contract
+from eldr.doctor.facts import Facts, Finding, Object, Reference, Said, Skipped, Template, Unseen
+from eldr.doctor.templates import containers
+from eldr.status.fields import inside, objects, text
+
+_STUCK = frozenset({"ContainerConfig"})
+_CLAIM = "PersistentVolumeClaim"
+
+
+def references(templates: Iterable[Template], own: str = "") -> list[Reference]:
+    """Return what the pods of a deployment cannot start without, each with who needs it.
+
+    Parameters
+    ----------
+    own : str
+        Name of the deployment: its Secret of the admin ports is the operator's to make.
+    """
+    admin = ("Secret", contract.admin_secret_name(own))
+    found = [one for template in templates for one in _of_pod(template)]
+    return [one for one in dict.fromkeys(found) if (one.kind, one.name) != admin]
+
+
+def look(facts: Facts) -> Said:
+    """Say what is missing."""
+    unseen: dict[str, None] = {}
+    said: set[tuple[str, str, str]] = set()
+    for wanted in references(facts.templates, facts.name):
+        found = facts.referred.get((wanted.kind, wanted.name))
+        if isinstance(found, Unseen):
+            unseen[found.why] = None
+        elif (about := (wanted.kind, wanted.name, wanted.key if found else "")) not in said:
+            for finding in _judge(facts, wanted, found):
+                said.add(about)
+                yield finding
+    yield from map(Skipped, unseen)
+
+
+def _judge(facts: Facts, wanted: Reference, found: Object | None) -> Iterator[Finding]:
+    about, where = f"{wanted.kind} {wanted.name}", f"in namespace {facts.namespace}"
+    if found is None:
+        yield Finding(about, f"it does not exist {where}; {wanted.by} needs it", _create(wanted), _STUCK)
+    elif wanted.key and wanted.key not in found.get("keys", ()):
+        has = ", ".join(sorted(found.get("keys", ()))) or "no key at all"
+        remedy = f"add the key to the {wanted.kind}, or name another one"
+        yield Finding(
+            about, f"it has no key {wanted.key}, which {wanted.by} needs; it has {has}", remedy, _STUCK
+        )
+    elif wanted.kind == _CLAIM:
+        yield from _claim(facts, wanted, found)
+
+
+def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
+    phase = text(inside(found, "status"), "phase")
+    about = f"claim {wanted.name}"
+    if phase == "Lost":
+        yield Finding(about, "its volume is gone", "create a claim anew and restore its data")
+    elif phase == "Pending" and not isinstance(facts.pods, Unseen) and facts.pods:
+        storage = text(inside(found, "spec"), "storageClassName") or "the default"
+        remedy = (
+            f"see kubectl describe pvc {wanted.name}; is there a provisioner for storage class {storage}?"
+        )
+        yield Finding(
+            about,
+            f"no volume is bound to it, so pods of {wanted.by} cannot start",
+            remedy,
+            frozenset({"InsufficientCapacity"}),
+        )
+    modes = inside(found, "spec").get("accessModes") or ()
+    users = sum(one.replicas for one in facts.templates if wanted.name in _claims(one.spec))
+    if "ReadWriteOncePod" in modes and users > 1:
+        remedy = "use a claim with ReadWriteMany or ReadOnlyMany"
+        yield Finding(about, f"it allows one pod (ReadWriteOncePod), {users} need it", remedy)
+
+
+def _create(wanted: Reference) -> str:
+    match wanted.kind:
+        case "Secret" if wanted.key:
+            return f"kubectl create secret generic {wanted.name} --from-literal={wanted.key}=..."
+        case "Secret":
+            return f"create the Secret {wanted.name}, or remove what names it"
+        case "ConfigMap":
+            return f"create the ConfigMap {wanted.name}, or remove what names it"
+        case _:
+            return f"create the claim {wanted.name}, or name another one in podTemplate"
+
+
+def _of_pod(template: Template) -> Iterator[Reference]:
+    spec, role = template.spec, template.role
+    for one in objects(spec, "imagePullSecrets"):
+        if name := text(one, "name"):
+            yield Reference("Secret", name, "", f"imagePullSecrets of {role}")
+    for container in containers(spec):
+        for variable in objects(container, "env"):
+            by = f"variable {variable.get('name')} of {role}"
+            source = inside(variable, "valueFrom")
+            yield from _needed("Secret", inside(source, "secretKeyRef"), by)
+            yield from _needed("ConfigMap", inside(source, "configMapKeyRef"), by)
+        for one in objects(container, "envFrom"):
+            yield from _needed("Secret", inside(one, "secretRef"), f"envFrom of {role}")
+            yield from _needed("ConfigMap", inside(one, "configMapRef"), f"envFrom of {role}")
+    for volume in objects(spec, "volumes"):
+        yield from _of_volume(volume, f"volume {volume.get('name')} of {role}")
+    for name in _claims(spec):
+        yield Reference(_CLAIM, name, "", role)
+
+
+def _of_volume(volume: Object, by: str) -> Iterator[Reference]:
+    sources = [volume, *objects(inside(volume, "projected"), "sources")]
+    for source in sources:
+        secret = inside(source, "secret")
+        named = text(secret, "secretName") or text(secret, "name")
+        for kind, found in (
+            ("Secret", secret | {"name": named}),
+            ("ConfigMap", inside(source, "configMap")),
+        ):
+            items = [one for one in objects(found, "items") if text(one, "key")]
+            for item in items:
+                yield from _needed(kind, found | {"key": item["key"]}, by)
+            if not items:
+                yield from _needed(kind, found, by)
+
+
+def _needed(kind: str, found: Object, by: str) -> Iterator[Reference]:
+    name = text(found, "name")
+    if name and found.get("optional") is not True:
+        yield Reference(kind, name, text(found, "key") or "", by)
+
+
+def _claims(spec: Object) -> list[str]:
+    found = (text(inside(one, "persistentVolumeClaim"), "claimName") for one in objects(spec, "volumes"))
+    return [name for name in found if name]

@@ -1,0 +1,130 @@
+"""All checks of a deployment, as lines and as JSON. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from eldr.doctor import conditions, devices, model, network, pods, quota, references, routers
+from eldr.doctor.facts import Check, Facts, Finding, Skipped
+
+VERSION: Final = 1
+"""Of the JSON document; fields may be added, none changes its meaning."""
+CHECKS: Final = (
+    Check("images", pods.images),
+    Check("devices", devices.accelerators),
+    Check("rdma", devices.rdma),
+    Check("quota", quota.look),
+    Check("references", references.look),
+    Check("model", model.look),
+    Check("containers", pods.containers),
+    Check("network", network.look),
+    Check("routers", routers.look),
+)
+CONDITIONS: Final = "conditions"
+"""The check that comes last: the others may explain what it says."""
+_LABEL: Final = 12
+_INDENT: Final = " " * _LABEL
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check says.
+
+    Attributes
+    ----------
+    skipped : tuple of str
+        What it could not look at.
+    """
+
+    check: str
+    problems: tuple[Finding, ...]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What all of them say."""
+
+    name: str
+    namespace: str
+    at: datetime
+    results: tuple[Result, ...]
+
+    @property
+    def problems(self) -> int:
+        """How many there are."""
+        return sum(len(result.problems) for result in self.results)
+
+
+def examine(facts: Facts, now: datetime) -> Report:
+    """Run all checks."""
+    results = [_result(check.name, list(check.look(facts))) for check in CHECKS]
+    found = [one for result in results for one in result.problems]
+    said = [one for one in conditions.look(facts, now) if isinstance(one, Finding)]
+    last = _result(CONDITIONS, [*conditions.without_symptoms(said, found)])
+    return Report(facts.name, facts.namespace, now, (*results, last))
+
+
+def _result(name: str, said: list[Finding | Skipped]) -> Result:
+    problems = dict.fromkeys(one for one in said if isinstance(one, Finding))
+    skipped = dict.fromkeys(one.why for one in said if isinstance(one, Skipped))
+    return Result(name, tuple(problems), tuple(skipped))
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as JSON; see ``docs/reference/doctor.md``."""
+    return {
+        "version": VERSION,
+        "name": report.name,
+        "namespace": report.namespace,
+        "at": report.at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "problems": [
+            {"check": result.check, "about": one.about, "problem": one.problem, "remedy": one.remedy}
+            for result in report.results
+            for one in result.problems
+        ],
+        "checks": [
+            {"check": result.check, "problems": len(result.problems), "skipped": list(result.skipped)}
+            for result in report.results
+        ],
+    }
+
+
+def lines(report: Report, width: int) -> Iterator[tuple[str, str]]:
+    """Yield the screen, each line with its style."""
+    yield (
+        f"{report.name} in namespace {report.namespace}, {report.at:%Y-%m-%d %H:%M} UTC: {_count(report)}",
+        "bold",
+    )
+    for result in report.results:
+        for one in result.problems:
+            yield "", ""
+            yield from _entry(result.check, f"{one.about}: {one.problem}", width, "red")
+            yield from _entry("", f"do: {one.remedy}", width, "")
+    yield "", ""
+    for result in report.results:
+        yield from _entry(result.check, _summary(result), width, "yellow" if result.skipped else "")
+
+
+def _count(report: Report) -> str:
+    found = report.problems
+    return f"{found or 'no'} problem{'' if found == 1 else 's'} found"
+
+
+def _summary(result: Result) -> str:
+    found = len(result.problems)
+    words = [f"{found} problem{'' if found == 1 else 's'}"] if found else []
+    words += [f"skipped: {why}" for why in result.skipped]
+    return "; ".join(words) or "ok"
+
+
+def _entry(label: str, said: str, width: int, style: str) -> Iterator[tuple[str, str]]:
+    # a log or a router's answer may hold what a terminal obeys
+    plain = " ".join("".join(one if one.isprintable() else " " for one in said).split())
+    parts = textwrap.wrap(plain, max(width - _LABEL, 40), break_on_hyphens=False) or [""]
+    for number, part in enumerate(parts):
+        yield f"{label if number == 0 else '':<{_LABEL}}{part}", style

@@ -1,0 +1,94 @@
+"""Pods of a deployment as they are to be: from its workloads, or from the spec where there are none yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eldr import contract
+from eldr.doctor.facts import Listed, Object, Template, Unseen
+from eldr.status.fields import inside, objects, text, whole
+
+_ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+_RESOURCE = "amd.com/gpu"
+
+
+def templates(deployment: Object, workloads: Listed) -> tuple[Template, ...]:
+    """Return the pods that a deployment is to have.
+
+    Parameters
+    ----------
+    workloads : Listed
+        The operator's. A role without one is drafted from the spec: enough to see what it names.
+    """
+    made = {} if isinstance(workloads, Unseen) else dict(_made(workloads))
+    drafts = {one.role: one for one in _drafts(deployment)}
+    return tuple((drafts | made).values())
+
+
+def engine(template: Template) -> Object:
+    """Return the container that runs the engine; an empty one where there is none."""
+    return container(template.spec, contract.CONTAINER_ENGINE)
+
+
+def container(spec: Object, name: str) -> Object:
+    """Return a container of a pod by its name."""
+    return next((one for one in containers(spec) if one.get("name") == name), {})
+
+
+def containers(spec: Object) -> Iterator[Object]:
+    """Yield all containers of a pod, those first that start first."""
+    yield from objects(spec, "initContainers")
+    yield from objects(spec, "containers")
+
+
+def variables(found: Object) -> dict[str, Object]:
+    """Return the environment of a container by name."""
+    return {str(one.get("name")): one for one in objects(found, "env")}
+
+
+def _made(workloads: tuple[Object, ...]) -> Iterator[tuple[str, Template]]:
+    for workload in workloads:
+        template = inside(workload, "spec", "template")
+        labels = inside(template, "metadata", "labels")
+        role = text(labels, contract.LABEL_ROLE)
+        if role is not None:
+            replicas = whole(inside(workload, "spec"), "replicas")
+            made = Template(role, 1 if replicas is None else replicas, inside(template, "spec"), labels)
+            yield role, made
+
+
+def _drafts(deployment: Object) -> Iterator[Template]:
+    spec = inside(deployment, "spec")
+    name = str(inside(deployment, "metadata").get("name"))
+    resource = text(inside(spec, "accelerator"), "resourceName") or _RESOURCE
+    for role in _ENGINES:
+        found = inside(spec, role)
+        gpus = whole(found, "gpus")
+        devices = {resource: str(1 if gpus is None else gpus)} if gpus != 0 else {}
+        resources = inside(found, "resources")
+        patch = inside(found, "podTemplate", "spec")
+        patched = container(patch, contract.CONTAINER_ENGINE)
+        drafted = {
+            "name": contract.CONTAINER_ENGINE,
+            "env": [
+                *objects(inside(spec, "engine"), "env"),
+                *objects(found, "env"),
+                *objects(patched, "env"),
+            ],
+            "resources": {
+                part: {**inside(resources, part), **inside(patched, "resources", part), **devices}
+                for part in ("requests", "limits")
+            },
+        }
+        kept = {key: value for key, value in patched.items() if key not in drafted}
+        others = [one for one in objects(patch, "containers") if one.get("name") != contract.CONTAINER_ENGINE]
+        replicas = whole(found, "replicas")
+        labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROLE: role}
+        if role == contract.ROLE_PREFILL and text(inside(spec, "router"), "placement") != "Deployment":
+            labels[contract.LABEL_ROUTER] = "true"
+        yield Template(
+            role,
+            1 if replicas is None else replicas,
+            patch | {"containers": [kept | drafted, *others]},
+            labels,
+        )

@@ -1,0 +1,130 @@
+"""Routers of an EldrDeployment, as the caller's kubeconfig leads to them."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import urllib3
+
+from eldr import contract
+from eldr.kubeconfig import ApiServer, ClusterError, foreign
+
+_DIRECT = httpx.Timeout(60.0, connect=5.0)
+_CHUNK = 1 << 18
+
+
+class RouterPod(NamedTuple):
+    """A running pod with a router in it."""
+
+    name: str
+    address: str
+
+
+class Answer(NamedTuple):
+    """What came back for a request; ``status`` is None where the router did not answer, and ``said`` says why."""
+
+    status: int | None
+    said: str
+
+
+def running(server: ApiServer, deployment: str) -> list[RouterPod]:
+    """Return the pods whose routers may answer."""
+    selector = f"{contract.LABEL_DEPLOYMENT}={deployment},{contract.LABEL_ROUTER}=true"
+    path, what = f"/api/v1/namespaces/{server.namespace}/pods", "its pods"
+    pods = server.read(path, what, [("labelSelector", selector)]).get("items")
+    if not isinstance(pods, list):
+        raise foreign(what, "a list in items")
+    try:
+        return [
+            RouterPod(pod["metadata"]["name"], pod["status"]["podIP"])
+            for pod in pods
+            if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
+        ]
+    except (KeyError, TypeError, AttributeError):
+        raise foreign(what, "pods in items") from None
+
+
+def admin_token(server: ApiServer, deployment: str) -> str:
+    """Return the token of the admin ports."""
+    name = contract.admin_secret_name(deployment)
+    secret = server.read(f"/api/v1/namespaces/{server.namespace}/secrets/{name}", f"Secret {name}")
+    try:
+        return base64.b64decode(secret["data"][contract.SECRET_TOKEN_KEY], validate=True).decode("ascii")
+    except (KeyError, TypeError, ValueError):
+        raise ClusterError(
+            "NoToken", f"Secret {name} holds no {contract.SECRET_TOKEN_KEY}; the operator makes it again"
+        ) from None
+
+
+def read(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
+    """Yield what a router's admin port answers, straight from the pod where that is sure to be the pod."""
+    if _is_near(server, pod):
+        yield from _direct(server, pod, path, token)
+        return
+    headers = {contract.HEADER_ADMIN_TOKEN: token}
+    answer = server.get(
+        proxied(server, pod.name, contract.PORT_ADMIN, path), f"router {pod.name}", headers=headers
+    )
+    with answer:
+        yield from answer.stream(_CHUNK)
+
+
+def ask(server: ApiServer, pod: RouterPod, port: int, path: str) -> Answer:
+    """Return what a pod answers, whatever it is; a ClusterError ``Forbidden`` where the caller may not ask."""
+    if _is_near(server, pod):
+        try:
+            found = httpx.get(_url(pod, port, path), timeout=_DIRECT, trust_env=False)
+        except httpx.HTTPError as error:
+            return Answer(None, f"{type(error).__name__}: {error}")
+        return Answer(found.status_code, found.text)
+    try:
+        status, body = server.answer(proxied(server, pod.name, port, path))
+    except urllib3.exceptions.HTTPError as error:
+        return Answer(None, f"{type(error).__name__}: {error}")
+    said = body.decode(errors="replace")
+    if status == 200 or not (told := _of_api_server(body)):
+        return Answer(status, said)
+    if status == 403:
+        raise ClusterError("Forbidden", told)
+    return Answer(None, told)
+
+
+def proxied(server: ApiServer, pod: str, port: int, path: str) -> str:
+    """Return the path by which the API server leads to a pod's port."""
+    return f"/api/v1/namespaces/{server.namespace}/pods/{pod}:{port}/proxy{path}"
+
+
+def _of_api_server(body: bytes) -> str:
+    """Return what the API server says itself; empty where the pod has spoken."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return ""
+    is_its = isinstance(found, dict) and found.get("kind") == "Status"
+    return str(found.get("message") or "no message") if is_its else ""
+
+
+def _is_near(server: ApiServer, pod: RouterPod) -> bool:
+    return server.is_inside or ipaddress.ip_address(pod.address).is_loopback
+
+
+def _url(pod: RouterPod, port: int, path: str) -> str:
+    netloc = httpx.URL(scheme="http", host=pod.address, port=port).netloc.decode()
+    return f"http://{netloc}{path}"
+
+
+def _direct(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
+    with (
+        httpx.Client(timeout=_DIRECT, trust_env=False) as client,
+        client.stream(
+            "GET", _url(pod, contract.PORT_ADMIN, path), headers={"authorization": f"Bearer {token}"}
+        ) as got,
+    ):
+        if got.status_code != 200:
+            raise server.refused(got.status_code, f"router {pod.name}", got.read())
+        yield from got.iter_bytes()

@@ -1,0 +1,448 @@
+"""Each check of `eldr doctor`: what is wrong is found, with its remedy, and what is right is not."""
+
+import pytest
+
+from eldr import contract
+from eldr.doctor import conditions, devices, model, network, pods, quota, references, routers
+from eldr.doctor.facts import Answer, Finding, Skipped, Unseen
+from eldr.doctor.report import CHECKS, CONDITIONS, examine
+from tests.unit.doctor.healthy import NOW, deployment, facts, node, pod
+
+NO_RIGHT = Unseen("may not list things")
+TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+
+
+def told(said):
+    """Return the findings of a check as text, with their remedies."""
+    return [
+        f"{one.about}: {one.problem} => {one.remedy}" if isinstance(one, Finding) else f"skipped: {one.why}"
+        for one in said
+    ]
+
+
+def says(said, *wanted):
+    """Assert that there is one finding for each text, with these words in it."""
+    found = told(said)
+    assert len(found) == len(wanted), found
+    for text, words in zip(found, wanted, strict=True):
+        for word in words:
+            assert word in text, text
+
+
+def stuck(reason, message="", **more):
+    found = pod()
+    (status,) = found["status"]["containerStatuses"]
+    status |= {"ready": False, "state": {"waiting": {"reason": reason, "message": message}}, **more}
+    return found
+
+
+def test_a_healthy_deployment_has_no_finding_and_no_check_is_skipped():
+    report = examine(facts(), NOW)
+    assert [(one.check, told(one.problems), one.skipped) for one in report.results] == [
+        (name, [], ()) for name in (*(check.name for check in CHECKS), CONDITIONS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "words"),
+    [
+        ("ErrImagePull", "pull access denied for registry.test/vllm", ("create a pull Secret",)),
+        ("ErrImagePull", "manifest unknown", ("no such image: correct engine.image",)),
+        ("ErrImagePull", "dial tcp: lookup registry.test: no such host", ("no registry has that name",)),
+        ("ImagePullBackOff", "", ("kubectl describe pod x-decode-0",)),
+    ],
+)
+def test_images(reason, message, words):
+    broken = stuck(reason, message)
+    says(pods.images(facts(pods=(broken,))), ("image registry.test/vllm:1", reason, *words))
+    says(pods.images(facts(pods=(broken, broken))), ("image registry.test/vllm:1",))
+
+
+def test_a_pull_secret_that_is_refused_is_to_be_renewed():
+    broken = stuck("ErrImagePull", "unauthorized")
+    broken["spec"]["imagePullSecrets"] = [{"name": "pull"}]
+    says(pods.images(facts(pods=(broken,))), ("renew the pull Secret",))
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (stuck("CreateContainerConfigError", 'secret "s" not found'), ('secret "s" not found',)),
+        (
+            stuck("CrashLoopBackOff", restartCount=4, lastState={"terminated": {"exitCode": 3}}),
+            ("exit code 3", "4 restarts", "kubectl logs x-decode-0 -c engine --previous"),
+        ),
+        (
+            stuck("CrashLoopBackOff", lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}}),
+            ("ran out of memory", "raise the memory limit"),
+        ),
+    ],
+)
+def test_containers(broken, words):
+    says(pods.containers(facts(pods=(broken,))), ("pod x-decode-0", *words))
+
+
+def test_pods_that_no_node_takes():
+    waiting = pod()
+    waiting["status"] = {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/3 nodes are available",
+            }
+        ]
+    }
+    says(pods.containers(facts(pods=(waiting,))), ("0/3 nodes are available", "add nodes"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "words"),
+    [
+        (
+            {"accelerator": {"resourceName": "amd.com/gpus"}},
+            [node()],
+            ("amd.com/gpus", "none of 1 nodes offers it", "devices that nodes have: amd.com/gpu"),
+        ),
+        ({}, [node(**{"amd.com/gpu": "2"})], ("ask for 3 altogether", "offer 2")),
+        (
+            {"decode": {"replicas": 1, "gpus": 4}},
+            [node("a", **{"amd.com/gpu": "2"}), node("b", **{"amd.com/gpu": "3"})],
+            ("a pod of decode asks for 4, the largest node offers 3", "decode.gpus"),
+        ),
+        (
+            {"decode": {"replicas": 0}},
+            [node() | {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}],
+            ("none of them takes pods of prefill", "tolerations"),
+        ),
+        (
+            {
+                "decode": {"replicas": 0},
+                "prefill": {"podTemplate": {"spec": {"nodeSelector": {"gpu": "MI300X"}}}},
+            },
+            [node()],
+            ("none of them takes pods of prefill", "nodeSelector"),
+        ),
+        ({"decode": {"replicas": 0}}, [node() | {"spec": {"unschedulable": True}}], ("uncordon",)),
+    ],
+)
+def test_devices(spec, nodes, words):
+    says(devices.accelerators(facts(spec, nodes=tuple(nodes))), words)
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists"},
+        {"key": "k", "operator": "Exists"},
+        {"key": "k", "value": "v", "effect": "NoSchedule"},
+    ],
+)
+def test_nodes_whose_taints_are_tolerated_count(toleration):
+    patch = {"podTemplate": {"spec": {"tolerations": [toleration]}}}
+    tainted = node() | {"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}}
+    says(devices.accelerators(facts({"prefill": patch, "decode": patch}, nodes=(tainted,))))
+
+
+def with_rdma(**container):
+    asked = {"limits": {"rdma/ib": "1"}}
+    return {"podTemplate": {"spec": {"containers": [{"name": "engine", "resources": asked, **container}]}}}
+
+
+PINS = {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "offered", "wanted"),
+    [
+        ({}, {}, {}, []),
+        (with_rdma(**PINS), with_rdma(**PINS), {"rdma/ib": "8"}, []),
+        (
+            with_rdma(**PINS),
+            with_rdma(**PINS),
+            {},
+            [("rdma/ib", "none of 1 nodes offers it", "the resource in podTemplate")],
+        ),
+        (with_rdma(**PINS), {}, {"rdma/ib": "8"}, [("decode: its pods ask for no RDMA device", "TCP")]),
+        (with_rdma(**PINS), with_rdma(), {"rdma/ib": "8"}, [("decode: its engines may not pin", "IPC_LOCK")]),
+    ],
+)
+def test_rdma(prefill, decode, offered, wanted):
+    says(devices.rdma(facts({"prefill": prefill, "decode": decode}, nodes=(node(**offered),))), *wanted)
+
+
+def a_quota(hard, used=None, **spec):
+    return {
+        "metadata": {"name": "q"},
+        "spec": {"hard": hard, **spec},
+        "status": {"used": used or {}},
+    }
+
+
+def a_limit(**item):
+    return {"metadata": {"name": "l"}, "spec": {"limits": [item]}}
+
+
+@pytest.mark.parametrize(
+    ("quotas", "limits", "made", "wanted"),
+    [
+        (
+            [a_quota({"requests.amd.com/gpu": "4"}, {"requests.amd.com/gpu": "3"})],
+            [],
+            1,
+            [("ResourceQuota q", "1 of 4", "take 2")],
+        ),
+        ([a_quota({"requests.amd.com/gpu": "4"}, {"requests.amd.com/gpu": "3"})], [], 3, []),
+        ([a_quota({"pods": "3"}, {"pods": "1"})], [], 1, []),
+        ([a_quota({"pods": "2"}, {"pods": "1"})], [], 1, [("1 of 2 pods are left", "take 2")]),
+        (
+            [a_quota({"limits.cpu": "64"})],
+            [],
+            3,
+            [("wants limits.cpu of every container", "container engine of prefill")],
+        ),
+        ([a_quota({"limits.cpu": "64"})], [a_limit(type="Container", default={"cpu": "1"})], 3, []),
+        ([a_quota({"pods": "1"}, {"pods": "1"}, scopes=["BestEffort"])], [], 0, []),
+        (
+            [],
+            [a_limit(type="Container", max={"amd.com/gpu": "0"})],
+            3,
+            [("container engine of prefill asks for 1",), ("of decode",)],
+        ),
+        (
+            [],
+            [a_limit(type="Pod", min={"amd.com/gpu": "2"})],
+            3,
+            [("a pod of prefill asks for 1", "at least 2"), ("decode",)],
+        ),
+    ],
+)
+def test_quota(quotas, limits, made, wanted):
+    running = (pod("prefill"), pod(), pod(number=1))[:made]
+    says(quota.look(facts(quotas=tuple(quotas), limits=tuple(limits), pods=running)), *wanted)
+
+
+@pytest.mark.parametrize(
+    ("spec", "referred", "wanted"),
+    [
+        (
+            {"engine": {"env": [TOKEN]}},
+            {("Secret", "hub"): None},
+            [("Secret hub", "does not exist in namespace team", "kubectl create secret generic hub")],
+        ),
+        (
+            {"engine": {"env": [TOKEN]}},
+            {("Secret", "hub"): {"keys": ["tok"]}},
+            [("no key token", "it has tok")],
+        ),
+        ({"engine": {"env": [TOKEN]}}, {("Secret", "hub"): {"keys": ["token"]}}, []),
+        (
+            {"engine": {"env": [TOKEN]}},
+            {("Secret", "hub"): Unseen("may not get secrets")},
+            [("skipped: may not get secrets",)],
+        ),
+        (
+            {"prefill": {"podTemplate": {"spec": {"imagePullSecrets": [{"name": "pull"}]}}}},
+            {("Secret", "pull"): None},
+            [("Secret pull", "imagePullSecrets of prefill")],
+        ),
+        (
+            {
+                "decode": {
+                    "podTemplate": {
+                        "spec": {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}]}
+                    }
+                }
+            },
+            {("PersistentVolumeClaim", "models"): None},
+            [("PersistentVolumeClaim models", "create the claim")],
+        ),
+        (
+            {
+                "decode": {
+                    "podTemplate": {
+                        "spec": {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}]}
+                    }
+                }
+            },
+            {
+                ("PersistentVolumeClaim", "models"): {
+                    "status": {"phase": "Pending"},
+                    "spec": {"accessModes": ["ReadWriteOncePod"], "storageClassName": "fast"},
+                    "keys": [],
+                }
+            },
+            [("no volume is bound", "storage class fast"), ("ReadWriteOncePod", "2 need it")],
+        ),
+    ],
+)
+def test_references(spec, referred, wanted):
+    says(references.look(facts(spec, referred=referred)), *wanted)
+
+
+def test_optional_references_and_the_operators_own_secret_may_be_missing():
+    optional = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}}
+    own = {"name": "B", "valueFrom": {"secretKeyRef": {"name": "x-admin", "key": "token"}}}
+    assert references.references(facts({"engine": {"env": [optional, own]}}).templates, "x") == []
+
+
+@pytest.mark.parametrize(
+    ("log", "env", "words"),
+    [
+        ("E 401 Client Error: Unauthorized for url: https://huggingface.co/x", [], ("401", "HF_TOKEN")),
+        (
+            "E huggingface_hub.errors.GatedRepoError: Access denied",
+            [TOKEN],
+            ("403", "accept the model's terms"),
+        ),
+        ("E RepositoryNotFoundError: 404 Client Error", [], ("404", "correct model.uri")),
+        ("E Failed to resolve 'huggingface.co'", [], ("does not reach the hub", "egress")),
+    ],
+)
+def test_model_by_the_engines_log(log, env, words):
+    found = facts({"engine": {"env": env}}, logs={"x-decode-0": f"INFO start\n{log}\nINFO end"})
+    says(model.look(found), ("engine of pod x-decode-0", log, *words))
+
+
+def test_a_log_without_such_lines_says_nothing_and_an_unseen_one_is_said():
+    says(model.look(facts(logs={"x-decode-0": "INFO loading, 404 layers"})))
+    says(model.look(facts(logs={"p": Unseen("may not get pods/log")})), ("skipped: may not get pods/log",))
+
+
+def test_a_path_without_a_volume_is_a_problem_of_engines_that_are_not_ready():
+    spec = {"model": {"uri": "/models/q"}}
+    mounted = {
+        "podTemplate": {
+            "spec": {
+                "containers": [{"name": "engine", "volumeMounts": [{"name": "m", "mountPath": "/models"}]}]
+            }
+        }
+    }
+    starting = facts(spec | {"prefill": mounted})
+    starting.deployment["status"] |= {role: {"ready": 0, "desired": 1} for role in ("prefill", "decode")}
+    says(model.look(facts(spec)))
+    says(model.look(starting), ("model.uri", "no volume of decode is mounted at /models/q"))
+
+
+OWN = {"podSelector": {"matchLabels": {contract.LABEL_DEPLOYMENT: "x"}}}
+
+
+def policy(name, *, ingress=None, egress=None, selector=None):
+    spec = {"podSelector": selector or {}, "policyTypes": []}
+    for kind, rules in (("Ingress", ingress), ("Egress", egress)):
+        if rules is not None:
+            spec["policyTypes"].append(kind)
+            spec[kind.lower()] = rules
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+OPERATORS = policy(
+    "x",
+    ingress=[{"from": [OWN]}, {"ports": [{"port": 8000}]}],
+    selector={"matchLabels": {contract.LABEL_DEPLOYMENT: "x"}},
+)
+DENY = policy("deny", ingress=[])
+
+
+@pytest.mark.parametrize(
+    ("policies", "wanted"),
+    [
+        ([], []),
+        ([OPERATORS], []),
+        ([OPERATORS, DENY], []),
+        ([policy("deny", ingress=[], selector={"matchLabels": {"app": "other"}})], []),
+        (
+            [DENY],
+            [
+                ("NetworkPolicy deny", "lets clients reach routers at port 8000", "networkPolicy to Enabled"),
+                ("prefill pods reach prefill engines, port 8100",),
+                ("decode pods reach prefill engines' KV, port 5600",),
+                ("prefill pods reach the other routers, port 9100",),
+                ("prefill pods reach decode engines, port 8100",),
+            ],
+        ),
+        (
+            [OPERATORS, policy("out", egress=[{"to": [OWN]}])],
+            [("prefill pods out to the hub", "org/model"), ("decode pods out to the hub",)],
+        ),
+        ([OPERATORS, policy("out", egress=[{"to": [OWN, {"ipBlock": {"cidr": "0.0.0.0/0"}}]}])], []),
+        ([policy("ports", ingress=[{"ports": [{"port": 5000, "endPort": 9200}]}])], []),
+        (
+            [policy("clients", ingress=[{"from": [{"namespaceSelector": {}}]}])],
+            [],
+        ),
+    ],
+)
+def test_network(policies, wanted):
+    says(network.look(facts(policies=tuple(policies))), *wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"slices": ()}, [("Service x", "has no endpoints")]),
+        (
+            {"slices": ({"endpoints": [{"conditions": {"ready": False}}]},)},
+            [("none of its 1 routers is ready",)],
+        ),
+        ({"routers": (Answer("p", 401, "no key"),)}, []),
+        ({"routers": (Answer("p", 503, "no prefill"),)}, [("with 503: no prefill", "no engine is there")]),
+        ({"routers": (Answer("p", None, "timed out"),)}, [("does not answer: timed out", "port 8000")]),
+        ({"routers": Unseen("may not get pods/proxy")}, [("skipped: may not get pods/proxy",)]),
+    ],
+)
+def test_routers(changes, wanted):
+    says(routers.look(facts(**changes)), *wanted)
+
+
+def broken(kind, reason, status="False"):
+    found = deployment()
+    others = [one for one in found["status"]["conditions"] if one["type"] != kind]
+    own = {"type": kind, "status": status, "reason": reason, "message": "so it is"}
+    found["status"]["conditions"] = [*others, own]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (broken("SignaturesReported", "Missing"), [("SignaturesReported: Missing: so it is", "prefill")]),
+        (broken("SignaturesReported", "NoTraffic", "Unknown"), []),
+        (broken("CentroidsActive", "Bootstrapping"), []),
+        (broken("ConfigValid", "InvalidSchedule"), [("InvalidSchedule", "conditions.md")]),
+        (broken("DriftDetected", "Fitting", "True"), []),
+        (broken("DriftDetected", "Suspended", "True"), [("Suspended", "refit.suspend")]),
+        (
+            deployment() | {"status": {}},
+            [("operator: the operator has written no status", "kubectl get pods")],
+        ),
+    ],
+)
+def test_conditions(found, wanted):
+    says(conditions.look(facts(deployment=found), NOW), *wanted)
+
+
+def test_a_condition_whose_cause_is_found_is_not_said_again():
+    broken_pod = stuck("ErrImagePull", "manifest unknown")
+    report = examine(facts(deployment=broken("DecodeReady", "ImagePull"), pods=(broken_pod,)), NOW)
+    assert [one.check for one in report.results for _ in one.problems] == ["images"]
+    report = examine(facts(deployment=broken("DecodeReady", "PodsNotReady")), NOW)
+    assert [one.check for one in report.results for _ in one.problems] == ["conditions"]
+
+
+@pytest.mark.parametrize(
+    ("look", "field"),
+    [
+        (pods.images, "pods"),
+        (pods.containers, "pods"),
+        (devices.accelerators, "nodes"),
+        (quota.look, "quotas"),
+        (quota.look, "limits"),
+        (network.look, "policies"),
+        (routers.look, "slices"),
+    ],
+)
+def test_what_may_not_be_seen_is_skipped_and_said(look, field):
+    said = list(look(facts(**{field: NO_RIGHT})))
+    assert said == [Skipped("may not list things")]
