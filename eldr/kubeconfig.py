@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from typing import Any
+from typing import Any, Self
 
 import kubernetes
 import urllib3
@@ -69,6 +69,12 @@ class ApiServer:
         self._rights = rights
         configuration.retries = False
         self._client = client_of(configuration)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.rest_client.pool_manager.clear()
 
     def read(self, path: str, what: str, query: list[tuple[str, str]] | None = None) -> Object:
         """Return an object, or a list of them.

@@ -41,8 +41,8 @@ def command(
     cluster with your kubeconfig and changes nothing. Exit code: 0 no problem found, 1 problems, 2 it could not look.
     """
     try:
-        server = ApiServer(context, namespace, str(kubeconfig) if kubeconfig else None, rights=_RIGHTS)
-        found = report.examine(gather(server, name), datetime.now(UTC))
+        with ApiServer(context, namespace, str(kubeconfig) if kubeconfig else None, rights=_RIGHTS) as server:
+            found = report.examine(gather(server, name), datetime.now(UTC))
     except ClusterError as error:
         raise _BlindError(f"{error.reason}: {error}") from error
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from eldr.doctor.facts import Facts, Finding, Said
@@ -13,7 +12,7 @@ _SYMPTOMS = frozenset(
     {"NoPrefillEngine", "NoDecodeEngine", "NoRouter", "PodsNotReady", "RolloutInProgress", "NoReadyRouters"}
     | {"ProgressDeadlineExceeded", "RoutersUnreachable"}
 )
-"""Reasons that say what does not work, not why: another finding is more to the point."""
+"""Reasons that say what does not work, not why."""
 _PAGE = "docs/reference/conditions.md"
 _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
@@ -42,24 +41,13 @@ def look(facts: Facts, now: datetime) -> Said:
         if found.type == "DriftDetected" and found.reason in _WAITS:
             continue
         remedy = _REMEDIES.get(found.reason, f"see {found.reason} in {_PAGE}")
-        yield Finding(f"condition {found.type}", f"{found.reason}: {found.message}", remedy)
+        yield Finding(
+            f"condition {found.type}",
+            f"{found.reason}: {found.message}",
+            remedy,
+            reason=found.reason,
+            is_symptom=found.reason in _SYMPTOMS,
+        )
     status = inside(facts.deployment, "status")
     if overview.ready is None and status:
         yield Finding("condition Ready", "there is none", "is the operator running?")
-
-
-def without_symptoms(said: Iterable[Finding], others: Iterable[Finding]) -> list[Finding]:
-    """Drop conditions whose cause another check has found.
-
-    Parameters
-    ----------
-    said : iterable of Finding
-        Of :func:`look`.
-    others : iterable of Finding
-        Of the other checks.
-    """
-    others = list(others)
-    explained = {reason for one in others for reason in one.explains}
-    if others:
-        explained |= _SYMPTOMS
-    return [one for one in said if one.problem.partition(":")[0] not in explained]

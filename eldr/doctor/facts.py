@@ -24,15 +24,21 @@ class Finding(NamedTuple):
     Attributes
     ----------
     about : str
-        What it is about: a pod, a Secret, a field. With ``cause`` it makes a finding unique.
+        What it is about: a pod, a Secret, a field.
     explains : frozenset of str
         Reasons of the EldrDeployment's conditions that this is the cause of.
+    reason : str
+        The reason, where it is such a condition.
+    is_symptom : bool
+        Whether it says what does not work, not why: of no use beside findings that do.
     """
 
     about: str
     problem: str
     remedy: str
     explains: frozenset[str] = frozenset()
+    reason: str = ""
+    is_symptom: bool = False
 
 
 class Skipped(NamedTuple):
@@ -119,8 +125,8 @@ class Facts:
         Pod to the last lines of an engine that is not ready.
     routers : tuple of Answer or Unseen
         What routers that run answered.
-    slices : Listed
-        EndpointSlices of the Service of clients.
+    service : dict, Unseen or None
+        The Service of clients; None where there is none.
     """
 
     deployment: Object
@@ -131,7 +137,7 @@ class Facts:
     quotas: Listed = ()
     limits: Listed = ()
     policies: Listed = ()
-    slices: Listed = ()
+    service: Object | Unseen | None = None
     referred: Mapping[tuple[str, str], Object | Unseen | None] = field(default_factory=dict)
     logs: Mapping[str, str | Unseen] = field(default_factory=dict)
     routers: tuple[Answer, ...] | Unseen = ()

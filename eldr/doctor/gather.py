@@ -33,7 +33,6 @@ def gather(server: ApiServer, name: str) -> Facts:
     deployment = _deployment(server, name)
     core, apps = f"/api/v1/namespaces/{server.namespace}", f"/apis/apps/v1/namespaces/{server.namespace}"
     net = f"networking.k8s.io/v1/namespaces/{server.namespace}/networkpolicies"
-    discovery = f"discovery.k8s.io/v1/namespaces/{server.namespace}/endpointslices"
     own = f"{contract.LABEL_DEPLOYMENT}={name}"
     made = f"{own},{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"
     workloads = _both(
@@ -52,7 +51,7 @@ def gather(server: ApiServer, name: str) -> Facts:
         quotas=_listed(server, f"{core}/resourcequotas", "resourcequotas"),
         limits=_listed(server, f"{core}/limitranges", "limitranges"),
         policies=_listed(server, f"/apis/{net}", "networkpolicies"),
-        slices=_listed(server, f"/apis/{discovery}", "endpointslices", f"kubernetes.io/service-name={name}"),
+        service=_found(server, f"{core}/services/{name}", f"Service {name}", "services"),
         referred=_referred(server, core, wanted, name),
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
         routers=_routers(server, name),
@@ -84,6 +83,13 @@ def _unseen(error: ClusterError, act: str) -> Unseen:
     return Unseen(f"may not {act}" if error.reason == "Forbidden" else f"could not {act}: {error}")
 
 
+def _found(server: ApiServer, path: str, what: str, plural: str) -> Object | Unseen | None:
+    try:
+        return server.read(path, what)
+    except ClusterError as error:
+        return None if error.reason == "NotFound" else _unseen(error, f"get {plural}")
+
+
 def _both(one: Listed, other: Listed) -> Listed:
     if isinstance(one, Unseen):
         return one
@@ -99,10 +105,8 @@ def _referred(
         if where in found:
             continue
         plural = _PLURALS[one.kind]
-        try:
-            found[where] = _kept(server.read(f"{core}/{plural}/{one.name}", f"{one.kind} {one.name}"))
-        except ClusterError as error:
-            found[where] = None if error.reason == "NotFound" else _unseen(error, f"get {plural}")
+        read = _found(server, f"{core}/{plural}/{one.name}", f"{one.kind} {one.name}", plural)
+        found[where] = _kept(read) if isinstance(read, dict) else read
     return found
 
 

@@ -61,12 +61,22 @@ class Report:
 
 
 def examine(facts: Facts, now: datetime) -> Report:
-    """Run all checks."""
-    results = [_result(check.name, list(check.look(facts))) for check in CHECKS]
-    found = [one for result in results for one in result.problems]
-    said = [one for one in conditions.look(facts, now) if isinstance(one, Finding)]
-    last = _result(CONDITIONS, [*conditions.without_symptoms(said, found)])
-    return Report(facts.name, facts.namespace, now, (*results, last))
+    """Run all checks; what another one explains is left out."""
+    said = {check.name: list(check.look(facts)) for check in CHECKS}
+    said[CONDITIONS] = list(conditions.look(facts, now))
+    found = [one for some in said.values() for one in some if isinstance(one, Finding)]
+    explained = {reason for one in found for reason in one.explains}
+    has_causes = any(not one.is_symptom for one in found)
+    results = [
+        _result(name, [one for one in some if not _is_told(one, explained, has_causes=has_causes)])
+        for name, some in said.items()
+    ]
+    return Report(facts.name, facts.namespace, now, tuple(results))
+
+
+def _is_told(said: Finding | Skipped, explained: set[str], *, has_causes: bool) -> bool:
+    """Tell whether other findings say it, and why it is so."""
+    return isinstance(said, Finding) and (said.reason in explained or (said.is_symptom and has_causes))
 
 
 def _result(name: str, said: list[Finding | Skipped]) -> Result:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from eldr import contract
-from eldr.doctor.facts import Answer, Facts, Finding, Said, Skipped, Unseen
+from eldr.doctor.facts import Answer, Facts, Finding, Object, Said, Skipped, Unseen
+from eldr.doctor.peers import matches
 from eldr.status.fields import inside, objects
 
 _CAUSES = frozenset({"NoRouter"})
@@ -23,17 +24,25 @@ def look(facts: Facts) -> Said:
 
 
 def _service(facts: Facts) -> Said:
-    if isinstance(facts.slices, Unseen):
-        yield Skipped(facts.slices.why)
-        return
     about = f"Service {facts.name}"
-    endpoints = [one for found in facts.slices for one in objects(found, "endpoints")]
-    if not facts.slices:
-        problem = "it has no endpoints: no pod has the labels of a router, or there is no such Service"
-        yield Finding(about, problem, "see the role's condition; is the operator running?", _CAUSES)
-    elif not any(inside(one, "conditions").get("ready") for one in endpoints):
-        problem = f"none of its {len(endpoints)} routers is ready, so clients get no connection"
-        yield Finding(about, problem, "see what keeps prefill pods and routers from being ready", _CAUSES)
+    if facts.service is None:
+        yield Finding(about, "it does not exist, and clients come by it", "is the operator running?", _CAUSES)
+    elif isinstance(facts.service, Unseen):
+        yield Skipped(facts.service.why)
+    elif isinstance(facts.pods, Unseen):
+        yield Skipped(facts.pods.why)
+    else:
+        selector = {"matchLabels": inside(facts.service, "spec", "selector")}
+        behind = [one for one in facts.pods if matches(selector, inside(one, "metadata", "labels"))]
+        if not any(map(_is_ready, behind)):
+            problem = f"none of the {len(behind)} pods behind it is ready, so clients get no connection"
+            remedy = "see what keeps prefill pods and routers from being ready"
+            yield Finding(about, problem, remedy, _CAUSES, is_symptom=True)
+
+
+def _is_ready(pod: Object) -> bool:
+    found = objects(inside(pod, "status"), "conditions")
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in found)
 
 
 def _finding(answer: Answer) -> Finding:

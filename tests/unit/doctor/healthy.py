@@ -11,7 +11,7 @@ from eldr.doctor.facts import Answer, Facts
 from eldr.doctor.templates import templates
 
 NOW = datetime(2026, 11, 22, 7, 10, tzinfo=UTC)
-ROLES = {"prefill": 1, "decode": 2}
+SERVICE = {"spec": {"selector": {contract.LABEL_ROUTER: "true"}}}
 
 
 def deployment(**spec: Any) -> dict[str, Any]:
@@ -44,11 +44,17 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 def pod(role: str = "decode", number: int = 0) -> dict[str, Any]:
     labels = {contract.LABEL_DEPLOYMENT: "x", contract.LABEL_ROLE: role}
+    if role == "prefill":
+        labels[contract.LABEL_ROUTER] = "true"
     state = {"name": "engine", "image": "registry.test/vllm:1", "ready": True, "restartCount": 0}
     return {
         "metadata": {"name": f"x-{role}-{number}", "labels": labels},
         "spec": {"containers": [{"name": "engine"}]},
-        "status": {"phase": "Running", "containerStatuses": [state | {"state": {"running": {}}}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [state | {"state": {"running": {}}}],
+        },
     }
 
 
@@ -64,7 +70,7 @@ def facts(spec: dict[str, Any] | None = None, **changes: Any) -> Facts:
         "templates": templates(found, ()),
         "pods": (pod("prefill"), pod(), pod(number=1)),
         "nodes": (node(),),
-        "slices": ({"endpoints": [{"conditions": {"ready": True}}]},),
+        "service": SERVICE,
         "routers": (Answer("x-prefill-0", 200, "{}"),),
     }
     return Facts(**deepcopy(given | changes))

@@ -381,11 +381,8 @@ def test_network(policies, wanted):
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"slices": ()}, [("Service x", "has no endpoints")]),
-        (
-            {"slices": ({"endpoints": [{"conditions": {"ready": False}}]},)},
-            [("none of its 1 routers is ready",)],
-        ),
+        ({"service": None}, [("Service x", "does not exist")]),
+        ({"pods": (pod("prefill") | {"status": {}}, pod())}, [("none of the 1 pods behind it is ready",)]),
         ({"routers": (Answer("p", 401, "no key"),)}, []),
         ({"routers": (Answer("p", 503, "no prefill"),)}, [("with 503: no prefill", "no engine is there")]),
         ({"routers": (Answer("p", None, "timed out"),)}, [("does not answer: timed out", "port 8000")]),
@@ -440,7 +437,8 @@ def test_a_condition_whose_cause_is_found_is_not_said_again():
         (quota.look, "quotas"),
         (quota.look, "limits"),
         (network.look, "policies"),
-        (routers.look, "slices"),
+        (routers.look, "service"),
+        (routers.look, "pods"),
     ],
 )
 def test_what_may_not_be_seen_is_skipped_and_said(look, field):

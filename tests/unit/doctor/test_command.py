@@ -17,7 +17,7 @@ DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
 CORE = "/api/v1/namespaces/team"
 APPS = "/apis/apps/v1/namespaces/team"
 NET = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/team/endpointslices"
+SERVICE = f"{CORE}/services/x"
 ROUTER = f"{CORE}/pods/x-prefill-0:8000/proxy/v1/models"
 FORBIDDEN = (403, '{"kind": "Status", "message": "you may not"}')
 REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "doctor.md").read_text()
@@ -41,7 +41,7 @@ def answers(tmp_path, monkeypatch):
         f"{CORE}/resourcequotas": listed(),
         f"{CORE}/limitranges": listed(),
         NET: listed(),
-        SLICES: listed({"endpoints": [{"conditions": {"ready": True}}]}),
+        SERVICE: as_json(healthy.SERVICE),
         ROUTER: as_json({"data": []}),
     }
     missing = (404, '{"kind": "Status", "message": "not found"}')
@@ -93,11 +93,11 @@ def test_values_of_secrets_are_not_shown(answers):
 
 
 def test_checks_without_rights_are_skipped_and_the_rest_looks(answers):
-    for path in ("/api/v1/nodes", f"{CORE}/resourcequotas", NET, SLICES, ROUTER):
+    for path in ("/api/v1/nodes", f"{CORE}/resourcequotas", NET, SERVICE, ROUTER):
         answers[path] = FORBIDDEN
     said = run("x", code=0)
-    for what in ("nodes", "resourcequotas", "networkpolicies", "endpointslices"):
-        assert f"skipped: may not list {what}" in said
+    for what in ("list nodes", "list resourcequotas", "list networkpolicies", "get services"):
+        assert f"skipped: may not {what}" in said
     assert "skipped: may not get pods/proxy" in said
 
 
