@@ -38,6 +38,11 @@ COMMANDS = {
         "cli",
         "Show on one screen what an EldrDeployment saves, how its traffic drifts, and its fits.",
     ),
+    "compare": SubCommand(
+        "eldr.compare.cli",
+        "cli",
+        "Measure what an EldrDeployment's policy brings against another one, on its own traffic.",
+    ),
     "doctor": SubCommand(
         "eldr.doctor.cli",
         "cli",

@@ -174,6 +174,8 @@ class ApiServer:
                 "NotFound",
                 f"there is no {what} in namespace {self.namespace}; choose another one with --namespace, another cluster with --context",
             )
+        if status == 409:
+            return ClusterError("Conflict", f"{what}: {said or 'somebody else has changed it'}; try again")
         return ClusterError("Refused", f"{what}: status {status}: {said}")
 
 

@@ -16,6 +16,7 @@ from eldr.kubeconfig import ApiServer, ClusterError, foreign
 
 _DIRECT = httpx.Timeout(60.0, connect=5.0)
 _CHUNK = 1 << 18
+_ROUTERS = f"{contract.LABEL_ROUTER}=true"
 
 
 class RouterPod(NamedTuple):
@@ -32,9 +33,9 @@ class Answer(NamedTuple):
     said: str
 
 
-def running(server: ApiServer, deployment: str) -> list[RouterPod]:
-    """Return the pods whose routers may answer."""
-    selector = f"{contract.LABEL_DEPLOYMENT}={deployment},{contract.LABEL_ROUTER}=true"
+def running(server: ApiServer, deployment: str, labels: str = _ROUTERS) -> list[RouterPod]:
+    """Return the pods of a deployment that may answer: those with a router, or with other labels."""
+    selector = f"{contract.LABEL_DEPLOYMENT}={deployment},{labels}"
     path, what = f"/api/v1/namespaces/{server.namespace}/pods", "its pods"
     pods = server.read(path, what, [("labelSelector", selector)]).get("items")
     if not isinstance(pods, list):

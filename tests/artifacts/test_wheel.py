@@ -134,6 +134,7 @@ RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fit": (("log", EMPTY, "--model=m", "--k=2"), ("job", "--help")),
     "simulate": (("--seconds", "5", "--seeds", "2", "--rate", "5"), ("--from-cluster", "x")),
     "status": (("x",),),
+    "compare": (("x", "--against", "JSQ"),),
     "doctor": (("x",),),
     "rollout": (("status", "x"),),
     "smoke": (("x",),),

@@ -1,0 +1,116 @@
+"""The deployment under comparison: its resource, and what its routers and engines tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import httpx
+import urllib3
+
+from eldr import contract, routers
+from eldr.compare.figures import FiguresError, Reading, Totals, of_engine, of_router
+from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.routers import RouterPod
+from eldr.status.fields import inside, whole
+
+_DECODE: Final = f"{contract.LABEL_ROLE}={contract.ROLE_DECODE}"
+_KEPT_OUT: Final = (
+    "where a NetworkPolicy keeps the API server from it, examples/network-policy.yaml lets it in"
+)
+
+
+class Target:
+    """One EldrDeployment in a cluster.
+
+    Parameters
+    ----------
+    now : callable
+        Seconds, of the clock that times readings.
+    """
+
+    def __init__(self, server: ApiServer, name: str, now: Callable[[], float]) -> None:
+        self._server = server
+        self._name = name
+        self._now = now
+        self._what = f"{contract.KIND_DEPLOYMENT} {name}"
+        self._path = (
+            f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
+        )
+        self._token: str | None = None
+
+    def read(self) -> Object:
+        """Return the resource."""
+        found = self._server.read(self._path, self._what)
+        if not isinstance(found.get("spec"), dict) or not isinstance(found.get("metadata"), dict):
+            raise foreign(self._what, "metadata and spec")
+        return found
+
+    def patch(self, body: Object) -> None:
+        """Change the resource; a ClusterError ``Conflict`` where somebody else did since it was read."""
+        self._server.merge(self._path, self._what, body)
+
+    def policies(self) -> dict[str, str]:
+        """Return the policy that each router places by."""
+        if self._token is None:
+            self._token = routers.admin_token(self._server, self._name)
+        found = {}
+        for pod in routers.running(self._server, self._name):
+            with _reached(f"router {pod.name}"):
+                state = json.loads(
+                    b"".join(routers.read(self._server, pod, contract.PATH_STATE, self._token))
+                )
+            found[pod.name] = str(state.get("policy")) if isinstance(state, dict) else "?"
+        return found
+
+    def router_pages(self) -> list[str]:
+        """Return the metrics of all routers."""
+        return [self._page(pod, contract.PORT_ADMIN) for pod in self._routers()]
+
+    def reading(self) -> Reading:
+        """Return what routers and decode engines have counted, and when."""
+        deployment = self.read()
+        began = self._now()
+        pods: dict[str, Totals] = {}
+        for pod in routers.running(self._server, self._name, _DECODE):
+            pods[f"engine {pod.name}"] = _told(
+                f"engine {pod.name}", of_engine, self._page(pod, contract.PORT_ENGINE)
+            )
+        for pod in self._routers():
+            pods[f"router {pod.name}"] = _told(
+                f"router {pod.name}", of_router, self._page(pod, contract.PORT_ADMIN)
+            )
+        at = (began + self._now()) / 2
+        return Reading(at, pods, whole(inside(deployment, "status", "router"), "epoch"))
+
+    def _routers(self) -> list[RouterPod]:
+        return routers.running(self._server, self._name)
+
+    def _page(self, pod: RouterPod, port: int) -> str:
+        status, said = routers.ask(self._server, pod, port, contract.PATH_METRICS)
+        if status != 200:
+            told = said if status is None else f"status {status}"
+            raise ClusterError(
+                "PodUnreachable",
+                f"pod {pod.name} does not tell its metrics at port {port}: {told}; {_KEPT_OUT}",
+            )
+        return said
+
+
+def _told(what: str, parse: Callable[[str], Totals], page: str) -> Totals:
+    try:
+        return parse(page)
+    except FiguresError as error:
+        raise ClusterError("NoFigures", f"{what}: {error}") from None
+
+
+@contextmanager
+def _reached(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.HTTPError, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise ClusterError(
+            "PodUnreachable", f"{what}: {type(error).__name__}: {error}; {_KEPT_OUT}"
+        ) from None

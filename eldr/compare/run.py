@@ -1,0 +1,231 @@
+"""Runs a comparison: sets policies in turn, waits, measures, and leaves the deployment as it was."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from eldr import contract
+from eldr.compare import figures, hold
+from eldr.compare.course import Course, Do, Phase, due, step
+from eldr.compare.figures import Figures, Reading
+from eldr.compare.hold import Hold
+from eldr.compare.recovery import (
+    PASSING,
+    Clock,
+    CompareError,
+    Deployment,
+    moment,
+    patiently,
+    refuse_or_recover,
+    restore,
+)
+from eldr.kubeconfig import ClusterError, Object
+from eldr.status.fields import inside
+
+_RENEW_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 300.0
+"""How long an API server may be away; traffic goes on meanwhile, and so does the window."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A window: its figures, or why there are none."""
+
+    pair: int
+    policy: str
+    figures: Figures | str
+
+
+class Comparison:
+    """One comparison.
+
+    Parameters
+    ----------
+    against : str
+        The policy that the deployment's own is compared with.
+    say : callable
+        Takes lines about how it goes.
+    poll : float
+        Seconds between looks.
+
+    Attributes
+    ----------
+    measured : list of Measured
+        So far; what there is also if it does not end well.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        clock: Clock,
+        against: str,
+        *,
+        say: Callable[[str], None],
+        poll: float = 2.0,
+    ) -> None:
+        self._deployment, self._clock, self._say, self._poll = deployment, clock, say, poll
+        self._against = against
+        self._renewed = 0.0
+        self.measured: list[Measured] = []
+
+    def run(self, course: Course) -> None:
+        """Measure all windows; the policy of before is set again, however this ends."""
+        mark = self._begin(course)
+        try:
+            self._alternate(course, mark)
+        finally:
+            restore(self._deployment, self._clock, mark, self._say)
+
+    def _begin(self, course: Course) -> Hold:
+        """Put the mark on the deployment together with the first policy."""
+        while True:
+            found = self._patiently(self._deployment.read)
+            if refuse_or_recover(found, self._deployment, self._clock, self._say):
+                continue
+            own = hold.values(found)["policy"]
+            self._check(found, own)
+            mark = hold.new(
+                found, uuid.uuid4().hex, self._at(), own if course.window.is_own else self._against
+            )
+            try:
+                self._deployment.patch(hold.patch(found, mark))
+            except ClusterError as error:
+                if error.reason == "Conflict":
+                    continue  # it is decided anew: another comparison may have begun
+                if error.reason in PASSING:
+                    restore(
+                        self._deployment, self._clock, mark, self._say
+                    )  # it may have been written all the same
+                raise
+            self._renewed = self._clock.now()
+            return mark
+
+    def _check(self, found: Object, own: str) -> None:
+        has_set = inside(found, "status", "centroids", "active")
+        if contract.POLICY_ELDR in {own, self._against} and not has_set:
+            raise CompareError(
+                "NoCentroids",
+                "without a centroid set ELDR places as JSQ: wait for a fit, or compare MarginalUnion",
+            )
+
+    def _alternate(self, course: Course, mark: Hold) -> None:
+        own = mark.was["policy"]
+        done = self.measured
+        opened: Reading | str = "it did not open"
+        while True:
+            found = self._patiently(self._deployment.read)
+            # a switch that got no answer may have been written: the mark on the resource is of the same patch
+            live = hold.of(found)
+            mark = live if live is not None and live.id == mark.id else mark
+            if told := hold.changed(found, mark):
+                raise CompareError("Interfered", f"{told}: stopped, and what they set stays")
+            policy = (
+                "" if course.at >= len(course.windows) else own if course.window.is_own else self._against
+            )
+            is_set = mark.now["policy"] == policy
+            before = course.phase
+            is_adopted = is_set and self._is_adopted(course, policy)
+            course, do = step(course, self._clock.now(), is_set=is_set, is_adopted=is_adopted)
+            match do:
+                case Do.END:
+                    return
+                case Do.GIVE_UP:
+                    raise CompareError(
+                        "NotAdopted",
+                        f"routers do not place by {policy}: {self._policies()}; does the operator run, and is there a centroid set?",
+                    )
+                case Do.SWITCH:
+                    mark = self._write(mark.but(self._at(), policy), found) or mark
+                case Do.OPEN:
+                    opened = self._reading()
+                case Do.CLOSE:
+                    done.append(Measured(course.windows[course.at - 1].pair, policy, self._close(opened)))
+                    self._say(f"window {course.at} of {len(course.windows)}, {_shown(done[-1])}")
+                case Do.WAIT:
+                    if self._clock.now() - self._renewed > _RENEW_SECONDS:
+                        mark = self._write(mark.but(self._at()), found) or mark
+                    elif before is course.phase:
+                        self._pause(course)
+
+    def _write(self, mark: Hold, found: Object) -> Hold | None:
+        """Set what a mark says; None where somebody else wrote in between, so that it is to be looked at again."""
+
+        def write() -> Hold | None:
+            try:
+                self._deployment.patch(hold.patch(found, mark))
+            except ClusterError as error:
+                if error.reason == "Conflict":
+                    return None
+                raise
+            return mark
+
+        try:
+            written = write()
+        except ClusterError as error:
+            # it may have been written all the same: the next look tells
+            if error.reason not in PASSING:
+                raise
+            self._patiently(self._deployment.read)
+            return None
+        if written:
+            self._renewed = self._clock.now()
+        return written
+
+    def _is_adopted(self, course: Course, policy: str) -> bool:
+        if course.at >= len(course.windows) or course.phase not in {Phase.SWITCH, Phase.ADOPT}:
+            return True
+        found = self._policies()
+        return bool(found) and set(found.values()) == {policy}
+
+    def _policies(self) -> dict[str, str]:
+        try:
+            return self._deployment.policies()
+        except ClusterError as error:
+            if error.reason not in {*PASSING, "PodUnreachable"}:
+                raise
+            return {}
+
+    def _reading(self) -> Reading | str:
+        try:
+            return self._deployment.reading()
+        except ClusterError as error:
+            if error.reason in {"Forbidden", "NoFigures"}:
+                raise
+            return str(error)
+
+    def _close(self, opened: Reading | str) -> Figures | str:
+        closed = self._reading()
+        if isinstance(opened, str):
+            return opened
+        return closed if isinstance(closed, str) else figures.window(opened, closed)
+
+    def _pause(self, course: Course) -> None:
+        end = due(course)
+        left = self._poll if end is None else max(0.0, min(self._poll, end - self._clock.now()))
+        self._clock.wait(left)
+
+    def _patiently(self, act: Callable[[], _Result]) -> _Result:
+        def unless_stopped() -> _Result:
+            if self._clock.is_stopped():
+                raise CompareError("Stopped", "somebody ended it")
+            return act()
+
+        return patiently(unless_stopped, self._clock, _PATIENCE_SECONDS, self._say)
+
+    def _at(self) -> datetime:
+        return moment(self._clock)
+
+
+def _shown(window: Measured) -> str:
+    if isinstance(window.figures, str):
+        return f"{window.policy}: left out, {window.figures}"
+    found = window.figures
+    return (
+        f"{window.policy}: TPOT {1e3 * found.tpot:.1f} ms, TTFT {1e3 * found.ttft:.0f} ms, "
+        f"{found.throughput:.0f} tokens/s, {found.requests} requests"
+    )
