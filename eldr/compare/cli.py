@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from eldr import contract
-from eldr.compare import hold, report
+from eldr.compare import report
 from eldr.compare.cluster import Target
 from eldr.compare.course import Course, windows
 from eldr.compare.effect import LEAST
@@ -112,10 +112,9 @@ def command(
 def _compare(
     target: Target, clock: _Clock, against: str, course: Course, seed: int, *, as_json: bool
 ) -> None:
-    own = hold.values(target.read())["policy"]
     window, carry_over = course.window_seconds, course.carry_over
     _say(
-        f"{own} against {against}: {len(course.windows)} windows of {window:g} s, the first {carry_over:g} s of each not measured, "
+        f"against {against}: {len(course.windows)} windows of {window:g} s, the first {carry_over:g} s of each not measured, "
         f"seed {seed}; automatic fits, roll-backs and protection wait meanwhile"
     )
     comparison = Comparison(target, clock, against, say=_say, poll=min(2.0, window / 20))
@@ -124,7 +123,7 @@ def _compare(
     finally:
         # what was measured is worth showing also where it stopped
         order = [one.is_own for one in course.windows]
-        found = report.report(comparison.measured, order, own, against, seed)
+        found = report.report(comparison.measured, order, comparison.own, against, seed)
         if comparison.measured:
             said = json.dumps(report.document(found), indent=2) if as_json else "\n".join(report.lines(found))
             click.echo(said)

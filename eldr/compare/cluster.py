@@ -18,7 +18,7 @@ from eldr.status.fields import inside, whole
 
 _DECODE: Final = f"{contract.LABEL_ROLE}={contract.ROLE_DECODE}"
 _KEPT_OUT: Final = (
-    "where a NetworkPolicy keeps the API server from it, examples/network-policy.yaml lets it in"
+    "where NetworkPolicies keep the API server from it, docs/reference/compare.md names two that let it in"
 )
 
 

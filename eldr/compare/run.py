@@ -57,6 +57,8 @@ class Comparison:
     ----------
     measured : list of Measured
         So far; what there is also if it does not end well.
+    own : str
+        The deployment's policy, once it has begun.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Comparison:
         self._against = against
         self._renewed = 0.0
         self.measured: list[Measured] = []
+        self.own = ""
 
     def run(self, course: Course) -> None:
         """Measure all windows; the policy of before is set again, however this ends."""
@@ -87,20 +90,18 @@ class Comparison:
             found = self._patiently(self._deployment.read)
             if refuse_or_recover(found, self._deployment, self._clock, self._say):
                 continue
-            own = hold.values(found)["policy"]
+            self.own = own = hold.values(found)["policy"]
             self._check(found, own)
-            mark = hold.new(
-                found, uuid.uuid4().hex, self._at(), own if course.window.is_own else self._against
-            )
+            first = own if course.window.is_own else self._against
+            mark = hold.new(found, uuid.uuid4().hex, self._at(), first)
             try:
                 self._deployment.patch(hold.patch(found, mark))
             except ClusterError as error:
                 if error.reason == "Conflict":
                     continue  # it is decided anew: another comparison may have begun
                 if error.reason in PASSING:
-                    restore(
-                        self._deployment, self._clock, mark, self._say
-                    )  # it may have been written all the same
+                    # it may have been written all the same
+                    restore(self._deployment, self._clock, mark, self._say)
                 raise
             self._renewed = self._clock.now()
             return mark
@@ -114,7 +115,6 @@ class Comparison:
             )
 
     def _alternate(self, course: Course, mark: Hold) -> None:
-        own = mark.was["policy"]
         done = self.measured
         opened: Reading | str = "it did not open"
         while True:
@@ -124,9 +124,7 @@ class Comparison:
             mark = live if live is not None and live.id == mark.id else mark
             if told := hold.changed(found, mark):
                 raise CompareError("Interfered", f"{told}: stopped, and what they set stays")
-            policy = (
-                "" if course.at >= len(course.windows) else own if course.window.is_own else self._against
-            )
+            policy = self._wanted(course)
             is_set = mark.now["policy"] == policy
             before = course.phase
             is_adopted = is_set and self._is_adopted(course, policy)
@@ -152,29 +150,22 @@ class Comparison:
                     elif before is course.phase:
                         self._pause(course)
 
+    def _wanted(self, course: Course) -> str:
+        """Return the policy of the window that is on; after the last one there is none."""
+        if course.at >= len(course.windows):
+            return ""
+        return self.own if course.window.is_own else self._against
+
     def _write(self, mark: Hold, found: Object) -> Hold | None:
-        """Set what a mark says; None where somebody else wrote in between, so that it is to be looked at again."""
-
-        def write() -> Hold | None:
-            try:
-                self._deployment.patch(hold.patch(found, mark))
-            except ClusterError as error:
-                if error.reason == "Conflict":
-                    return None
-                raise
-            return mark
-
+        """Set what a mark says; None where that is not sure, so that the next look tells."""
         try:
-            written = write()
+            self._deployment.patch(hold.patch(found, mark))
         except ClusterError as error:
-            # it may have been written all the same: the next look tells
             if error.reason not in PASSING:
                 raise
-            self._patiently(self._deployment.read)
             return None
-        if written:
-            self._renewed = self._clock.now()
-        return written
+        self._renewed = self._clock.now()
+        return mark
 
     def _is_adopted(self, course: Course, policy: str) -> bool:
         if course.at >= len(course.windows) or course.phase not in {Phase.SWITCH, Phase.ADOPT}:

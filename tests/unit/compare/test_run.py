@@ -141,7 +141,8 @@ def test_a_killed_one_is_restored_by_the_next(pool, clock):
     assert not refuse_or_recover(pool.read(), pool, clock, lambda _: None)
     pool.patch(hold.patch(pool.resource, left))
     said = []
-    compare(pool, clock, said=said)
+    measured = compare(pool, clock, said=said)
+    assert {one.policy for one in measured} == {"MarginalUnion", "JSQ"}, "of before the one that was killed"
     assert said[0].startswith("an earlier comparison ended without restoring")
     assert is_as_before(pool)
 

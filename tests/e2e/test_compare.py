@@ -1,0 +1,67 @@
+"""`eldr compare` on a running pool: it finds what placement brings, and nothing where both policies are the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from eldr_demo.arrivals import ClosedLoop
+from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, traffic
+from tests.support.processes import ELDR
+
+pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(1800)]
+
+ENGINE_SPEED = SLOW
+WINDOW, CARRY_OVER, PAIRS = 25, 9, 6
+"""Seconds, and how many. A request takes some 7 s."""
+
+
+def compare(system: System, against: str) -> dict:
+    hours = PAIRS * 2 * WINDOW / 3600 + 1e-6
+    options = [f"--hours={hours}", f"--window={WINDOW}", f"--carry-over={CARRY_OVER}", "--seed=5", "--json"]
+    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
+    command = [str(ELDR), "compare", NAME, "--against", against, *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    sys.stdout.write(done.stderr)  # pytest shows it for tests that failed
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def pods(system: System) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for role in ("prefill", "decode")
+        for pod in system.pods(role)
+    }
+
+
+async def test_it_finds_what_placement_brings_and_nothing_against_itself(system: System):
+    before, running = system.get("eldr"), pods(system)
+    async with traffic(system, ClosedLoop(IN_FLIGHT), logged=False) as load:
+        found = await asyncio.to_thread(compare, system, "JSQ")
+        same = await asyncio.to_thread(compare, system, "MarginalUnion")
+    failed = [outcome.error for outcome in load.outcomes if outcome.error]
+    assert failed == []
+    sys.stdout.write(json.dumps([found, same], indent=1))
+
+    assert found["pairs"] >= PAIRS - 1, found["left_out"]
+    tpot, throughput = found["tpot"]["change"], found["throughput"]["change"]
+    assert -15 < tpot["change_percent"] < -2
+    assert tpot["high_percent"] < 0
+    assert throughput["low_percent"] > 0, "as many requests at a time end sooner"
+
+    nothing = same["tpot"]["change"]
+    assert abs(nothing["change_percent"]) < abs(tpot["change_percent"]) / 2
+    assert nothing["high_percent"] - nothing["low_percent"] < 10
+    assert nothing["low_percent"] < 1
+    assert nothing["high_percent"] > -1
+
+    after = system.get("eldr")
+    assert after["spec"] == before["spec"]
+    assert "eldr.dev/compare" not in (after["metadata"].get("annotations") or {})
+    assert pods(system) == running, "no pod was replaced"

@@ -1,0 +1,105 @@
+"""`eldr compare` before it begins: what is refused, and its reference."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from eldr import contract
+from eldr.cli import main
+from eldr.compare import hold
+from eldr.compare.cli import command
+from eldr.compare.figures import Figures
+from eldr.compare.report import document, lines, report
+from eldr.compare.run import Measured
+from tests.support.api_server import answering, as_json
+
+REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "compare.md").read_text()
+DEPLOYMENT = f"/apis/{contract.API_VERSION}/namespaces/team/eldrdeployments/x"
+RESOURCE = {
+    "metadata": {"name": "x", "resourceVersion": "5", "annotations": {}},
+    "spec": {"router": {"policy": "JSQ"}},
+}
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    found = {DEPLOYMENT: as_json(RESOURCE), "/api/v1/namespaces/team/pods": as_json({"items": []})}
+    missing = (404, '{"kind": "Status", "message": "not found"}')
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with answering(lambda path: found.get(path, missing), tmp_path / "config") as patches:
+        found["patches"] = patches
+        yield found
+
+
+def fails(*arguments, code=1):
+    done = CliRunner().invoke(main, ["compare", *arguments])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--hours", "0.1"], ("TooShort", "--hours 0.1 holds 0 pairs", "raise --hours or lower --window")),
+        (
+            ["--window", "40"],
+            ("WindowTooShort", "requests last up to 30 s", "--window 40", "name 60 at least"),
+        ),
+        (["--window", "40", "--carry-over", "21"], ("WindowTooShort", "another --carry-over")),
+    ],
+)
+def test_spans_that_cannot_be_measured_are_refused(answers, arguments, words):
+    said = fails("x", "--against", "MarginalUnion", *arguments)
+    for word in words:
+        assert word in said, said
+    assert answers["patches"] == []
+
+
+def test_either_another_policy_or_restore(answers):
+    assert "name the other policy by --against" in fails("x", code=2)
+    assert "name the other policy by --against" in fails("x", "--against", "JSQ", "--restore", code=2)
+    assert "'jsq' is not one of" in fails("x", "--against", "jsq", code=2)
+    assert "NotFound: there is no EldrDeployment none" in fails("none", "--restore")
+    answers[DEPLOYMENT] = (403, '{"message": "you may not"}')
+    assert "you may not; a comparison takes get and patch of eldrdeployments" in fails("x", "--restore")
+
+
+def test_restore_writes_what_was_before(answers):
+    assert "nothing to restore" in fails("x", "--restore", code=0)
+    told = {"id": "i", "until": "2026-01-01T00:00:00Z"}
+    was = {"policy": "ELDR", "suspend": "Disabled", "mode": "Disabled"}
+    now = {"policy": "JSQ", "suspend": "Enabled", "mode": "Observe"}
+    mark = json.dumps(told | {"was": was, "now": now})
+    spec = {"router": {"policy": "JSQ"}, "refit": {"suspend": "Enabled", "drift": {"mode": "Enabled"}}}
+    annotations = {hold.ANNOTATION: mark}
+    answers[DEPLOYMENT] = as_json(
+        {"metadata": {"resourceVersion": "5", "annotations": annotations}, "spec": spec}
+    )
+    assert "policy ELDR as before" in fails("x", "--restore", code=0)
+    ((_, patch),) = answers["patches"]
+    assert patch == {
+        "metadata": {"resourceVersion": "5", "annotations": {hold.ANNOTATION: None}},
+        "spec": {"router": {"policy": "ELDR"}, "refit": {"suspend": "Disabled"}},
+    }, "drift.mode is somebody else's by now"
+
+
+def test_every_field_and_option_is_documented():
+    windows = [Measured(n // 2, "JSQ", Figures(0.06, 0.5, 900.0, 10)) for n in range(6)]
+    told = document(report(windows, [True, False] * 3, "MarginalUnion", "JSQ", 7))
+    names = [*told, *told["tpot"], *told["tpot"]["change"]]
+    options = [option for one in command.params for option in one.opts if option.startswith("-")]
+    assert [name for name in (*names, *options) if f"`{name}`" not in REFERENCE] == []
+
+
+def test_the_screen_in_the_reference_is_what_is_shown():
+    """Of its own figures; the intervals follow from how the pairs scatter."""
+    windows = [
+        Measured(n // 2, "p", Figures(0.0594 if n % 2 == 0 else 0.0646, 0.5, 910.0, 10)) for n in range(24)
+    ]
+    shown = list(lines(report(windows, [True, False] * 12, "MarginalUnion", "JSQ", 7)))
+    assert shown[0].startswith("MarginalUnion against JSQ: 12 pairs of windows, ")
+    tpot = next(line for line in shown if line.startswith("TPOT"))
+    assert f"    {tpot.partition('(')[0]}" in REFERENCE
+    assert f"    {shown[-1]}\n" in REFERENCE
