@@ -27,9 +27,14 @@ class Window(NamedTuple):
 
 
 def windows(pairs: int, seed: int) -> tuple[Window, ...]:
-    """Return windows in pairs of neighbours, the order within each drawn at random."""
+    """Return windows in pairs of neighbours.
+
+    The order within pairs is drawn for two pairs at a time, one of each order: drawn for each pair alone, six of them may all
+    begin with the same policy, and a trend would count as an effect.
+    """
     draw = random.Random(seed)  # noqa: S311 - a design, no secret
-    first = [draw.random() < 0.5 for _ in range(pairs)]
+    blocks = [draw.random() < 0.5 for _ in range(-(-pairs // 2))]
+    first = [blocks[pair // 2] == (pair % 2 == 0) for pair in range(pairs)]
     return tuple(Window(pair, is_own) for pair, own in enumerate(first) for is_own in (own, not own))
 
 

@@ -33,9 +33,10 @@ def change(pairs: Sequence[tuple[float, float]]) -> Change | None:
     """Return how the first of each pair differs from the second, with a 95 % interval.
 
     The pairs are neighbours in time, so load that changes over hours touches both windows of a pair alike; their order is
-    random, so a trend within a pair favours neither. Left is the scatter between pairs, and Student's t of the logarithms of
+    random, and either comes first as often, so a trend favours neither. Left is the scatter between pairs, and Student's t of the logarithms of
     the ratios goes by that alone. It assumes nothing of how requests within a window depend on each other, which
-    resampling requests would. The logarithm makes the interval the same whichever policy is named first. A figure of a window is a mean over many requests, so the logarithms are near enough to normal.
+    resampling requests would. The logarithm makes the interval the same
+    whichever policy is named first. A window's figure is a mean over many requests, so the logarithms are near enough to normal.
     The randomisation test of the same design needs no such assumption, but cannot tell 5 % with fewer than six pairs [1]_.
 
     Parameters

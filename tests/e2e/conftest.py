@@ -116,10 +116,12 @@ class System:
 
 
 @contextlib.asynccontextmanager
-async def traffic(system: System, arrivals: Arrivals, *, logged: bool) -> AsyncIterator[Load]:
-    """Send requests meanwhile; in the end those in flight are answered."""
+async def traffic(
+    system: System, arrivals: Arrivals, *, logged: bool, work: Workload | None = None, tokens: int = 60
+) -> AsyncIterator[Load]:
+    """Send requests meanwhile, by default of all kinds; in the end those in flight are answered."""
     routers = system.routers()
-    load = Load(lambda: routers, NAME, arrivals, tokens=60)
+    load = Load(lambda: routers, NAME, arrivals, tokens=tokens)
 
     async def follow() -> None:
         while True:
@@ -127,7 +129,7 @@ async def traffic(system: System, arrivals: Arrivals, *, logged: bool) -> AsyncI
             routers[:] = await asyncio.to_thread(system.routers) or routers
 
     records, _ = traces.load().split(KINDS)
-    load.switch(Workload("traffic", replay(records), logged=logged))
+    load.switch(work or Workload("traffic", replay(records), logged=logged))
     stop = asyncio.Event()
     running, following = asyncio.create_task(load.run(stop)), asyncio.create_task(follow())
     try:
@@ -170,8 +172,16 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
 
 @pytest.fixture(scope="module")
 def system(request: pytest.FixtureRequest, cluster: Cluster, kube: Kube) -> Iterator[System]:
-    """A deployment with traffic; a module may ask for slower engines by a constant ``ENGINE_SPEED``."""
+    """A deployment with traffic; a module may ask for slower engines by a constant ``ENGINE_SPEED``, or for another ``SPEC``."""
     speed = getattr(request.module, "ENGINE_SPEED", SPEED)
+    spec = {
+        "model": {"uri": "sim://tiny-moe"},
+        "engine": {"type": "Simulator", "args": ["--speed", str(speed)]},
+        "prefill": {"replicas": 2},
+        "decode": {"replicas": 3},
+        "signatures": {"samplePercent": 100},
+        "refit": {"minSamples": 1000000},
+    }
     cluster.helm("install", "eldr", str(CHART), "--set", "resyncSeconds=2", "--wait", "--timeout", "120s")
     system = System(cluster, kube)
     system.apply(
@@ -179,14 +189,7 @@ def system(request: pytest.FixtureRequest, cluster: Cluster, kube: Kube) -> Iter
             "apiVersion": contract.API_VERSION,
             "kind": contract.KIND_DEPLOYMENT,
             "metadata": {"name": NAME},
-            "spec": {
-                "model": {"uri": "sim://tiny-moe"},
-                "engine": {"type": "Simulator", "args": ["--speed", str(speed)]},
-                "prefill": {"replicas": 2},
-                "decode": {"replicas": 3},
-                "signatures": {"samplePercent": 100},
-                "refit": {"minSamples": 1000000},
-            },
+            "spec": getattr(request.module, "SPEC", spec),
         }
     )
     wait_for(system.ready, "EldrDeployment Ready", SECONDS)

@@ -1,4 +1,4 @@
-"""`eldr compare` on a running pool: it finds what placement brings, and nothing where both policies are the same."""
+"""`eldr compare` on the demo's pool: it finds the demo's effect, and nothing where both policies are the same."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import sys
 
 import pytest
 
-from eldr_demo.arrivals import ClosedLoop
-from tests.e2e.conftest import IN_FLIGHT, NAME, SLOW, System, traffic
-from tests.support.processes import ELDR
+from eldr_demo.simulated import SimulatedEngines
+from tests.e2e.conftest import NAME, System, traffic
+from tests.support.processes import ELDR, wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.long, pytest.mark.timeout(1800)]
 
-ENGINE_SPEED = SLOW
+DEMO = SimulatedEngines()
+SPEC = DEMO.manifest()
 WINDOW, CARRY_OVER, PAIRS = 25, 9, 6
 """Seconds, and how many. A request takes some 7 s."""
 
@@ -40,9 +41,16 @@ def pods(system: System) -> dict[str, str]:
     }
 
 
-async def test_it_finds_what_placement_brings_and_nothing_against_itself(system: System):
+async def test_it_finds_the_demos_effect_and_nothing_against_itself(system: System):
+    def fitted() -> bool:
+        return bool(system.get("eldr")["status"].get("centroids", {}).get("active"))
+
+    learned = DEMO.workload("fit", "first", logged=True)
+    async with traffic(system, DEMO.arrivals(), logged=True, work=learned, tokens=DEMO.settings.tokens):
+        await asyncio.to_thread(wait_for, fitted, "a set of the traffic in service", 240)
     before, running = system.get("eldr"), pods(system)
-    async with traffic(system, ClosedLoop(IN_FLIGHT), logged=False) as load:
+    work = DEMO.workload("measure", "first", logged=False)
+    async with traffic(system, DEMO.arrivals(), logged=False, work=work, tokens=DEMO.settings.tokens) as load:
         found = await asyncio.to_thread(compare, system, "JSQ")
         same = await asyncio.to_thread(compare, system, "MarginalUnion")
     failed = [outcome.error for outcome in load.outcomes if outcome.error]
@@ -50,14 +58,13 @@ async def test_it_finds_what_placement_brings_and_nothing_against_itself(system:
     sys.stdout.write(json.dumps([found, same], indent=1))
 
     assert found["pairs"] >= PAIRS - 1, found["left_out"]
-    tpot, throughput = found["tpot"]["change"], found["throughput"]["change"]
-    assert -15 < tpot["change_percent"] < -2
+    tpot = found["tpot"]["change"]
+    assert -14 < tpot["change_percent"] < -4, "some 8 % by docs/demo.md"
     assert tpot["high_percent"] < 0
-    assert throughput["low_percent"] > 0, "as many requests at a time end sooner"
 
     nothing = same["tpot"]["change"]
     assert abs(nothing["change_percent"]) < abs(tpot["change_percent"]) / 2
-    assert nothing["high_percent"] - nothing["low_percent"] < 10
+    assert nothing["high_percent"] - nothing["low_percent"] < 10, "an interval that says something"
     assert nothing["low_percent"] < 1
     assert nothing["high_percent"] > -1
 

@@ -24,8 +24,10 @@ def test_pairs_hold_both_policies_in_an_order_that_the_seed_draws():
     made = windows(200, 1)
     assert all({a.is_own, b.is_own} == {True, False} for a, b in zip(made[::2], made[1::2], strict=True))
     assert [one.pair for one in made[:4]] == [0, 0, 1, 1]
-    own_first = sum(one.is_own for one in made[::2])
-    assert 75 < own_first < 125
+    first = [one.is_own for one in made[::2]]
+    assert all(a != b for a, b in zip(first[::2], first[1::2], strict=True)), "either as often"
+    assert 30 < sum(first[::2]) < 70, "and by chance which is the first"
+    assert len(windows(3, 1)) == 6
     assert windows(200, 1) == made
     assert windows(200, 2) != made
 
