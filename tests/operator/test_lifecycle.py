@@ -35,7 +35,7 @@ def children(world) -> dict[str, list[str]]:
 
 def test_created_becomes_ready(world):
     world.deploy()
-    world.condition("Ready", status="False", reason="NoPrefillEngine")
+    world.condition("Available", status="False", reason="NoPrefillEngine")
     world.condition("CentroidsActive", status="False", reason="Bootstrapping")
     assert children(world) == CHILDREN
     ready = world.make_ready()
