@@ -78,6 +78,8 @@ class Comparison:
 
     def run(self, course: Course) -> None:
         """Measure all windows; the policy of before is set again, however this ends."""
+        if isinstance(found := self._reading(), str):
+            raise CompareError("Unreadable", f"nothing was changed: {found}")
         mark = self._begin(course)
         try:
             self._alternate(course, mark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from eldr.compare import hold
 from eldr.doctor.facts import Facts, Finding, Said
 from eldr.status.fields import inside
 from eldr.status.tell import tell
@@ -48,6 +49,15 @@ def look(facts: Facts, now: datetime) -> Said:
             reason=found.reason,
             is_symptom=found.reason in _SYMPTOMS,
         )
+    yield from _comparison(facts, now)
     status = inside(facts.deployment, "status")
     if overview.ready is None and status:
         yield Finding("condition Ready", "there is none", "is the operator running?")
+
+
+def _comparison(facts: Facts, now: datetime) -> Said:
+    """Say what a comparison that was killed has left: until it is undone, nothing is fitted."""
+    left = hold.of(facts.deployment)
+    if left is not None and not left.is_alive(now):
+        problem = f"an eldr compare that ended without restoring has left policy {left.now['policy']}, and fits suspended"
+        yield Finding(f"annotation {hold.ANNOTATION}", problem, f"eldr compare {facts.name} --restore")

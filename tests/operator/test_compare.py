@@ -6,18 +6,67 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from eldr import contract
 from eldr.compare import hold
+from tests.operator.routers import PretendRouter
+from tests.operator.world import World
 from tests.support.processes import ELDR, wait_for
+from tests.unit.compare.test_parts import ENGINE, ROUTER
 
 pytestmark = [pytest.mark.kube, pytest.mark.process, pytest.mark.timeout(300)]
 
 KIND = contract.KIND_DEPLOYMENT
+
+
+class Told(PretendRouter):
+    """Has metrics, of no requests."""
+
+    def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
+        if path == contract.PATH_METRICS:
+            return 200, ROUTER.encode()
+        return super().answer(path, authorization)
+
+
+class Engine(BaseHTTPRequestHandler):
+    """Metrics of a decode engine."""
+
+    def do_GET(self) -> None:
+        body = ENGINE.format(gaps="vllm:inter_token_latency_seconds").encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(world) -> Iterator[World]:
+    """A deployment whose routers and engines have metrics."""
+
+    def engine() -> ThreadingHTTPServer | None:
+        try:  # another test may still have the port
+            return ThreadingHTTPServer(("127.0.0.1", contract.PORT_ENGINE), Engine)
+        except OSError:
+            return None
+
+    server = wait_for(engine, "the port of engines", 60)
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    serving.start()
+    world.router_kind = Told
+    world.up()
+    yield world
+    server.shutdown()
+    server.server_close()
+    serving.join()
 
 
 @pytest.fixture
@@ -67,15 +116,14 @@ def uids(world) -> set[str]:
     return {pod["metadata"]["uid"] for pod in world.kube.list("Pod", contract.LABEL_ROLE)}
 
 
-def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(world, begin, tmp_path):
-    world.up()
-    before, pods = spec(world), uids(world)
+def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(served, begin, tmp_path):
+    before, pods = spec(served), uids(served)
     running = begin()
-    until_policy(world, "JSQ")
-    assert spec(world)["refit"]["suspend"] == "Enabled"
-    assert spec(world)["refit"]["drift"]["mode"] == "Observe"
-    until_policy(world, "MarginalUnion")
-    until_policy(world, "JSQ")
+    until_policy(served, "JSQ")
+    assert spec(served)["refit"]["suspend"] == "Enabled"
+    assert spec(served)["refit"]["drift"]["mode"] == "Observe"
+    until_policy(served, "MarginalUnion")
+    until_policy(served, "JSQ")
     second = begin()
     code, said = ended(tmp_path, second, 1)
     assert code == 1
@@ -84,38 +132,36 @@ def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(world, begin
     code, said = ended(tmp_path, running, 0)
     assert (code, "Stopped: somebody ended it" in said) == (1, True), said
     assert "policy MarginalUnion as before" in said
-    assert spec(world) == before
-    assert mark(world) is None
-    assert uids(world) == pods
+    assert spec(served) == before
+    assert mark(served) is None
+    assert uids(served) == pods
 
 
-def test_what_a_killed_one_left_is_restored(world, begin, tmp_path):
-    world.up()
-    before = spec(world)
+def test_what_a_killed_one_left_is_restored(served, begin, tmp_path):
+    before = spec(served)
     running = begin()
-    until_policy(world, "JSQ")
+    until_policy(served, "JSQ")
     running.kill()
     running.wait()
-    assert spec(world) != before
+    assert spec(served) != before
     code, said = ended(tmp_path, begin("--restore"), 1)
     assert (code, "InUse" in said) == (1, True), said
-    old = json.loads(mark(world)) | {"until": "2026-01-01T00:00:00Z"}
-    world.kube.merge(KIND, world.name, {"metadata": {"annotations": {hold.ANNOTATION: json.dumps(old)}}})
+    old = json.loads(mark(served)) | {"until": "2026-01-01T00:00:00Z"}
+    served.kube.merge(KIND, served.name, {"metadata": {"annotations": {hold.ANNOTATION: json.dumps(old)}}})
     code, said = ended(tmp_path, begin("--restore"), 2)
     assert (code, "policy MarginalUnion as before" in said) == (0, True), said
-    assert spec(world) == before
-    assert mark(world) is None
+    assert spec(served) == before
+    assert mark(served) is None
     code, said = ended(tmp_path, begin("--restore"), 3)
     assert (code, said) == (0, "nothing to restore")
 
 
-def test_what_somebody_else_sets_meanwhile_stays(world, begin, tmp_path):
-    world.up()
-    before = spec(world)
+def test_what_somebody_else_sets_meanwhile_stays(served, begin, tmp_path):
+    before = spec(served)
     running = begin()
-    until_policy(world, "JSQ")
-    world.patch(router={"policy": "RoundRobin"})
+    until_policy(served, "JSQ")
+    served.patch(router={"policy": "RoundRobin"})
     code, said = ended(tmp_path, running, 0)
     assert (code, "Interfered: somebody set router.policy to RoundRobin" in said) == (1, True), said
-    assert spec(world) == before | {"router": before["router"] | {"policy": "RoundRobin"}}
-    assert mark(world) is None
+    assert spec(served) == before | {"router": before["router"] | {"policy": "RoundRobin"}}
+    assert mark(served) is None

@@ -224,6 +224,16 @@ def test_routers_that_do_not_follow_end_it(pool, clock):
     assert is_as_before(pool)
 
 
+def test_what_cannot_be_read_is_told_before_anything_changes(pool, clock):
+    def fail():
+        raise ClusterError("PodUnreachable", "port 8100: timed out")
+
+    pool.reading = fail
+    with pytest.raises(CompareError, match="nothing was changed: port 8100: timed out"):
+        compare(pool, clock)
+    assert pool.patches == []
+
+
 def test_without_a_centroid_set_eldr_is_no_policy_to_compare(pool, clock):
     pool.resource["status"]["centroids"] = {}
     with pytest.raises(CompareError, match="ELDR places as JSQ"):

@@ -3,6 +3,7 @@
 import pytest
 
 from eldr import contract
+from eldr.compare import hold
 from eldr.doctor import conditions, devices, model, network, pods, quota, references, routers
 from eldr.doctor.facts import Answer, Finding, Skipped, Unseen
 from eldr.doctor.report import CHECKS, CONDITIONS, examine
@@ -418,6 +419,17 @@ def broken(kind, reason, status="False"):
 )
 def test_conditions(found, wanted):
     says(conditions.look(facts(deployment=found), NOW), *wanted)
+
+
+def test_what_a_killed_comparison_left_is_said_and_one_that_runs_is_not():
+    found = deployment()
+    mark = hold.new(found, "i", NOW, "JSQ")
+    found["metadata"]["annotations"] = {hold.ANNOTATION: mark.dump()}
+    says(conditions.look(facts(deployment=found), NOW))
+    says(
+        conditions.look(facts(deployment=found), NOW + hold.LIFETIME),
+        ("eldr.dev/compare", "left policy JSQ", "eldr compare x --restore"),
+    )
 
 
 def test_a_condition_whose_cause_is_found_is_not_said_again():
