@@ -6,7 +6,7 @@ from datetime import datetime
 
 from eldr.compare import hold
 from eldr.doctor.facts import Facts, Finding, Said
-from eldr.status.fields import inside
+from eldr.status.fields import inside, objects, text
 from eldr.status.tell import tell
 
 _SYMPTOMS = frozenset(
@@ -28,6 +28,8 @@ _REMEDIES = {
     "RolledBack": "correct the spec as the message says; eldr rollout status has the revisions",
     "RoutersUnreachable": f"let the operator reach port 9100 of routers, see {_PAGE}",
 }
+_ALSO = {"Progressing": "False", "Degraded": "True"}
+"""Conditions of which `eldr status` tells elsewhere, and what is wrong with them."""
 _WAITS = {"Fitting", "WaitingForRecords", "CoolDown", "BudgetSpent", "OutsideMaintenanceWindow", "RollBack"}
 """Reasons of DriftDetected with which the operator acts by itself."""
 
@@ -38,20 +40,31 @@ def look(facts: Facts, now: datetime) -> Said:
     for note in overview.notes:
         remedy = "see kubectl get pods -A -l app.kubernetes.io/name=eldr, and the log of the operator"
         yield Finding("operator", note, remedy)
-    for found in overview.problems:
-        if found.type == "DriftDetected" and found.reason in _WAITS:
-            continue
-        remedy = _REMEDIES.get(found.reason, f"see {found.reason} in {_PAGE}")
+    status = inside(facts.deployment, "status")
+    kinds = {text(one, "type"): one for one in objects(status, "conditions")}
+    bad = [
+        (found.type, found.reason, found.message)
+        for found in overview.problems
+        if found.type != "DriftDetected" or found.reason not in _WAITS
+    ]
+    for kind, wrong in _ALSO.items():
+        one = kinds.get(kind, {})
+        if one.get("status") == wrong:
+            bad.append((kind, text(one, "reason") or "", text(one, "message") or ""))
+    ready = overview.ready
+    if ready is not None and ready.status != "True" and ready.reason not in {reason for _, reason, _ in bad}:
+        bad.append((ready.type, ready.reason, ready.message))  # as where the operator cannot look
+    for kind, reason, message in bad:
+        remedy = _REMEDIES.get(reason, f"see {reason} in {_PAGE}")
         yield Finding(
-            f"condition {found.type}",
-            f"{found.reason}: {found.message}",
+            f"condition {kind}",
+            f"{reason}: {message}",
             remedy,
-            reason=found.reason,
-            is_symptom=found.reason in _SYMPTOMS,
+            reason=reason,
+            is_symptom=reason in _SYMPTOMS,
         )
     yield from _comparison(facts, now)
-    status = inside(facts.deployment, "status")
-    if overview.ready is None and status:
+    if ready is None and status:
         yield Finding("condition Ready", "there is none", "is the operator running?")
 
 

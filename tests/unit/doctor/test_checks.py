@@ -410,6 +410,10 @@ def broken(kind, reason, status="False"):
         (broken("CentroidsActive", "Bootstrapping"), []),
         (broken("ConfigValid", "InvalidSchedule"), [("InvalidSchedule", "conditions.md")]),
         (broken("DriftDetected", "Fitting", "True"), []),
+        (broken("Progressing", "RolledBack"), [("Progressing: RolledBack: so it is", "eldr rollout status")]),
+        (broken("Progressing", "RolloutInProgress", "True"), []),
+        (broken("Ready", "ClusterUnreadable", "Unknown"), [("Ready: ClusterUnreadable",)]),
+        (broken("Degraded", "NoMatchingPrefill", "True"), [("Degraded: NoMatchingPrefill",)]),
         (broken("DriftDetected", "Suspended", "True"), [("Suspended", "refit.suspend")]),
         (
             deployment() | {"status": {}},
