@@ -28,7 +28,7 @@ def faults(prose, monkeypatch, tmp_path):
     def faults(text):
         page = tmp_path / "page.md"
         page.write_text(text)
-        return prose.check(list(prose.markdown(page)), set())
+        return list(prose.check(prose.markdown(page)))
 
     return faults
 
@@ -78,18 +78,16 @@ def test_tables_code_headings_and_list_items_are_no_long_sentences(faults, text)
     assert faults(text) == []
 
 
-def test_what_stood_before_is_left_alone_until_it_changes(prose, faults, tmp_path):
-    (tmp_path / "page.md").write_text("It took 3 s and was mended.")
-    before = {one.key for one in prose.markdown(tmp_path / "page.md")}
-    for text, wrong in (("It took 4.5 s and was mended.", 0), ("It took 3 s and has been mended.", 1)):
-        (tmp_path / "page.md").write_text(text)
-        assert len(prose.check(list(prose.markdown(tmp_path / "page.md")), before)) == wrong
+@pytest.mark.parametrize(("words", "sentences", "wrong"), [(18, 10, 0), (19, 10, 2), (19, 9, 0)])
+def test_half_of_a_pages_sentences_are_short(faults, words, sentences, wrong):
+    found = faults(f"Word{' word' * (words - 1)}. " * sentences)
+    assert [one.split(":")[0] for one in found] == ["page.md", "all texts"][:wrong]
 
 
 def test_every_help_text_is_read(prose):
     inner = click.Command("inner", params=[click.Option(["--x"], help="It was mended.")], help="Fine.")
     outer = click.Group("outer", commands={"inner": inner}, help="Mended, too.")
-    found = prose.check(list(prose.helps(outer, "outer")), set())
+    found = prose.check(prose.helps(outer, "outer"))
     assert [one.split(":")[0] for one in found] == ["outer --help", "outer inner --x"]
 
 
@@ -99,4 +97,27 @@ def test_descriptions_and_comments_are_read(prose, monkeypatch, tmp_path):
     crd.write_text("spec: {versions: [{schema: {description: It was mended.}}]}\n")
     values = tmp_path / "values.yaml"
     values.write_text("# How often it is mended.\nx: 1  # fine\n")
-    assert len(prose.check([*prose.descriptions(crd), *prose.comments(values)], set())) == 2
+    assert len(list(prose.check([*prose.descriptions(crd), *prose.comments(values)]))) == 2
+
+
+def test_texts_in_the_code_are_read(prose, monkeypatch, tmp_path):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""It was mended, says this docstring."""\n\n'
+        'log.warning("engine %s is well again", name)\n'
+        'raise Error(f"{kind} {name}: it was mended by {somebody}, " "and re-fits follow")\n'
+        'key = "mended"\n'
+    )
+    found = [fault.split("\n")[0] for fault in prose.check(prose.literals(module))]
+    assert sorted(one.split(": write")[0] for one in found) == [
+        "module.py:3: 'well again'", "module.py:4: 'mended'", "module.py:4: 're-fits'"
+    ]  # fmt: skip
+
+
+def test_what_the_chart_prints_is_read_without_its_commands(prose, monkeypatch, tmp_path):
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    text = tmp_path / "NOTES.txt"
+    text.write_text("ELDR {{ .Chart.AppVersion }} was mended.\n\n  echo mended\n")
+    (one,) = prose.notes(text)
+    assert one.text == "ELDR `code` was mended."
