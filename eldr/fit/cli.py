@@ -25,7 +25,9 @@ def command() -> None:
 @click.argument(
     "logs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
+@click.option(
+    "--k", type=click.IntRange(1, 4096), required=True, help="Number of centroids: one per decode engine."
+)
 @click.option("--model", required=True, help="Served model name; records of other models are left out.")
 @click.option(
     "--out",
@@ -77,7 +79,9 @@ def log_command(**chosen: Any) -> None:
 @click.option("--deployment", required=True, help="Name of the EldrDeployment.")
 @click.option("--fit", "fit_name", required=True, help="Name of the EldrFit that this run belongs to.")
 @click.option("--fit-uid", required=True, help="Its uid: owner of what the run writes.")
-@click.option("--k", type=click.IntRange(1, 4096), required=True, help="Centroids: one per decode worker.")
+@click.option(
+    "--k", type=click.IntRange(1, 4096), required=True, help="Number of centroids: one per decode engine."
+)
 @click.option("--model", required=True, help="Served model name.")
 @click.option(
     "--lookback-minutes",
@@ -92,7 +96,7 @@ def log_command(**chosen: Any) -> None:
 @click.option(
     "--before",
     type=options.Moment(),
-    help="Records of before this time are of other traffic, that may return: tell what they look like to the new set.",
+    help="Records from before this time are of other traffic, which may return: report how they compare with the new set.",
 )
 @click.option("--min-samples", type=click.IntRange(1), help="Fail where fewer records are usable.")
 @click.option("--seed", type=click.IntRange(0), default=1)

@@ -22,7 +22,7 @@ PILED = "experts with more hits than there were tokens"
 _REMEDIES = {
     OTHER_MODEL: "check the model's name, or send traffic to this model,",
     TOO_OLD: "look back further, or send traffic,",
-    INEXACT: "let prompts pass prefill engines that count every token (metric eldr_router_signatures_total tells the quality)",
+    INEXACT: "let prompts pass prefill engines that count every token (metric eldr_router_signatures_total shows the quality)",
     AHEAD: "set the clocks of the routers' nodes right",
     EMPTY: "run the same version of the plug-in on all engines",
     DAMAGED: "run routers and this command in versions that belong together",

@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Show, pause, resume and undo the rollouts of an EldrDeployment, with your kubeconfig.
 
-    The fields that this sets are prefill.rollout and decode.rollout of the resource: who keeps it in Git changes them there.
+    These commands set prefill.rollout and decode.rollout of the resource. If you keep it in Git, set the fields there.
     """
     file = str(kubeconfig) if kubeconfig else None
     ctx.obj = lambda name: Target(ApiServer(context, namespace, file, rights=_RIGHTS), name)
@@ -86,7 +86,7 @@ _ROLE = click.option(
 )
 @click.pass_obj
 def status(make: Any, *, name: str, wait: bool) -> None:
-    """Show the revisions of NAME, those in use first, and what is not as it should be."""
+    """Show the revisions of NAME, those in use first, and what needs attention."""
     with _explained():
         target = make(name)
         deployment = target.deployment()
@@ -104,7 +104,7 @@ def status(make: Any, *, name: str, wait: bool) -> None:
 @_ROLE
 @click.pass_obj
 def pause(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
-    """Let the pods of NAME keep the template that they have."""
+    """Keep the present template of the pods of NAME."""
     _set(make, name, {role: {"pause": "Enabled"} for role in roles or ENGINES})
 
 
@@ -125,8 +125,8 @@ def resume(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
 def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> None:
     """Give the pods of NAME an earlier revision, until `eldr rollout resume`.
 
-    Without --role the role goes back whose rollout is not over or ended last; the other one too where they could not exchange KV
-    otherwise.
+    Without --role, the role whose rollout is not over, or ended last, goes back. The other role goes back too if they could not
+    exchange KV otherwise.
     """
     if to_revision and roles:
         raise click.UsageError("--to-revision names the role already; leave --role out")

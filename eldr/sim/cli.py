@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """Serve a simulated engine that speaks vLLM's HTTP surface and replays captured activations.
 
-    Its decode step takes T(B, A) for the actual union of active experts of its batch. Output text is a function of the
-    prompt; KV blocks that were pulled twice or too late yield other text, without an error, as on a real engine.
+    Its decode step takes T(B, A) for the active experts of its batch. Output text is a function of the prompt. KV blocks
+    that were pulled twice or too late give other text without an error, as on a real engine.
     """
     try:
         loaded = traces.load(path)

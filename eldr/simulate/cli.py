@@ -103,7 +103,7 @@ def command(
     jobs: int,
     json_file: Path | None,
 ) -> None:
-    """Say what each placement policy would bring, before you change a deployment.
+    """Predict what each placement policy would bring, before you change a deployment.
 
     Simulates a pool of decode engines step by step under the policies that the router runs. Requests are your own traffic (--log,
     --from-cluster) or one of three workloads. Every policy meets the same requests and is compared with JSQ.

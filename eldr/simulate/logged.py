@@ -107,7 +107,7 @@ def read_logs(
         raise FitError(error.reason, "; ".join((str(error), *told))) from None
     silent = len(samples) - len(samples) // 2 - len(known.requests)
     left_out = samples.skipped | (
-        {"newer ones that do not tell what their decode steps used": silent} if silent else {}
+        {"newer ones without the experts of their decode steps": silent} if silent else {}
     )
     return Logged(model, known, left_out, told)
 
@@ -151,7 +151,7 @@ def _too_few(n: int, skipped: Mapping[str, int]) -> FitError:
         remedy = f"{older} were older than the look-back: raise --last-minutes, or {remedy}"
     return FitError(
         "NotEnoughSamples",
-        f"{n} records of the log's newer half tell what their decode steps used, at least {MIN_REQUESTS} are needed; {remedy}",
+        f"{n} records of the log's newer half have the experts of their decode steps; at least {MIN_REQUESTS} are needed; {remedy}",
     )
 
 

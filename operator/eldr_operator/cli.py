@@ -42,7 +42,7 @@ def _labels(
 @_option(
     "--image",
     default=DEFAULT_IMAGE,
-    help="Image of routers, simulated engines and fits where a resource names none.",
+    help="Image of routers, simulated engines and fits if a resource names none.",
 )
 @_option(
     "--resync-seconds",
@@ -68,7 +68,7 @@ def _labels(
 @_option(
     "--key",
     default="eldr-operator-key",
-    help="Secret with the key that tokens of admin ports are derived from; made where it is missing.",
+    help="Secret with the key that tokens of admin ports are derived from; made if it is missing.",
 )
 @_option("--key-namespace", default="default", help="Namespace of that Secret.")
 @_option(
@@ -77,14 +77,14 @@ def _labels(
     multiple=True,
     metavar="LABEL=VALUE",
     callback=_labels,
-    help="Label of the namespaces that may read metrics of routers and engines; repeatable, they need all of them.",
+    help="Label of the namespaces that may read metrics of routers and engines; repeatable: they need all of the labels.",
 )
 @_option("--host", default="0.0.0.0", help="Address of both ports.")
 @_option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str, **plain: Any) -> None:
     """Reconcile EldrDeployment and EldrFit in a cluster.
 
-    Uses the pod's service account, or outside a cluster the kubeconfig. SIGTERM stops it; what it made goes on running.
+    Uses the pod's service account, or outside a cluster the kubeconfig. SIGTERM stops it; the pods that it made go on running.
     """
     if bool(namespaces) == all_namespaces:
         raise click.UsageError("give either --namespace NAME, once or more, or --all-namespaces")

@@ -42,7 +42,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @_option(
     "--loopback",
     is_flag=True,
-    help="Also listen for clients on 127.0.0.1, where kubectl port-forward connects to; a port that is taken there is let be.",
+    help="Also listen for clients on 127.0.0.1, where kubectl port-forward connects to; a port that is taken there is skipped.",
 )
 @_option("--admin-host", default="", show_default="--host", help="Address of the admin port.")
 @_option("--admin-port", type=click.IntRange(0, 65535), default=PORT_ADMIN, help="Admin port; 0 picks one.")
@@ -68,7 +68,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--max-bodies-mebibytes",
     type=click.IntRange(1),
     default=512,
-    help="Request bodies held together, until their answers begin; beyond it 503. Sending one copies it once more.",
+    help="Request bodies held together, until their answers begin; beyond it 503. Sending one needs a second copy.",
 )
 @_option(
     "--access-log",

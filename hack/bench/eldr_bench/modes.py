@@ -21,7 +21,7 @@ HEADING = "## What ran in each mode"
 HEAD = [
     HEADING,
     "",
-    "Tests of real engines (`make e2e-vllm-all MODE= VLLM= FAMILY= ONLY=`). Each engine tells from inside which model runner and scheduler it has,",
+    "Tests of real engines (`make e2e-vllm-all MODE= VLLM= FAMILY= ONLY=`). Each engine reports from inside which model runner and scheduler it has,",
     "and a test fails where these are others than the mode says. Tests that ask for a mode of their own run in that one. *Inside* are tests in the",
     "environment of an engine, without one (`make e2e-vllm-inside VLLM=`). With GPT-OSS and V2 no request is preempted: a step of so many requests takes ten",
     "seconds there, as V2's kernels are interpreted.",

@@ -92,7 +92,7 @@ class Metrics:
             "prefill_placements", "Prefills by what chose the engine.", "reason"
         )
         self.signatures = self._count(
-            "signatures", "Prefill answers by what they told of their experts.", "quality"
+            "signatures", "Prefill answers by the quality of their expert counts.", "quality"
         )
         self.placed = self._count("placed", "Requests placed on each decode engine.", "endpoint")
         self.retries = self._count("retries", "Attempts given up, by leg and cause.", "leg", "cause")

@@ -236,7 +236,7 @@ def _pools(results: Results) -> list[str]:
             "routers do. % against JSQ:", brief,
         ),
         details.changes(
-            results, "routers", "Several routers", "Requests go to routers in turn. Each knows its own, and what others told of theirs when they last exchanged "
+            results, "routers", "Several routers", "Requests go to routers in turn. Each knows its own, and what others reported of theirs when they last exchanged "
             "numbers in flight and unions; *never*: they have lost each other. % against JSQ with as many routers:", brief,
         ),
         details.changes(
