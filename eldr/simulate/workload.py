@@ -98,7 +98,7 @@ def last_arrival(rate: float, window: Window) -> float:
     if not rate * last <= _MOST:
         raise ValueError(
             f"{rate:.3g} requests per second for {last:.3g} s are too many, {_MOST:.0e} at most; "
-            "lower the rate, shorten the time, or name a slower law"
+            "lower the rate, shorten the time, or name a slower step-time model"
         )
     return last
 

@@ -56,7 +56,7 @@ _RULES = (
     Rule(("--kv-transfer-config",), "remove it: the operator sets it; the lease is spec.engine.leaseSeconds"),
     Rule(
         ("--kv-offloading-size",),
-        "remove it: vLLM would put its offloading connector in the place of those that move KV blocks and count experts",
+        "remove it: vLLM would replace the connectors that move KV blocks and count experts with its offloading connector",
     ),
     Rule(("--port",), _OWNED),
     Rule(("--host",), _OWNED),
@@ -94,7 +94,7 @@ _RULES = (
     Rule(("--master-addr", "--master-port"), _NODES),
     Rule(("--enable-dbo",), _MICRO_BATCHES),
     Rule(("--ubatch-size",), _MICRO_BATCHES, _ONE),
-    Rule(("--disable-log-stats",), "remove it: routers and clusters go by what engines report"),
+    Rule(("--disable-log-stats",), "remove it: routers and clusters depend on what engines report"),
     Rule(("--tokens-only",), "remove it: engines would answer with token ids, and clients wait for text"),
     Rule(("--scheduler-cls",), "remove it: what another scheduler hands to connectors is not known"),
     Rule(

@@ -76,7 +76,7 @@ def _of_whole_list(items: list[Any], field: str) -> Iterator[Problem]:
         if not isinstance(item, dict):
             continue
         if DIRECTIVE in item:
-            remedy = "remove it: this list takes the place of the one that was there in any case"
+            remedy = "remove it: this list replaces the one that was there in any case"
             yield Problem(_REASON, f"{field}[{index}].{DIRECTIVE}", item[DIRECTIVE], remedy)
         else:
             yield from _of_object(item, f"{field}[{index}]")

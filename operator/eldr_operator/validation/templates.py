@@ -151,7 +151,7 @@ def _of_container(made: _Made, where: str, container: Object) -> Iterator[Proble
         if key in container:
             yield Problem(_REASON, f"{where}.{key}", container[key], remedy)
     if container.get(DIRECTIVE, "merge") != "merge":
-        remedy = "remove it: it would take the container that the operator made"
+        remedy = "remove it: it would remove the container that the operator made"
         yield Problem(_REASON, f"{where}.{DIRECTIVE}", container[DIRECTIVE], remedy)
     if made.where == "initContainers" and "restartPolicy" in container:
         remedy = "remove it: the operator sets when this container runs"
