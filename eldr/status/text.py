@@ -105,7 +105,9 @@ def _centroids(overview: Overview) -> str:
 
 def _saving(saving: Saving) -> str:
     promised = (
-        "" if saving.predicted_percent is None else f"; its fit predicted {saving.predicted_percent:.1f} %"
+        ""
+        if saving.predicted_percent is None
+        else f"; its fit predicted {saving.predicted_percent:.1f} % against these"
     )
     now, error = saving.now_percent, saving.error_percent
     if now is None:
@@ -170,7 +172,7 @@ def _row(fit: Fit, now: datetime) -> tuple[str, ...]:
     records = "" if fit.samples is None else f"{fit.samples} records"
     if fit.looks_back_to is not None:
         records = f"{records or 'records'} since {when(fit.looks_back_to, now)}"
-    brings = "" if fit.reduction_percent is None else f"saves {fit.reduction_percent:.1f} %"
+    brings = "" if fit.reduction_percent is None else f"saves {fit.reduction_percent:.1f} % against JSQ"
     began = "" if fit.created is None else when(fit.created, now)
     verdict = "EldrFit deleted" if fit.verdict == DELETED else fit.verdict or ""
     return fit.name, fit.trigger or "", began, verdict, brings, records
