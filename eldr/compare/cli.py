@@ -69,7 +69,9 @@ class _Clock:
     type=click.FloatRange(min=0),
     help="Seconds at the start of a window that are not measured [default: as long as nine tenths of requests last].",
 )
-@click.option("--seed", type=int, help="Of the order within pairs [default: drawn, and shown].")
+@click.option(
+    "--seed", type=int, help="Decides which policy comes first in a pair [default: drawn, and shown]."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")
 @click.option("--restore", is_flag=True, help="Only restore what a comparison left that was killed.")
 def command(
@@ -89,7 +91,8 @@ def command(
     """Measure what the policy of the EldrDeployment NAME brings against another one, on its own traffic.
 
     Sets the two policies in turn, in windows whose order within pairs is random, and shows how TPOT, TTFT and throughput
-    differ. No pod restarts. The deployment's own policy is set again in the end, also after Ctrl-C or a lost connection.
+    differ. No pod restarts. The deployment's own policy is set again in the end, also after Ctrl-C. If the program is killed or
+    loses the cluster, `eldr compare NAME --restore` does that.
     """
     if (against is None) != restore:
         raise click.UsageError("name the other policy by --against, or give --restore alone")
