@@ -63,7 +63,8 @@ async def test_it_finds_the_demos_effect_and_nothing_against_itself(system: Syst
 
     assert found["pairs"] >= PAIRS - 1, found["left_out"]
     tpot = found["tpot"]["change"]
-    assert -14 < tpot["change_percent"] < -4, "some 8 % by docs/demo.md"
+    # the demo's 8 % less: there requests arrive at the same times, so faster engines have fewer in flight, which saves again
+    assert -9 < tpot["change_percent"] < -3
     assert tpot["high_percent"] < 0
     assert found["throughput"]["change"]["low_percent"] > 0, "as many at a time end sooner"
 
