@@ -43,7 +43,7 @@ def test_the_autoscaling_example_is_taken_strictly_and_scales_what_exists(kube):
     "example", [path for path in EXAMPLES if path.stem != "autoscaling"], ids=lambda path: path.stem
 )
 def test_examples_are_taken_strictly(kube, example):
-    manifest = yaml.safe_load(example.read_text())
+    manifest, *_ = yaml.safe_load_all(example.read_text())
     command = ["-n", kube.namespace, "--validate=strict", "-f", str(example)]
     if "kind" in manifest:
         kube.cluster.kubectl("create", *command)
