@@ -28,7 +28,7 @@ _SHOULD_BE_TRUE: Final = (
 )
 _NO_NEWS: Final = {"Bootstrapping", "Staging", "PolicyIgnoresCentroids", "NoTraffic"}
 """Reasons of conditions that are not True and need nobody."""
-_HARMS: Final = {"Harms", "PinnedHarms", "PriorDecays", "KMismatch", "PinNotFound", "PinNotAccepted"}
+_HARMS: Final = {"Regresses", "PinnedRegresses", "PriorDecays", "KMismatch", "PinNotFound", "PinNotAccepted"}
 _HARMS_TOO: Final = {"Refused", "AckTimeout", "RouterComplaint"}
 """Reasons of CentroidsActive that somebody should see though it is True."""
 _DRIFT_STUCK: Final = {"NoBaseline", "BaselineUnusable"}

@@ -18,7 +18,7 @@ SUCCEEDED = "Succeeded"
 """Of an EldrFit."""
 BLOCKED = "Blocked"
 """Of an EldrFit whose set is not activated by itself any more."""
-HARMFUL = "Harmful"
+REGRESSES = "Regresses"
 """Of an EldrFit: whether its set harmed when it was active last."""
 
 NO_SET = "none"

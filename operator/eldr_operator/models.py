@@ -286,8 +286,8 @@ class EldrFit(CamelModel):
 
     @property
     def harms(self) -> bool:
-        """Whether the condition Harmful says that the set harmed when it was active last."""
-        return self._condition("Harmful").get("status") == "True"
+        """Whether the condition Regresses says that the set harmed when it was active last."""
+        return self._condition("Regresses").get("status") == "True"
 
     @property
     def is_finished(self) -> bool:

@@ -293,7 +293,7 @@ def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] |
     if seen.policy == POLICY_MARGINAL:
         return "PriorDecays", messages.HARM + messages.PRIOR_DECAYS
     if seen.chosen:
-        return "PinnedHarms", messages.HARM + messages.PINNED_HARMS
+        return "PinnedRegresses", messages.HARM + messages.PINNED_REGRESSES
     if not is_replaced(state, spec, seen):
-        return "Harms", messages.HARM + messages.HARMS_OBSERVED
+        return "Regresses", messages.HARM + messages.REGRESSES_OBSERVED
     return "Protective", messages.HARM + messages.protective(protection)

@@ -24,8 +24,8 @@ NO_USE = "spec.router.policy uses no centroids: no fit starts"
 SUSPENDED = "spec.refit.suspend is Enabled: no fit starts"
 HARM = "The active set saves less than placement by load"
 PRIOR_DECAYS = "; under MarginalUnion its prior decays by itself, so it goes on serving"
-PINNED_HARMS = "; it is pinned and goes on serving. Remove spec.centroids.pin"
-HARMS_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
+PINNED_REGRESSES = "; it is pinned and goes on serving. Remove spec.centroids.pin"
+REGRESSES_OBSERVED = "; spec.refit.drift.mode is Observe, so it goes on serving"
 
 
 def gathering(spec: DriftSpec) -> str:

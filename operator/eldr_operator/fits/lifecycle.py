@@ -165,7 +165,7 @@ def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
             "imbalance": _decimal(found.imbalance, 2),
             "weighting": border.text(found.weighting, 64),
             "predictedReductionPercent": _decimal(found.reduction and found.reduction * 100, 1),
-            "activeSetHarms": found.active_harms,
+            "activeSetRegresses": found.active_harms,
             "activeSetDigest": found.active_digest,
         }
         status |= {key: value for key, value in figures.items() if value is not None}

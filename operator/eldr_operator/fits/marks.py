@@ -10,20 +10,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from eldr_operator.conditions import BLOCKED, HARMFUL, ROLLED_BACK, Condition, merged
+from eldr_operator.conditions import BLOCKED, REGRESSES, ROLLED_BACK, Condition, merged
 from eldr_operator.models import EldrFit
 
 Object = dict[str, Any]
 
 _HARMS = Condition(
-    HARMFUL,
+    REGRESSES,
     "True",
     "SavesLess",
     "the set saves less than placement by load. With policy ELDR it is out of service while it is active, until its traffic returns"
     " or a fit reports that it does not regress",
 )
 _HARMS_NO_LONGER = Condition(
-    HARMFUL, "False", "InService", "the set regressed, and as far as is known no longer does"
+    REGRESSES, "False", "InService", "the set regressed, and as far as is known no longer does"
 )
 _STAYS = "it is not activated again by itself; spec.centroids.pin of the EldrDeployment can"
 

@@ -23,7 +23,7 @@ Status = Mapping[str, Any]
 
 _MESSAGE_CHARACTERS = 1024
 _CENTROID_WARNINGS = {"Refused", "AckTimeout", "PinNotFound", "PinNotAccepted", "RoutersUnreachable"}
-_HARMS = {"Protective", "PinnedHarms", "PriorDecays", "Harms"}
+_HARMS = {"Protective", "PinnedRegresses", "PriorDecays", "Regresses"}
 """Reasons of CentroidsActive while the active set saves less than JSQ would."""
 
 

@@ -107,7 +107,7 @@ def _report(fits: Sequence[EldrFit], digest: str, activated: datetime | None) ->
         for fit in fits
         if fit.is_finished
         and fit.status.get("activeSetDigest") == digest
-        and isinstance(harms := fit.status.get("activeSetHarms"), bool)
+        and isinstance(harms := fit.status.get("activeSetRegresses"), bool)
         and activated is not None
         and fit.finished_at > activated
     ]

@@ -147,8 +147,8 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     assert "JSQ is in effect" in condition["message"]
     assert world.routing["policy"] == "JSQ"
     assert world.active() == "first", "it stays loaded, so that one can tell when its traffic returns"
-    assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetHarms"] is True
-    world.kube.until_condition(FIT, "first", "Harmful", status="True")
+    assert world.kube.get(FIT, "x-drift-1")["status"]["activeSetRegresses"] is True
+    world.kube.until_condition(FIT, "first", "Regresses", status="True")
     wait_for(lambda: lose_memory(world), "a set again", 240, lambda: world.status)
     wait_for(lambda: world.routing["policy"] == "JSQ", "that it harms is not forgotten", 60)
     router(world).kinds = EVEN
@@ -165,7 +165,7 @@ def test_a_set_that_harms_is_taken_out_of_service_and_comes_back_with_its_traffi
     wait_for(lambda: router(world).told[-1] == (2, "ELDR"), "it to be seen", 60)
     served = [policy for epoch, policy in router(world).told if epoch == 2]
     assert served == ["JSQ", "ELDR"], "known to harm, it did not serve for a moment when it was active again"
-    world.kube.until_condition(FIT, "first", "Harmful", status="False")
+    world.kube.until_condition(FIT, "first", "Regresses", status="False")
 
 
 def test_reports_are_believed_of_the_set_that_they_name_and_of_no_other(world):

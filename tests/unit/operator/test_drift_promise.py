@@ -151,7 +151,7 @@ def test_a_pinned_set_is_kept_and_said_to_harm(life):
     verdict = one.window(times=4, saving=BAD)
     assert verdict.roll_back is None
     assert not verdict.protective
-    assert verdict.harm[0] == "PinnedHarms"
+    assert verdict.harm[0] == "PinnedRegresses"
     assert "spec.centroids.pin" in verdict.harm[1]
 
 
@@ -159,7 +159,7 @@ def test_observing_rolls_nothing_back_and_bars_nothing(life):
     one = life(previous="z", spec={"mode": "Observe"})
     verdict = one.window(times=4, saving=BAD)
     assert (verdict.reason, verdict.roll_back, verdict.protective) == ("Observing", None, False)
-    assert verdict.harm[0] == "Harms"
+    assert verdict.harm[0] == "Regresses"
     assert one.state.blocked == ()
 
 

@@ -288,7 +288,7 @@ def test_a_set_that_only_its_fit_knows_to_have_harmed_is_out_of_service(life):
 
 def test_a_set_that_harmed_and_is_pinned_again_goes_on_serving(harmful):
     one = rolled_back_to_what_harmed(harmful)
-    assert one.look(pinned=True, chosen=True).harm[0] == "PinnedHarms"
+    assert one.look(pinned=True, chosen=True).harm[0] == "PinnedRegresses"
     assert one.window(times=3, saving=GOOD).harm is None
     assert one.state.harmful == ()
 

@@ -97,7 +97,7 @@ def test_unknown_figures_are_absent(make_fit, now):
 def test_what_a_report_says_of_the_active_set_is_told_with_its_digest(make_fit, now):
     about = {"active_harms": False, "active_digest": "sha256:a"}
     status = advance(make_fit("f", "Running"), job(), report(**about), now).status
-    assert (status["activeSetHarms"], status["activeSetDigest"]) == (False, "sha256:a")
+    assert (status["activeSetRegresses"], status["activeSetDigest"]) == (False, "sha256:a")
 
 
 def test_a_deleted_job_is_a_failure_not_a_second_run(make_fit, now):

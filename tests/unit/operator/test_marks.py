@@ -42,7 +42,7 @@ def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit,
     assert marks.recalled_harm([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
     assert marks.recalled([fit], ()) == ()
     over = marked(fit, [], now, harmful=["sha256:b"])
-    assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Harmful"]
+    assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Regresses"]
     assert not over.harms
     assert list(marks.marks([over], [], {}, [], now)) == []
     assert marks.recalled_harm([over], ()) == ()

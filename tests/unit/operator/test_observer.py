@@ -73,7 +73,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
     fits = []
     for digest, harms, hour in told:
         fit = make_fit(f"f{hour}", "Rejected", f"2026-11-21T{hour:02}:00:00Z")
-        status = {"activeSetDigest": digest, "activeSetHarms": harms}
+        status = {"activeSetDigest": digest, "activeSetRegresses": harms}
         fits.append(fit.model_copy(update={"status": fit.status | status}))
     memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
     found = Observer().look(make_cr(), fits, memory, [], now).report
