@@ -106,10 +106,11 @@ def mark(world) -> str | None:
     return (world.kube.get(KIND, world.name)["metadata"].get("annotations") or {}).get(hold.ANNOTATION)
 
 
-def until_policy(world, policy: str) -> None:
-    wait_for(
-        lambda: mark(world) and spec(world)["router"]["policy"] == policy, f"{policy} by a comparison", 60
-    )
+def until_policy(world, policy: str, tmp_path) -> None:
+    def is_set() -> bool:
+        return bool(mark(world)) and spec(world)["router"]["policy"] == policy
+
+    wait_for(is_set, f"{policy} by a comparison", 60, show=(tmp_path / "0.log").read_text)
 
 
 def uids(world) -> set[str]:
@@ -119,11 +120,11 @@ def uids(world) -> set[str]:
 def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(served, begin, tmp_path):
     before, pods = spec(served), uids(served)
     running = begin()
-    until_policy(served, "JSQ")
+    until_policy(served, "JSQ", tmp_path)
     assert spec(served)["refit"]["suspend"] == "Enabled"
     assert spec(served)["refit"]["drift"]["mode"] == "Observe"
-    until_policy(served, "MarginalUnion")
-    until_policy(served, "JSQ")
+    until_policy(served, "MarginalUnion", tmp_path)
+    until_policy(served, "JSQ", tmp_path)
     second = begin()
     code, said = ended(tmp_path, second, 1)
     assert code == 1
@@ -140,7 +141,7 @@ def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(served, begi
 def test_what_a_killed_one_left_is_restored(served, begin, tmp_path):
     before = spec(served)
     running = begin()
-    until_policy(served, "JSQ")
+    until_policy(served, "JSQ", tmp_path)
     running.kill()
     running.wait()
     assert spec(served) != before
@@ -159,7 +160,7 @@ def test_what_a_killed_one_left_is_restored(served, begin, tmp_path):
 def test_what_somebody_else_sets_meanwhile_stays(served, begin, tmp_path):
     before = spec(served)
     running = begin()
-    until_policy(served, "JSQ")
+    until_policy(served, "JSQ", tmp_path)
     served.patch(router={"policy": "RoundRobin"})
     code, said = ended(tmp_path, running, 0)
     assert (code, "Interfered: somebody set router.policy to RoundRobin" in said) == (1, True), said

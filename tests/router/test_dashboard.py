@@ -6,6 +6,8 @@ import concurrent.futures
 import itertools
 import json
 import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,37 @@ CLIENTS = 4
 SCORE = 0.4
 LATER = {"Saving"}
 """Panels that stay empty for as long as the router knows too little."""
+
+
+class Broken(BaseHTTPRequestHandler):
+    """A decode engine that is healthy, and fails every request: each one that it gets is tried again elsewhere."""
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def do_GET(self) -> None:
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(500)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def broken() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Broken)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def queries() -> dict[str, str]:
@@ -55,11 +88,11 @@ def operator():
     thread.join()
 
 
-def test_every_panel_shows_something_under_load(tmp_path, operator):
+def test_every_panel_shows_something_under_load(tmp_path, operator, broken):
     with (
         engine("prefill", "--speed", "100") as p,
         engine("decode", "--speed", "10") as d,
-        router(tmp_path, {"p0": p.url, "d0": d.url, "d1": "http://127.0.0.1:9"}) as r,
+        router(tmp_path, {"p0": p.url, "d0": d.url, "d1": broken}) as r,
     ):
         targets = {
             r.admin: {"namespace": "default", "pod": "qwen3-prefill-abc", "deployment": "qwen3"},

@@ -47,7 +47,7 @@ def test_records_whose_engines_lost_counts_are_left_out(write_log):
     ("options", "message"),
     [
         ({"n": 0}, "holds no record yet"),
-        ({"n": 60}, "30 records of the log's newer half tell"),
+        ({"n": 60}, "30 records of the log's newer half have"),
         ({"n": 200, "decode_exact": False}, "0 records of the log's newer half"),
         ({"n": 200, "decode_tokens": 10**15}, "200 layers that do not sum"),
         ({"n": 200, "decode": bytes(512)}, "200 layers that do not sum"),
