@@ -126,7 +126,7 @@ def lines(found: Report) -> Iterator[str]:
         if one is not None:
             yield f"{label:<12}{against:>16} -> {own:<16}{_shown(one)}"
     yield ""
-    yield "Intervals hold 95 %, by pairs of neighbouring windows; one that includes 0 shows no difference."
+    yield "These are 95 % intervals over pairs of neighbouring windows. An interval that includes 0 shows no significant difference."
 
 
 def _value(name: str, value: float) -> str:

@@ -20,6 +20,9 @@ def reasons() -> set[str]:
     found = set()
     for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
+            match node:  # a reason and its message, to be made a condition elsewhere
+                case ast.Return(value=ast.Tuple(elts=[ast.Constant(value=str() as reason), _])):
+                    found |= set(re.fullmatch(r"[A-Z][a-z]+[A-Za-z]*", reason) and [reason] or [])
             if not isinstance(node, ast.Call):
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -33,7 +36,15 @@ def reasons() -> set[str]:
 
 def test_every_reason_has_a_remedy():
     found = reasons()
-    assert {"Staging", "PinNotFound", "JobFailed", "InvalidSchedule", "ChildRefused", "PodsRefused"} <= found
+    assert {
+        "Staging",
+        "PinNotFound",
+        "JobFailed",
+        "InvalidSchedule",
+        "ChildRefused",
+        "PodsRefused",
+        "Protective",
+    } <= found
     missing = {
         reason for reason in found - {"InvalidField", "InvalidPodTemplate"} if reason not in CONDITIONS
     }
