@@ -183,6 +183,14 @@ class DeploymentSpec(CamelModel):
 
 class Metadata(CamelModel):
     """What is used of ``metadata``."""
+class ServiceSpec(CamelModel):
+    """``spec.service``."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    annotations: dict[str, str] = Field(default_factory=dict)
+    load_balancer_class: str | None = None
+
+
 
     name: str
     namespace: str
@@ -196,6 +204,7 @@ class Metadata(CamelModel):
 class EldrDeployment(CamelModel):
     """An EldrDeployment; ``status`` stays JSON, because it is compared and written whole."""
 
+    service: ServiceSpec = ServiceSpec()
     metadata: Metadata
     spec: DeploymentSpec
     status: Object = Field(default_factory=dict)

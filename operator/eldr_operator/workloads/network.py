@@ -30,20 +30,11 @@ class Outside(NamedTuple):
 
 def services(cr: EldrDeployment) -> list[Object]:
     """Return the Service of clients, and the headless one that names decode pods."""
-    routers = {contract.LABEL_DEPLOYMENT: cr.name, contract.LABEL_ROUTER: "true"}
-    clients = meta.manifest("v1", "Service", cr, cr.name, contract.ROLE_ROUTER)
     decode = meta.manifest(
         "v1", "Service", cr, meta.child_name(cr, contract.ROLE_DECODE), contract.ROLE_DECODE
     )
     return [
-        clients
-        | {
-            "spec": {
-                "selector": routers,
-                "ports": [_port("http", 80, contract.PORT_ROUTER)],
-                "type": "ClusterIP",
-            }
-        },
+        _clients(cr),
         decode
         | {
             "spec": {
@@ -53,6 +44,22 @@ def services(cr: EldrDeployment) -> list[Object]:
             }
         },
     ]
+
+
+def _clients(cr: EldrDeployment) -> Object:
+    """Return the Service of clients; ports of nodes and addresses stay the cluster's to choose."""
+    asked = cr.spec.service
+    head = meta.manifest("v1", "Service", cr, cr.name, contract.ROLE_ROUTER)
+    if asked.annotations:
+        head["metadata"]["annotations"] = dict(asked.annotations)
+    spec: Object = {
+        "selector": {contract.LABEL_DEPLOYMENT: cr.name, contract.LABEL_ROUTER: "true"},
+        "ports": [_port("http", 80, contract.PORT_ROUTER)],
+        "type": asked.type,
+    }
+    if asked.load_balancer_class is not None:
+        spec["loadBalancerClass"] = asked.load_balancer_class
+    return head | {"spec": spec}
 
 
 def _port(name: str, port: int, target: int) -> Object:

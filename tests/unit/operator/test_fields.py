@@ -33,6 +33,7 @@ SPECIAL: dict[str, Any] = {
     "decode.parallelism.data": 4,
     "decode.parallelism.expert": "Disabled",
     "router.replicas": 5,
+    "service.annotations": {"example.com/a": "1"},
 }
 """Values where any other one of the field's type would not do."""
 BESIDE: dict[str, dict[str, Any]] = {

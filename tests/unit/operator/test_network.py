@@ -27,6 +27,7 @@ PEERS = {
     "a client elsewhere": peer("other"),
     "the operator": peer("eldr-system"),
     "Prometheus": peer("other", team="metrics"),
+    "a load balancer": Peer("", {}, {}),
 }
 
 
@@ -46,6 +47,7 @@ def reached(made, who):
         ("a client elsewhere", {ROUTER}),
         ("the operator", {ROUTER, ADMIN}),
         ("Prometheus", {ROUTER, ENGINE, ADMIN}),
+        ("a load balancer", {ROUTER}),
     ],
 )
 def test_who_reaches_which_port(make_vllm, who, ports):
@@ -81,3 +83,14 @@ def test_the_evaluator_takes_what_is_left_out_for_all():
     assert not admits(policy(**{"from": [{"podSelector": {}}]}), stranger, target, ENGINE)
     nobody = [{"metadata": {"namespace": "ns"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}]
     assert not admits(nobody, target, target, ENGINE)
+
+
+def test_the_service_of_clients_is_as_the_spec_says(make_cr):
+    clients, decode = network.services(make_cr())
+    assert (clients["spec"]["type"], "annotations" in clients["metadata"]) == ("ClusterIP", False)
+    annotations = {"example.com/internal": "true"}
+    asked = {"type": "LoadBalancer", "annotations": annotations, "loadBalancerClass": "example.com/lb"}
+    made, same = network.services(make_cr(service=asked))
+    assert made["metadata"]["annotations"] == annotations
+    assert made["spec"] == clients["spec"] | {"type": "LoadBalancer", "loadBalancerClass": "example.com/lb"}
+    assert same == decode
