@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from eldr_kube.agent.api import Api, ApiError
@@ -63,6 +64,19 @@ class Sources:
         """Return the same as text, for environment variables."""
         data = await self.data(kind, name)
         return None if data is None else {key: value.decode(errors="replace") for key, value in data.items()}
+
+    async def claim(self, name: str) -> Path:
+        """Return the folder of the volume that a claim is bound to; MissingSourceError if there is none on this machine."""
+        namespace = self.pod["metadata"]["namespace"]
+        found = await self._api.call("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+        bound = found["spec"].get("volumeName")
+        if not bound:
+            raise MissingSourceError(f"PersistentVolumeClaim {name!r} is not bound")
+        volume = (await self._api.call("GET", f"/api/v1/persistentvolumes/{bound}"))["spec"]
+        source = volume.get("hostPath") or volume.get("local")
+        if source is None:
+            raise MissingSourceError(f"PersistentVolume {bound!r} is neither hostPath nor local")
+        return Path(source["path"])
 
     async def files(self, volume: Object) -> Files:
         """Return the files of a volume that the agent fills; MissingSourceError if a source that is not optional does not exist."""

@@ -31,6 +31,7 @@ class Volumes:
         self._sources = sources
         self._volumes = {volume["name"]: volume for volume in volumes}
         self._written: dict[str, Files] = {}
+        self._claims: dict[str, Path] = {}
         self._lock = asyncio.Lock()
 
     async def write(self) -> None:
@@ -39,6 +40,10 @@ class Volumes:
             for name, volume in self._volumes.items():
                 if "hostPath" in volume:
                     _require_host_path(volume["hostPath"])
+                    continue
+                if "persistentVolumeClaim" in volume:
+                    if name not in self._claims:  # bound once and for all
+                        self._claims[name] = await self._sources.claim(volume["persistentVolumeClaim"]["claimName"])
                     continue
                 folder = self._folder / name
                 folder.mkdir(parents=True, exist_ok=True)
@@ -54,9 +59,11 @@ class Volumes:
         """Yield ``(source, target, read_only)`` for each mount; MissingSourceError if a sub-path does not exist and cannot be made."""
         for mount in container.get("volumeMounts") or []:
             volume = self._volumes[mount["name"]]
-            host = volume.get("hostPath")
-            source = Path(host["path"]) if host else self._folder / mount["name"]
+            host, claim = volume.get("hostPath"), self._claims.get(mount["name"])
+            source = claim or (Path(host["path"]) if host else self._folder / mount["name"])
             writable = bool(host) or "emptyDir" in volume
+            if claim is not None:
+                writable = not volume["persistentVolumeClaim"].get("readOnly")
             sub_path = mount.get("subPath") or expand(mount.get("subPathExpr", ""), variables)
             if sub_path:
                 source = _below(source, sub_path, may_make=writable)
