@@ -14,6 +14,7 @@ ROUTER = "router"
 ENGINE = "engine"
 FIT = "fit"
 NETWORK = "network"
+MODEL = "model"
 
 
 def child_name(cr: EldrDeployment, suffix: str) -> str:

@@ -26,11 +26,29 @@ from eldr_operator.records import Name
 Object = dict[str, Any]
 
 
+class SecretKey(CamelModel):
+    """``spec.model.tokenSecret``."""
+
+    name: str
+    key: str = "token"
+
+
+class Claim(CamelModel):
+    """``spec.model.cache`` and ``spec.model.source``."""
+
+    claim_name: str
+
+
 class ModelSpec(CamelModel):
     """``spec.model``."""
 
     uri: str
     name: str | None = None
+    revision: str | None = None
+    token_secret: SecretKey | None = None
+    source: Claim | None = None
+    cache: Claim | None = None
+    download: Literal["Auto", "Never"] = "Auto"
 
 
 class EngineSpec(CamelModel):
@@ -165,6 +183,14 @@ class CentroidsSpec(CamelModel):
     ack_timeout_seconds: int = 30
 
 
+class ServiceSpec(CamelModel):
+    """``spec.service``."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    annotations: dict[str, str] = Field(default_factory=dict)
+    load_balancer_class: str | None = None
+
+
 class DeploymentSpec(CamelModel):
     """``spec`` of an EldrDeployment."""
 
@@ -178,19 +204,12 @@ class DeploymentSpec(CamelModel):
     refit: RefitSpec = RefitSpec()
     centroids: CentroidsSpec = CentroidsSpec()
     update: Literal["Manual", "Window", "Immediate"] = "Manual"
+    service: ServiceSpec = ServiceSpec()
     network_policy: Literal["Enabled", "Disabled"] = "Enabled"
 
 
 class Metadata(CamelModel):
     """What is used of ``metadata``."""
-class ServiceSpec(CamelModel):
-    """``spec.service``."""
-
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    annotations: dict[str, str] = Field(default_factory=dict)
-    load_balancer_class: str | None = None
-
-
 
     name: str
     namespace: str
@@ -204,7 +223,6 @@ class ServiceSpec(CamelModel):
 class EldrDeployment(CamelModel):
     """An EldrDeployment; ``status`` stays JSON, because it is compared and written whole."""
 
-    service: ServiceSpec = ServiceSpec()
     metadata: Metadata
     spec: DeploymentSpec
     status: Object = Field(default_factory=dict)

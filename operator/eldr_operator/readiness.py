@@ -12,7 +12,7 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 
 def summed_up(
-    config: Condition, progressing: Condition, available: Condition, roles: Sequence[Condition]
+    causes: Sequence[Condition], progressing: Condition, available: Condition, roles: Sequence[Condition]
 ) -> Condition | None:
     """Return the condition that ``Ready`` repeats; None if all are as they should be.
 
@@ -21,10 +21,12 @@ def summed_up(
 
     Parameters
     ----------
+    causes : sequence of Condition
+        What is amiss before any pod can be: a spec that cannot be used, a model that is not there.
     roles : sequence of Condition
         Of prefill, decode and router.
     """
-    amiss = [found for found in (config, progressing, available, *roles) if found.status != "True"]
+    amiss = [found for found in (*causes, progressing, available, *roles) if found.status != "True"]
     first = min(amiss, key=lambda found: found.status, default=None)  # False before Unknown
     if first is None or (first.reason != _DEADLINE and first not in (available, *roles)):
         return first

@@ -53,7 +53,7 @@ CENTROID_KINDS = {
     *("ConfigMap", "Job", "Pod"),
     *("Role", "RoleBinding", "ServiceAccount"),  # by which routers may read a set
 }
-WORKLOAD_KINDS = WATCHED.keys() - {contract.KIND_FIT, "ConfigMap", "Job"}
+WORKLOAD_KINDS = WATCHED.keys() - {contract.KIND_FIT, "ConfigMap"}
 WAITING_SECONDS = 1.0
 """Between two passes while routers load a set, whatever they say."""
 TROUBLE_SECONDS = 5.0

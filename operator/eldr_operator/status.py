@@ -87,8 +87,12 @@ def _update(running: Workloads) -> Condition:
 def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcome) -> list[Condition]:
     roles = [running.prefill.condition, running.decode.condition, running.router.condition]
     config, available = _config(problems, running, outcome), _available(running, outcome)
+    model = [running.model] if running.model is not None else []
     progressing = _progressing(running, outcome)
-    summary = summed_up(config, progressing, available, roles) or Condition(
+    # what runs goes on while another revision comes: that is no fault, and Progressing tells it
+    is_cause = available.status != "True" or not _is_downloading(running)
+    causes = (config, *(model if is_cause else ()))
+    summary = summed_up(causes, progressing, available, roles) or Condition(
         "Ready", "True", "AllReady", _all_ready(running)
     )
     return [
@@ -98,11 +102,16 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
         _degraded(running),
         *roles,
         config,
+        *model,
         drift_status.centroids_condition(outcome),
         outcome.signatures,
         drift_status.condition(outcome),
         _update(running),
     ]
+
+
+def _is_downloading(running: Workloads) -> bool:
+    return running.model is not None and running.model.reason == "Downloading"
 
 
 def _all_ready(running: Workloads) -> str:
@@ -126,6 +135,9 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
 def _progressing(running: Workloads, outcome: Outcome) -> Condition:
     if left := [*running.unwritten, *outcome.unwritten]:
         return Condition("Progressing", "False", left[0].reason, "; ".join(each.message for each in left))
+    if running.model is not None and running.model.status != "True":
+        status = "True" if _is_downloading(running) else "False"
+        return running.model._replace(type="Progressing", status=status)
     if failed := {role: choice for role, choice in running.revisions.items() if choice.failed}:
         text = "; ".join(rollback.told(role, choice) for role, choice in failed.items())
         return Condition("Progressing", "False", ROLLED_BACK, text)

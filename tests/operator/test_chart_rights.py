@@ -17,7 +17,7 @@ RIGHTS = {
     ("apps", "deployments"): (MADE, "prefill engines, routers"),
     ("apps", "statefulsets"): (MADE, "decode engines"),
     ("apps", "controllerrevisions"): (MADE, "templates of pods"),
-    ("batch", "jobs"): (READ | {"create"}, "fits; a deleted EldrFit takes its Job along"),
+    ("batch", "jobs"): (READ | {"create", "delete"}, "fits, and downloads, of which old ones go"),
     ("policy", "poddisruptionbudgets"): (MADE, "one pod of a role at a time"),
     ("networking.k8s.io", "networkpolicies"): (MADE, "who may reach pods"),
     ("rbac.authorization.k8s.io", "roles"): (MADE, "what routers and fits may do"),

@@ -140,7 +140,7 @@ def test_names_that_children_could_not_carry(kube, name, message):
             "pvc://models/qwen3",
             "model.uri pvc://models/qwen3: vLLM cannot load it: write a name on the Hugging",
         ),
-        ("org/model@main", "a revision goes into engine.args as --revision"),
+        ("org/model@main", "a revision goes into model.revision"),
         ("org/my model", "model.uri org/my model: vLLM cannot load it"),
         ("--trust-remote-code", "model.uri --trust-remote-code: vLLM cannot load it"),
         ("s3://", "vLLM cannot load it"),

@@ -11,6 +11,7 @@ from eldr_operator import clock
 from eldr_operator.conditions import (
     CENTROIDS_ACTIVE,
     DRIFT_DETECTED,
+    MODEL_READY,
     NO_SET,
     ROLLED_BACK,
     SIGNATURES_REPORTED,
@@ -73,6 +74,9 @@ def of_deployment(before: Status, after: Status) -> list[Event]:
         elif kind == DRIFT_DETECTED and turned and was.get("status") == "True":
             other = "another set serves; " if condition["reason"] == "Gathering" else ""
             found.append(Event("Normal", "DriftOver", f"{other}{condition['message']}"))
+        elif kind == MODEL_READY and condition["reason"] not in {was.get("reason"), "Downloading"}:
+            level = "Normal" if condition["status"] == "True" else "Warning"
+            found.append(Event(level, f"Model{condition['reason']}", condition["message"]))
         elif kind == SIGNATURES_REPORTED and turned and condition["status"] == "False":
             found.append(Event("Warning", f"Signatures{condition['reason']}", condition["message"]))
     return found

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from eldr import contract
 from eldr_operator.errors import Problem
 from eldr_operator.models import EldrDeployment
-from eldr_operator.validation import arguments, patches, routers, schedule, speculation, templates, variables
+from eldr_operator.validation import (
+    arguments,
+    patches,
+    routers,
+    schedule,
+    speculation,
+    templates,
+    variables,
+    weights,
+)
 
 
 def problems(cr: EldrDeployment) -> list[Problem]:
@@ -19,6 +28,7 @@ def problems(cr: EldrDeployment) -> list[Problem]:
         *speculation.problems(cr),
         *routers.problems(cr),
         *variables.problems(cr),
+        *weights.problems(cr),
         *templates.problems(cr),
         *patches.problems(cr.spec.prefill.pod_template, "spec.prefill.podTemplate"),
         *patches.problems(cr.spec.decode.pod_template, "spec.decode.podTemplate"),

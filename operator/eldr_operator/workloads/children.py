@@ -16,7 +16,7 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.kube.tokens import Tokens
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, UNAVAILABLE, Unwritten, Writes
-from eldr_operator.workloads import desired, gaps, revisions, roles, rollback, rollout, scaling
+from eldr_operator.workloads import desired, downloads, gaps, revisions, roles, rollback, rollout, scaling
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 from eldr_operator.workloads.rollback import Choice
@@ -72,6 +72,7 @@ class Children:
         broken: Collection[str],
         unreadable: Mapping[str, str],
         now: datetime,
+        waits: bool,
     ) -> Applied:
         """Bring all children to their desired state.
 
@@ -86,19 +87,27 @@ class Children:
             Roles whose workload stays as it is, because a field that it is made from cannot be used.
         unreadable : mapping
             Kinds that cannot be listed, and why: their children stay as they are.
+        waits : bool
+            Whether the model is not there yet: engines keep the revision that they have until then, or are not made.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
         plan = revisions.plan(cr, live, own, now)
+        usable = _without_pod_templates(cr, broken)
         wanted = [
             *scaling.manifests(cr, live),
-            *desired.children(_without_pod_templates(cr, broken), shards, plan.images, self._outside),
+            *desired.children(usable, shards, plan.images, self._outside),
         ]
         asked = {
             role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)
             for manifest in wanted
             if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
         }
+        if waits:
+            running = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
+            asked |= {role: kept for role, kept in running.items() if kept and role in asked}
+            untouched |= {meta.child_name(cr, role) for role, kept in running.items() if not kept}
+            asked = {role: each for role, each in asked.items() if meta.child_name(cr, role) not in untouched}
         chosen = rollback.settle(cr, asked, live, plan, now)
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
@@ -132,6 +141,9 @@ class Children:
                 if fault := await self._write(writes, cr, step, live):
                     left[fault.kind, fault.name] = fault
                     break
+        # after the service account of its pod
+        for undone in await self._download(writes, cr, downloads.job(usable, plan.images), live):
+            left[undone.kind, undone.name] = undone
         for head, unowned in revisions.unowned(cr, live):
             name = head["metadata"]["name"]
             if fault := await writes.tried(revisions.KIND, name, self._applier.take_back(head, unowned)):
@@ -153,6 +165,25 @@ class Children:
         if failed := frozenset(key for key, fault in left.items() if fault.reason == UNAVAILABLE):
             self._slow[cr.metadata.uid] = failed
         return Applied([*left.values()], {**_untouched(cr, live, plan), **_known(chosen)}, plan)
+
+    async def _download(
+        self, writes: Writes, cr: EldrDeployment, job: Object | None, live: Snapshot
+    ) -> list[Unwritten]:
+        """Start the Job that downloads the model, where there is none, and delete those that are of no use."""
+        faults = [
+            await writes.tried("Job", each["metadata"]["name"], self._applier.delete("Job", each))
+            for each in downloads.surplus(cr, job, live)
+        ]
+        if job is not None and downloads.is_missing(cr, job, live):
+            faults.append(await writes.tried("Job", job["metadata"]["name"], self._start(job)))
+        return [*filter(None, faults)]
+
+    async def _start(self, job: Object) -> None:
+        try:
+            await self._applier.create(job)
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise  # else it is there, and the next pass sees it
 
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)

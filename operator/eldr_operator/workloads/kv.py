@@ -17,6 +17,7 @@ from eldr import contract
 from eldr_operator import meta
 from eldr_operator.conditions import found
 from eldr_operator.models import EldrDeployment, RoleSpec
+from eldr_operator.workloads import weights
 from eldr_operator.workloads.drafts import drafts
 from eldr_operator.workloads.options import as_json, options
 
@@ -74,14 +75,15 @@ def unpaired(pods: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _key(cr: EldrDeployment, spec: RoleSpec, template: Mapping[str, Any]) -> str:
-    args = (*cr.spec.engine.args, *spec.args)
+    model = cr.spec.model
+    args = (*weights.arguments(model), *cr.spec.engine.args, *spec.args)
     containers = template["spec"]["containers"]
     engine: Object = next((each for each in containers if each["name"] == contract.CONTAINER_ENGINE), {})
     variables = {
         each["name"]: each.get("value") for each in engine.get("env") or () if each["name"] in _VARIABLES
     }
     drafting = asked.layers if (asked := drafts(("", args))).have_kv else {}
-    factors = (engine.get("image"), cr.spec.model.uri, _chosen(args), variables, drafting)
+    factors = (engine.get("image"), weights.identity(model), _chosen(args), variables, drafting)
     return meta.digest(factors)[:_CHARACTERS]
 
 

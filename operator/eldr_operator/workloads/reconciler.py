@@ -13,7 +13,7 @@ from eldr_operator.kube import refusals
 from eldr_operator.kube.api import Api
 from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.models import EldrDeployment
-from eldr_operator.workloads import kv, roles, scaling
+from eldr_operator.workloads import downloads, kv, roles, scaling
 from eldr_operator.workloads.children import Children
 from eldr_operator.workloads.roles import Role, Wanted, Workloads
 
@@ -41,7 +41,13 @@ async def reconcile(
     unreadable : mapping
         Kinds that cannot be listed, and why: their children are left as they are.
     """
-    applied = await children.apply(cr, live, shards=shards, broken=broken, unreadable=unreadable, now=now)
+    model = downloads.state(
+        cr, live, await refusals.of_job(api, live.owned("Job", downloads.name(cr), cr.metadata.uid))
+    )
+    waits = model is not None and model.status != "True"
+    applied = await children.apply(
+        cr, live, shards=shards, broken=broken, unreadable=unreadable, now=now, waits=waits
+    )
     unwritten = applied.unwritten
 
     def workload(kind: str, role: str) -> Mapping[str, Any] | None:
@@ -79,4 +85,5 @@ async def reconcile(
         plan=applied.plan,
         unpaired=kv.unpaired(live.pods),
         scaled_by=scaling.set_by(cr, live),
+        model=model,
     )

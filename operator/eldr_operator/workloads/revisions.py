@@ -39,6 +39,9 @@ _WORKLOADS = {
     contract.ROLE_ROUTER: "Deployment",
 }
 
+_MODEL_OF_ROUTERS = {"uri", "name"}
+_MODEL_OF_ENGINES = {"revision", "token_secret", "source", "cache"}
+
 
 class Revision(NamedTuple):
     """One state of the pods of a role.
@@ -237,8 +240,9 @@ def inputs(cr: EldrDeployment, role: str) -> str:
     So a field that a later release adds changes no digest until somebody sets it.
     """
     spec = cr.spec
-    found: Object = {"model": _set(spec.model), "served": cr.served_model}
+    found: Object = {"model": _set(spec.model, _MODEL_OF_ROUTERS), "served": cr.served_model}
     if role != contract.ROLE_ROUTER:
+        found["model"] = _set(spec.model, _MODEL_OF_ROUTERS | _MODEL_OF_ENGINES)
         of_role = spec.prefill if role == contract.ROLE_PREFILL else spec.decode
         found |= {
             "engine": _set(spec.engine),

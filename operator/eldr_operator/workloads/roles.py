@@ -17,6 +17,7 @@ from eldr_operator.workloads.rollback import Choice
 
 Object = Mapping[str, Any]
 
+ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
 _WAITING = {
     "ImagePullBackOff": "ImagePull",
     "ErrImagePull": "ImagePull",
@@ -98,6 +99,8 @@ class Workloads:
         Ready decode pods to which no ready prefill engine may hand KV over.
     scaled_by : mapping
         Role to who set its replicas, where that is not the spec.
+    model : Condition or None
+        How far the download of the model is; None where nothing is downloaded.
     """
 
     prefill: Role
@@ -108,6 +111,7 @@ class Workloads:
     revisions: Mapping[str, Choice] = field(default_factory=dict)
     unpaired: Sequence[str] = ()
     scaled_by: Mapping[str, str] = field(default_factory=dict)
+    model: Condition | None = None
 
 
 class Wanted(NamedTuple):
@@ -158,7 +162,7 @@ def role(
         existing=status.get("replicas", 0),
         is_current=current and status.get("replicas", 0) <= desired,
         trouble=_refused(type_, workload, refusal)
-        or next(filter(None, (_trouble(type_, pod) for pod in pods)), None),
+        or next(filter(None, (trouble(type_, pod) for pod in pods)), None),
         kept=kept,
         is_paused=wanted.rollout.pause == "Enabled",
         has_gaps=rollout.has_gaps(workload),
@@ -217,7 +221,8 @@ def _refused(type_: str, workload: Object, refusal: str) -> Condition | None:
     return None
 
 
-def _trouble(type_: str, pod: Object) -> Condition | None:
+def trouble(type_: str, pod: Object) -> Condition | None:
+    """Return why a pod is not ready, as far as Kubernetes says; None where it says nothing."""
     name = pod["metadata"]["name"]
     if scheduled := rollout.unscheduled(pod):
         return Condition(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from eldr import contract
 from eldr_operator.models import EldrDeployment, RoleSpec
-from eldr_operator.workloads import parallelism, pods
+from eldr_operator.workloads import parallelism, pods, weights
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.pods import EnginePod
 
@@ -44,7 +44,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) ->
         image=engine.image or images.vllm,
         command=["vllm"],
         args=_arguments(cr, role, spec),
-        env=_environment(cr, spec),
+        env=_environment(cr, role, spec),
     )
     container["ports"].append({"name": "nixl", "containerPort": SIDE_CHANNEL_PORT, "protocol": "TCP"})
     health, port = contract.PATH_HEALTH, contract.PORT_ENGINE
@@ -60,6 +60,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) ->
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - inside the container
             {"name": "cache", "mountPath": _CACHE_DIR},
             {"name": "plugin", "mountPath": PLUGIN_DIR, "readOnly": True},
+            *weights.mounts(cr.spec.model),
         ],
     }
     return EnginePod(
@@ -69,6 +70,7 @@ def engine_pod(cr: EldrDeployment, role: str, spec: RoleSpec, images: Images) ->
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}},
             {"name": "cache", "emptyDir": {}},
             {"name": "plugin", "emptyDir": {}},
+            *weights.volumes(cr.spec.model),
         ),
         init_containers=(_plugin(images.own),),
     )
@@ -101,7 +103,7 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
     batch = [f"--max-num-seqs={needed}"] if needed > _SEQUENCES else []
     return [
         "serve",
-        cr.spec.model.uri,
+        weights.location(cr.spec.model),
         f"--served-model-name={cr.served_model}",
         f"--host=$({contract.ENV_POD_IP})",
         f"--port={contract.PORT_ENGINE}",
@@ -110,6 +112,7 @@ def _arguments(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[str]:
         *parallelism.arguments(spec),
         *batch,
         f"--disable-access-log-for-endpoints={','.join(_QUIET_PATHS)}",
+        *weights.arguments(cr.spec.model),
         *cr.spec.engine.args,
         *spec.args,
     ]
@@ -139,7 +142,7 @@ def _kv_transfer(cr: EldrDeployment, role: str) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def _environment(cr: EldrDeployment, spec: RoleSpec) -> list[Object]:
+def _environment(cr: EldrDeployment, role: str, spec: RoleSpec) -> list[Object]:
     values = {
         "VLLM_PLUGINS": PLUGIN,
         "PYTHONPATH": PLUGIN_DIR,
@@ -155,4 +158,5 @@ def _environment(cr: EldrDeployment, spec: RoleSpec) -> list[Object]:
     return [
         {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address},
         *({"name": name, "value": value} for name, value in values.items()),
+        *weights.environment(cr.spec.model, role),
     ]

@@ -12,7 +12,7 @@ from eldr import contract
 from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import memory, routing
 from eldr_operator.models import EldrDeployment, parse
-from eldr_operator.workloads import desired
+from eldr_operator.workloads import desired, downloads
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
@@ -40,8 +40,10 @@ def example(name: str) -> EldrDeployment:
 
 
 def children(cr, table):
-    """Everything that is applied for a deployment: the routing table comes last."""
+    """Everything that is written for a deployment: the routing table comes last."""
+    download = downloads.job(cr, Images(IMAGE))
     return [
+        *([] if download is None else [download]),
         *desired.children(cr, table.shards, Images(IMAGE), OUTSIDE),
         memory.config_map(cr, memory.Memory(table=table)),
     ]
@@ -51,7 +53,7 @@ def by_kind(cr, table=routing.Table()):  # noqa: B008 - frozen
     return {(m["kind"], m["metadata"]["name"]): m for m in children(cr, table)}
 
 
-@pytest.mark.parametrize("name", ["simulator", "mi300x"])
+@pytest.mark.parametrize("name", ["simulator", "mi300x", "shared-weights"])
 def test_golden(name, table):
     made = children(example(name), table)
     path = GOLDEN / f"{name}.yaml"
@@ -62,7 +64,7 @@ def test_golden(name, table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["simulator", "mi300x"])
+@pytest.mark.parametrize("name", ["simulator", "mi300x", "shared-weights"])
 def test_manifests_fit_the_schemas(name, table, make_fit):
     cr = example(name)
     for manifest in [

@@ -11,7 +11,7 @@ from eldr import contract
 from eldr_operator.fits.job import fit_job
 from eldr_operator.locality import routing
 from eldr_operator.models import EldrDeployment, EldrFit, parse
-from eldr_operator.workloads import desired, rollout
+from eldr_operator.workloads import desired, downloads, rollout
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 
@@ -40,6 +40,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "router.replicas": {"router": {"placement": "Deployment"}},
     "router.podTemplate": {"router": {"placement": "Deployment"}},
     "router.prior": {"router": {"policy": "MarginalUnion"}},
+    "model.tokenSecret.key": {"model": {"tokenSecret": {"name": "a"}}},
+    "model.download": {"model": {"cache": {"claimName": "a"}}},
     "decode.parallelism.balance": {"decode": {"parallelism": {"expert": "Enabled", "redundantExperts": 2}}},
 }
 """What else must be set for a field to matter."""
@@ -139,6 +141,7 @@ def made(spec: dict[str, Any], now: Any) -> str:
             rollout.of_deployment(cr.spec.prefill.rollout, running, [], now),
             routing.document(cr, routing.Table()),
             fit_job(cr, fit, "own:1"),
+            downloads.job(cr, Images("own:1")),
         ]
     )
 

@@ -43,7 +43,9 @@ class Volumes:
                     continue
                 if "persistentVolumeClaim" in volume:
                     if name not in self._claims:  # bound once and for all
-                        self._claims[name] = await self._sources.claim(volume["persistentVolumeClaim"]["claimName"])
+                        self._claims[name] = await self._sources.claim(
+                            volume["persistentVolumeClaim"]["claimName"]
+                        )
                     continue
                 folder = self._folder / name
                 folder.mkdir(parents=True, exist_ok=True)
