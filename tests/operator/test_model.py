@@ -29,29 +29,31 @@ def templates(world: World) -> list[object]:
     return [each["spec"]["template"] for each in found]
 
 
-def tell(world: World, name: str, **status: object) -> None:
-    """Play the kubelet for the Job's pod."""
+def place(world: World, name: str) -> str:
+    """Put the Job's pod on a node, and return its name: a scheduler without nodes would say that it finds none."""
     pods = lambda: world.kube.list("Pod", f"batch.kubernetes.io/job-name={name}")  # noqa: E731
     (pod,) = wait_for(pods, "the Job's pod", 60)
-    scheduled = [{"type": "PodScheduled", "status": "True"}]
-    world.kube.strategic(
-        "Pod", pod["metadata"]["name"], {"status": {"conditions": scheduled, **status}}, "status"
-    )
+    named = pod["metadata"]["name"]
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": named}}
+    binding |= {"target": {"apiVersion": "v1", "kind": "Node", "name": "some-node"}}
+    world.kube.request("POST", f"/api/v1/namespaces/{world.kube.namespace}/pods/{named}/binding", binding)
+    return str(named)
 
 
-def fail(world: World, name: str, words: str) -> None:
+def fail(world: World, pod: str, words: str) -> None:
     """Say what a kubelet says of a container that ends with these words again and again."""
     ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": words}}
     container = {"name": "download", "image": "i", "imageID": "", "ready": False, "restartCount": 1}
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
-    tell(world, name, containerStatuses=[container | {"state": waiting, "lastState": ended}])
+    status = {"containerStatuses": [container | {"state": waiting, "lastState": ended}]}
+    world.kube.strategic("Pod", pod, {"status": status}, "status")
 
 
 def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(world: World):
     model = {"uri": "org/model", "cache": {"claimName": "weights"}}
     world.kube.create(KIND, {"name": "x"}, spec={"model": model})
     first = job(world)
-    tell(world, first)
+    place(world, first)
     world.condition("ModelReady", status="False", reason="Downloading")
     world.condition("Ready", status="False", reason="Downloading")
     assert world.kube.find("Service", "x")
@@ -64,13 +66,13 @@ def test_engines_wait_for_weights_and_keep_what_they_have_while_others_come(worl
 
     world.patch(model={"revision": "v2"}, decode={"replicas": 3})
     second = job(world, first)
-    tell(world, second)
+    pod = place(world, second)
     world.condition("Progressing", status="True", reason="Downloading")
     wait_for(lambda: world.kube.get("StatefulSet", "x-decode")["spec"]["replicas"] == 3, "scaled", 60)
     world.make_ready()
     assert templates(world) == before
 
-    fail(world, second, "NotFound: 404 Client Error. Invalid rev id: v2")
+    fail(world, pod, "NotFound: 404 Client Error. Invalid rev id: v2")
     told = world.condition("ModelReady", status="False", reason="NotFound")["message"]
     assert "Invalid rev id: v2; correct spec.model.revision" in told
     assert world.condition("Ready", status="False", reason="NotFound")["message"] == told
