@@ -1,18 +1,21 @@
 """Where vLLM finds a model's weights, and what it keeps on a claim: arguments, variables and volumes of its pods. Pure.
 
-The claim of ``spec.model.cache`` is shared by all pods. What several of them may write at once lies there: the hub's cache takes
-locks, vLLM and Triton replace whole files. AITER's kernels stay in the pod: a build that was killed leaves its lock, and all others
-would wait for it.
+The claim of ``spec.model.cache`` is shared by all pods. The hub's cache takes locks, so all use the same. vLLM writes the index of its
+compiled graphs in place, and ends at its start where it finds half of one: so each decode engine has a folder of its own, by the name that
+its successor has too. Prefill pods have no such name, and compile anew. AITER's kernels stay in the pod as well: a build that was killed
+leaves its lock.
 
 References
 ----------
-.. [1] vLLM 0.33, ``vllm/envs.py``: ``VLLM_CACHE_ROOT`` is no part of the key of compiled graphs.
+.. [1] vLLM 0.33, ``vllm/compilation/backends.py``, ``CompilerManager.save_to_file``; ``vllm/envs.py``: ``VLLM_CACHE_ROOT`` is no part of
+   the key of compiled graphs.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from eldr import contract
 from eldr_operator.models import ModelSpec
 
 Object = dict[str, Any]
@@ -46,21 +49,13 @@ def arguments(model: ModelSpec) -> list[str]:
 
 
 def environment(model: ModelSpec, role: str) -> list[Object]:
-    """Return the variables of engines, which come after the operator's own.
-
-    Parameters
-    ----------
-    role : str
-        Roles compile different graphs, so each has a folder.
-    """
+    """Return the variables of engines, which win over the operator's other ones."""
     values: dict[str, str] = {}
     if model.cache is not None:
-        compiled = f"{CACHE_DIR}/compiled/{role}"
-        values = {
-            "HF_HOME": hub_home(),
-            "VLLM_CACHE_ROOT": f"{compiled}/vllm",
-            "TRITON_CACHE_DIR": f"{compiled}/triton",
-        }
+        values["HF_HOME"] = hub_home()
+        if role == contract.ROLE_DECODE:
+            compiled = f"{CACHE_DIR}/compiled/$({contract.ENV_POD_NAME})"
+            values |= {"VLLM_CACHE_ROOT": f"{compiled}/vllm", "TRITON_CACHE_DIR": f"{compiled}/triton"}
     return [*({"name": name, "value": value} for name, value in values.items()), *token(model)]
 
 

@@ -42,17 +42,20 @@ def keys(cr):
     }
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_weights_and_compiled_graphs_lie_on_the_claim_and_aiters_kernels_in_the_pod(make_vllm, role):
+@pytest.mark.parametrize(
+    ("role", "compiled"), [("prefill", "/eldr/cache"), ("decode", "/eldr/models/compiled/$(POD_NAME)")]
+)
+def test_all_share_weights_and_no_two_engines_a_folder_of_compiled_graphs(make_vllm, role, compiled):
     cr = make_vllm(model=HUB | CACHE)
     assert claims(cr, role) == {"model-cache": {"claimName": "weights"}}
     assert {"name": "model-cache", "mountPath": "/eldr/models"} in engine(cr, role)["volumeMounts"]
     found = variables(cr, role)
     assert found["HF_HOME"] == "/eldr/models/huggingface"
-    assert found["VLLM_CACHE_ROOT"] == f"/eldr/models/compiled/{role}/vllm"
-    assert found["TRITON_CACHE_DIR"] == f"/eldr/models/compiled/{role}/triton"
+    assert found["VLLM_CACHE_ROOT"] == f"{compiled}/vllm"
+    assert found["TRITON_CACHE_DIR"] == f"{compiled}/triton"
     assert found["AITER_JIT_DIR"] == "/eldr/cache/aiter"
     assert found["HOME"] == "/eldr/cache"
+    assert list(found).index("POD_NAME") < list(found).index("VLLM_CACHE_ROOT"), "else nothing is expanded"
 
 
 def test_the_token_and_the_revision_reach_engines_of_both_roles(make_vllm):
