@@ -346,3 +346,26 @@ def test_troubles_are_stable():
     assert role(Wanted("DecodeReady", 1), workload(conditions=[failing]), [], NOW).trouble == Condition(
         "DecodeReady", "False", "PodsRefused", "violates PodSecurity"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "ready", "progressing"),
+    [
+        ("Downloading", ("True", "AllReady"), ("True", "Downloading")),
+        ("NotFound", ("False", "NotFound"), ("False", "NotFound")),
+    ],
+)
+def test_a_download_for_engines_that_serve_is_no_fault_until_it_fails(
+    make_cr, seen, now, reason, ready, progressing
+):
+    running = seen.but(model=Condition("ModelReady", "False", reason, "why"))
+    made = conditions(running.status(make_cr(), now))
+    assert (made["Ready"], made["Progressing"]) == (ready, progressing)
+    assert made["ModelReady"] == ("False", reason)
+
+
+def test_the_first_download_is_why_nothing_is_ready(make_cr, seen, now):
+    nobody = replace(DECODE, ready=0, existing=0, is_current=False)
+    running = seen.but(decode=nobody, model=Condition("ModelReady", "False", "Downloading", "why"))
+    assert conditions(running.status(make_cr(), now))["Ready"] == ("False", "Downloading")
+    assert "ModelReady" not in conditions(seen.status(make_cr(), now))
