@@ -104,10 +104,10 @@ class Children:
             if (role := revisions.role_of(manifest)) and manifest["metadata"]["name"] not in untouched
         }
         if waits:
-            running = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
-            asked |= {role: kept for role, kept in running.items() if kept and role in asked}
-            untouched |= {meta.child_name(cr, role) for role, kept in running.items() if not kept}
-            asked = {role: each for role, each in asked.items() if meta.child_name(cr, role) not in untouched}
+            runs = {role: revisions.in_use(cr, live, role, plan.found[role]) for role in roles.ENGINES}
+            untouched |= {meta.child_name(cr, role) for role, each in runs.items() if each is None}
+            stay = ((role, runs.get(role, each)) for role, each in asked.items())
+            asked = {role: each for role, each in stay if each is not None}
         chosen = rollback.settle(cr, asked, live, plan, now)
         slow = self._slow.pop(cr.metadata.uid, frozenset())
         wanted.sort(key=lambda manifest: (manifest["kind"], manifest["metadata"]["name"]) in slow)
@@ -142,8 +142,8 @@ class Children:
                     left[fault.kind, fault.name] = fault
                     break
         # after the service account of its pod
-        for undone in await self._download(writes, cr, downloads.job(usable, plan.images), live):
-            left[undone.kind, undone.name] = undone
+        job = downloads.job(usable, plan.images)
+        left |= {(each.kind, each.name): each for each in await self._download(writes, cr, job, live)}
         for head, unowned in revisions.unowned(cr, live):
             name = head["metadata"]["name"]
             if fault := await writes.tried(revisions.KIND, name, self._applier.take_back(head, unowned)):
@@ -170,12 +170,10 @@ class Children:
         self, writes: Writes, cr: EldrDeployment, job: Object | None, live: Snapshot
     ) -> list[Unwritten]:
         """Start the Job that downloads the model, where there is none, and delete those that are of no use."""
-        faults = [
-            await writes.tried("Job", each["metadata"]["name"], self._applier.delete("Job", each))
-            for each in downloads.surplus(cr, job, live)
-        ]
+        asked = [(each, self._applier.delete("Job", each)) for each in downloads.surplus(cr, job, live)]
         if job is not None and downloads.is_missing(cr, job, live):
-            faults.append(await writes.tried("Job", job["metadata"]["name"], self._start(job)))
+            asked.append((job, self._start(job)))
+        faults = [await writes.tried("Job", each["metadata"]["name"], write) for each, write in asked]
         return [*filter(None, faults)]
 
     async def _start(self, job: Object) -> None:
