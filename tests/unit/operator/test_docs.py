@@ -22,7 +22,8 @@ def reasons() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:  # a reason and its message, to be made a condition elsewhere
                 case ast.Return(value=ast.Tuple(elts=[ast.Constant(value=str() as reason), _])):
-                    found |= set(re.fullmatch(r"[A-Z][a-z]+[A-Za-z]*", reason) and [reason] or [])
+                    if re.fullmatch(r"[A-Z][a-z]+[A-Za-z]*", reason):
+                        found.add(reason)
             if not isinstance(node, ast.Call):
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
