@@ -119,6 +119,7 @@ def uids(world) -> set[str]:
     return {pod["metadata"]["uid"] for pod in world.kube.list("Pod", contract.LABEL_ROLE)}
 
 
+@pytest.mark.costly
 def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(served, begin, tmp_path):
     before, pods = spec(served), uids(served)
     running = begin()

@@ -64,6 +64,7 @@ def left(cluster):
 
 
 @pytest.mark.kube
+@pytest.mark.costly
 @pytest.mark.usefixtures("left")
 def test_installed_by_helm_it_reconciles_and_passes_its_test(cluster, namespace):
     """In a pod of its own, with its own account; a namespaced installation."""
@@ -97,6 +98,7 @@ def owners(cluster):
 
 
 @pytest.mark.kube
+@pytest.mark.costly
 @pytest.mark.usefixtures("left")
 def test_another_release_takes_the_definitions_over_or_leaves_them(cluster, namespace):
     """The two ways of the chart's README, and what Helm says without them."""

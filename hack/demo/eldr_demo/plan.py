@@ -64,7 +64,7 @@ FULL: tuple[Step, ...] = (
     Measure("MarginalUnion", "first", "fitted"),
     Measure("MarginalUnion", "second", "stale"),
     Fit("second", "Drift"),
-    Measure("MarginalUnion", "second", "re-fitted"),
+    Measure("MarginalUnion", "second", "refitted"),
     Measure(BASE, "second"),
 )
 SHORT = (FULL[0], *FULL[2:])

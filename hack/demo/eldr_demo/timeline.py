@@ -78,7 +78,7 @@ class Timeline:
         }
         after = {name: f"{moment - self.shifted:.0f} s" for name, moment in self.moments.items()}
         when = [f"{text} after {after[name]}" for name, text in steps.items() if name in after]
-        lines = [f"the mix shifted; nobody did anything: {', '.join(when) or 'nothing was noticed'}"]
+        lines = [f"the mix shifted; without any help: {', '.join(when) or 'nothing was noticed'}"]
         if self.savings:
             said = "; ".join(f"{phase}: {saving}" for phase, saving in self.savings.items())
             lines.append(

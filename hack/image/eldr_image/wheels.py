@@ -63,7 +63,7 @@ def compile_all(root: Path, interpreter: Path) -> None:
     if arch not in LOADERS or not (usr / LOADERS[arch]).exists():
         raise ImageError(f"bytecode is compiled on {' or '.join(_HOSTS)}, this is {platform.machine()}")
     loader = [str(usr / LOADERS[arch]), "--library-path", str(usr / "lib" / TRIPLES[arch])]
-    program = [str(usr / "bin" / f"python{PYTHON}"), "-I", "-S", "-m", "compileall", "-q"]
+    program = [str(usr / "bin" / f"python{PYTHON}"), "-I", "-S", "-B", "-m", "compileall", "-q", "-f"]
     options = ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(

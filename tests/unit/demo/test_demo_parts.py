@@ -348,7 +348,7 @@ async def test_the_timeline_of_a_shift_is_told():
     timeline.begin()
     for _ in range(4):
         await timeline._look()
-    await timeline.note("re-fitted")
+    await timeline.note("refitted")
     assert list(timeline.moments) == ["detected", "fit", "active", "over"]
     assert said[0].split(": ", 1)[1] == "DriftDetected: because"
     first, second = timeline.told()
@@ -356,4 +356,4 @@ async def test_the_timeline_of_a_shift_is_told():
         "drift detected after 0 s, EldrFit made after 0 s, its set active after 0 s, drift over after 0 s"
         in first
     )
-    assert second.endswith("fitted: 9.0 % +- 0.5; re-fitted: 8.5 % +- 0.5")
+    assert second.endswith("fitted: 9.0 % +- 0.5; refitted: 8.5 % +- 0.5")

@@ -76,6 +76,7 @@ def test_an_index_that_does_not_answer_is_the_machines_fault(install):
     assert done.stderr.endswith("real vLLM cannot be installed here: the package index does not answer\n")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("release", ["", "0.33"])
 def test_a_requirement_that_does_not_exist_is_ours(install, index, release):
     done = install(index, release=release)
