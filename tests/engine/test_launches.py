@@ -217,7 +217,7 @@ def test_what_is_captured_of_a_layer_is_what_the_page_says(steps, started):
     every = Counter(run(cached=[("a", 6, 1)], blocks={"a": [1, 2]}, layers=started)) - Counter(usual)
     assert every == {"aten.copy_.default": 2, "aten.sort.stable": 1}
     assert (
-        "one kernel, its own `RoutedExpertsCapturer`; a kernel that routes inside itself costs a sort more"
+        "into a buffer, also inside a graph: one kernel. A kernel that routes inside itself costs a sort more"
         in (PAGE.read_text().replace("\n", " "))
     )
 
