@@ -18,12 +18,14 @@ HOME = Path("opt/eldr")
 PACKAGES = HOME / "lib" / f"python{PYTHON}" / "site-packages"
 _PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
 _HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
+_OF_INSTALLERS = ("RECORD", "REQUESTED", "direct_url.json", "uv_cache.json")
+"""They name folders of the machine that builds."""
 _COMMAND = f"""#!/{HOME}/bin/python
 from eldr.cli import main
 
 main()
 """
-_UNUSED = ("bin", "**/tests", "**/direct_url.json", "**/uv_cache.json", "**/REQUESTED", "share", ".lock")
+_UNUSED = ("bin", "**/tests", "share", ".lock", *(f"*.dist-info/{name}" for name in _OF_INSTALLERS))
 
 
 def host() -> str:
