@@ -12,6 +12,8 @@ import urllib3
 import yaml
 from urllib3.util.ssl_ import create_urllib3_context
 
+from eldr import contract
+
 Object = dict[str, Any]
 
 _TIMEOUT = urllib3.Timeout(connect=10.0, read=60.0)
@@ -75,6 +77,21 @@ class ApiServer:
 
     def __exit__(self, *_: object) -> None:
         self._client.rest_client.pool_manager.clear()
+
+    def path(self, plural: str, name: str = "") -> str:
+        """Return the API's path of our resources of a kind in the namespace, or of one of them."""
+        where = f"/apis/{contract.API_VERSION}/namespaces/{self.namespace}/{plural}"
+        return f"{where}/{name}" if name else where
+
+    def deployment(self, name: str) -> Object:
+        """Return an EldrDeployment that has a name and a spec; errors as of :meth:`read`."""
+        what = f"{contract.KIND_DEPLOYMENT} {name}"
+        found = self.read(self.path(contract.DEPLOYMENTS, name), what)
+        match found:
+            case {"metadata": {"name": str()}, "spec": dict()}:
+                return found
+            case _:
+                raise foreign(what, "metadata.name and spec")
 
     def read(self, path: str, what: str, query: list[tuple[str, str]] | None = None) -> Object:
         """Return an object, or a list of them.

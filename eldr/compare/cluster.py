@@ -12,7 +12,7 @@ import urllib3
 
 from eldr import contract, routers
 from eldr.compare.figures import FiguresError, Reading, Totals, of_engine, of_router
-from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.kubeconfig import ApiServer, ClusterError, Object
 from eldr.routers import RouterPod
 from eldr.status.fields import inside, whole
 
@@ -35,29 +35,23 @@ class Target:
         self._server = server
         self._name = name
         self._now = now
-        self._what = f"{contract.KIND_DEPLOYMENT} {name}"
-        self._path = (
-            f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
-        )
         self._token: str | None = None
 
     def read(self) -> Object:
         """Return the resource."""
-        found = self._server.read(self._path, self._what)
-        if not isinstance(found.get("spec"), dict) or not isinstance(found.get("metadata"), dict):
-            raise foreign(self._what, "metadata and spec")
-        return found
+        return self._server.deployment(self._name)
 
     def patch(self, body: Object) -> None:
         """Change the resource; a ClusterError ``Conflict`` where somebody else did since it was read."""
-        self._server.merge(self._path, self._what, body)
+        path = self._server.path(contract.DEPLOYMENTS, self._name)
+        self._server.merge(path, f"{contract.KIND_DEPLOYMENT} {self._name}", body)
 
     def policies(self) -> dict[str, str]:
         """Return the policy that each router places by."""
         if self._token is None:
             self._token = routers.admin_token(self._server, self._name)
         found = {}
-        for pod in routers.running(self._server, self._name):
+        for pod in self._routers():
             with _reached(f"router {pod.name}"):
                 state = json.loads(
                     b"".join(routers.read(self._server, pod, contract.PATH_STATE, self._token))

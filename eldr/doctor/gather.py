@@ -9,7 +9,7 @@ from eldr import contract, routers
 from eldr.doctor.facts import Answer, Facts, Listed, Object, Template, Unseen
 from eldr.doctor.references import references
 from eldr.doctor.templates import templates
-from eldr.kubeconfig import ApiServer, ClusterError, foreign
+from eldr.kubeconfig import ApiServer, ClusterError
 from eldr.status.fields import inside, objects, text, whole
 
 _PLURALS: Final = {
@@ -30,7 +30,7 @@ def gather(server: ApiServer, name: str) -> Facts:
     ClusterError
         If the EldrDeployment itself cannot be read.
     """
-    deployment = _deployment(server, name)
+    deployment = server.deployment(name)
     core, apps = f"/api/v1/namespaces/{server.namespace}", f"/apis/apps/v1/namespaces/{server.namespace}"
     net = f"networking.k8s.io/v1/namespaces/{server.namespace}/networkpolicies"
     own = f"{contract.LABEL_DEPLOYMENT}={name}"
@@ -56,17 +56,6 @@ def gather(server: ApiServer, name: str) -> Facts:
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
         routers=_routers(server, name),
     )
-
-
-def _deployment(server: ApiServer, name: str) -> Object:
-    what = f"{contract.KIND_DEPLOYMENT} {name}"
-    path = f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
-    found = server.read(path, what)
-    match found:
-        case {"metadata": {"name": str()}, "spec": dict()}:
-            return found
-        case _:
-            raise foreign(what, "metadata.name and spec")
 
 
 def _listed(server: ApiServer, path: str, plural: str, selector: str = "") -> Listed:

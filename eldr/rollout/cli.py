@@ -33,9 +33,7 @@ class Target:
         self._server = server
         self._name = name
         self._what = f"{contract.KIND_DEPLOYMENT} {name}"
-        self._path = (
-            f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}/{name}"
-        )
+        self._path = server.path(contract.DEPLOYMENTS, name)
 
     def deployment(self) -> Object:
         """Return the resource."""

@@ -14,7 +14,7 @@ import urllib3
 
 from eldr import contract, routers
 from eldr.fit.samples import FitError
-from eldr.kubeconfig import ApiServer, ClusterError, foreign
+from eldr.kubeconfig import ApiServer, ClusterError
 from eldr.routers import RouterPod
 
 Object = dict[str, Any]
@@ -66,14 +66,7 @@ class Cluster:
             return self._find(name, folder)
 
     def _find(self, name: str, folder: Path) -> Found:
-        deployments = f"/apis/{contract.API_VERSION}/namespaces/{self.namespace}/{contract.DEPLOYMENTS}"
-        what = f"{contract.KIND_DEPLOYMENT} {name}"
-        resource = self._server.read(f"{deployments}/{name}", what)
-        match resource:
-            case {"metadata": {"name": str()}, "spec": dict()}:
-                pass
-            case _:
-                raise foreign(what, "metadata.name and spec")
+        resource = self._server.deployment(name)
         pods = routers.running(self._server, name)
         if not pods:
             raise FitError(

@@ -71,14 +71,13 @@ def _read(
     context: str | None, namespaces: tuple[str, ...], kubeconfig: str | None, *, everywhere: bool
 ) -> tuple[list[Object], str]:
     """Return the deployments, and where they were looked for."""
-    group = f"/apis/{contract.API_VERSION}"
     if everywhere:
         server = ApiServer(context, None, kubeconfig, rights=f"{_RIGHTS} in all namespaces")
-        return _items(server, f"{group}/{contract.DEPLOYMENTS}"), "any namespace"
+        return _items(server, f"/apis/{contract.API_VERSION}/{contract.DEPLOYMENTS}"), "any namespace"
     found = []
     servers = [ApiServer(context, one, kubeconfig, rights=_RIGHTS) for one in namespaces or (None,)]
     for server in servers:
-        found += _items(server, f"{group}/namespaces/{server.namespace}/{contract.DEPLOYMENTS}")
+        found += _items(server, server.path(contract.DEPLOYMENTS))
     return found, f"namespace {', '.join(server.namespace for server in servers)}"
 
 

@@ -51,15 +51,8 @@ def command(
 
 
 def _read(server: ApiServer, name: str) -> Overview:
-    resources = f"/apis/{contract.API_VERSION}/namespaces/{server.namespace}"
-    what = f"{contract.KIND_DEPLOYMENT} {name}"
-    deployment = server.read(f"{resources}/{contract.DEPLOYMENTS}/{name}", what)
-    match deployment:
-        case {"metadata": {"name": str()}, "spec": dict()}:
-            pass
-        case _:
-            raise foreign(what, "metadata.name and spec")
-    fits, notes = _fits(server, f"{resources}/{contract.FITS}")
+    deployment = server.deployment(name)
+    fits, notes = _fits(server, server.path(contract.FITS))
     return tell(deployment, fits, datetime.now(UTC), notes)
 
 

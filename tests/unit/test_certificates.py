@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import kopf
 import pytest
-import yaml
 
 from eldr.fit.cluster import Cluster
 from eldr.kubeconfig import ApiServer
@@ -16,6 +15,7 @@ from eldr_operator.handlers import registry
 from eldr_operator.kube import api as operators
 from eldr_operator.kube.streams import Watches
 from eldr_router.sources import api as routers
+from tests.support import kubeconfig
 
 SKIPPED = {"insecure-skip-tls-verify": True}
 
@@ -40,16 +40,7 @@ def config(tmp_path, monkeypatch):
         monkeypatch.setattr(f"kubernetes.{module}.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
 
     def write(options):
-        cluster = {"server": "https://127.0.0.1:6443", **options}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path.write_text(yaml.safe_dump(content))
+        kubeconfig.write(path, server="https://127.0.0.1:6443", **options)
 
     write({})
     return write

@@ -14,8 +14,9 @@ import click
 
 from eldr_image import debian, lock, oci, sbom, wheels
 from eldr_image.debian import ImageError
+from eldr_kube.binaries import user_cache
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eldr" / "image"
+CACHE = user_cache() / "image"
 USER = "65532:65532"
 PROCESS = {
     "User": USER,

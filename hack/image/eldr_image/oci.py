@@ -12,7 +12,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -78,20 +78,23 @@ class Layout:
 
     def archive(self, out: Path) -> None:
         """Write the layout as one file."""
-        with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
-            for entry in _entries(self.folder, archive):
-                archive.addfile(*entry)
+        with out.open("wb") as file:
+            _pack(self.folder, file)
 
 
 def layer(folder: Path) -> Layer:
     """Return what a folder holds as a layer: sorted, owned by root, without times."""
     plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for entry in _entries(folder, archive):
-            archive.addfile(*entry)
+    _pack(folder, plain)
     content = plain.getvalue()
     packed = gzip.compress(content, compresslevel=6, mtime=0)
     return Layer(packed, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+
+def _pack(folder: Path, file: IO[bytes]) -> None:
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in _entries(folder, archive):
+            archive.addfile(*entry)
 
 
 def _entries(folder: Path, archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, io.BytesIO | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -170,18 +170,23 @@ class Children:
         self, writes: Writes, cr: EldrDeployment, job: Object | None, live: Snapshot
     ) -> list[Unwritten]:
         """Start the Job that downloads the model, where there is none, and delete those that are of no use."""
-        asked = [(each, self._applier.delete("Job", each)) for each in downloads.surplus(cr, job, live)]
+        asked: list[tuple[Object, Coroutine[Any, Any, object]]] = [
+            (each, self._applier.delete("Job", each)) for each in downloads.surplus(cr, job, live)
+        ]
         if job is not None and downloads.is_missing(cr, job, live):
-            asked.append((job, self._start(job)))
+            asked.append((job, self._created(job)))
         faults = [await writes.tried("Job", each["metadata"]["name"], write) for each, write in asked]
         return [*filter(None, faults)]
 
-    async def _start(self, job: Object) -> None:
+    async def _created(self, manifest: Object) -> bool:
+        """Create an object; False where there is one of that name, which the next pass sees."""
         try:
-            await self._applier.create(job)
+            await self._applier.create(manifest)
         except ApiError as error:
             if error.status != HTTPStatus.CONFLICT:
-                raise  # else it is there, and the next pass sees it
+                raise
+            return False
+        return True
 
     def _strategy(self, cr: EldrDeployment, manifest: Object, live: Snapshot, now: datetime) -> Object:
         found = live.owned(manifest["kind"], manifest["metadata"]["name"], cr.metadata.uid)
@@ -201,13 +206,9 @@ class Children:
         )
 
     async def _made_secret(self, uid: str, manifest: Object) -> None:
-        try:
-            await self._applier.create(manifest)
-        except ApiError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-            return  # it may be that of a deployment that was deleted, and go with it: asked again until a router runs
-        self._with_secret.add(uid)
+        if await self._created(manifest):
+            self._with_secret.add(uid)
+        # else it may be that of a deployment that was deleted, and go with it: asked again until a router runs
 
     async def _tell_scaler(self, writes: Writes, scaler: Object, status: Object) -> Unwritten | None:
         kind, metadata = scaler["kind"], scaler["metadata"]

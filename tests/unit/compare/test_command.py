@@ -75,7 +75,7 @@ def test_restore_writes_what_was_before(answers):
     spec = {"router": {"policy": "JSQ"}, "refit": {"suspend": "Enabled", "drift": {"mode": "Enabled"}}}
     annotations = {hold.ANNOTATION: mark}
     answers[DEPLOYMENT] = as_json(
-        {"metadata": {"resourceVersion": "5", "annotations": annotations}, "spec": spec}
+        {"metadata": {"name": "x", "resourceVersion": "5", "annotations": annotations}, "spec": spec}
     )
     assert "policy ELDR as before" in fails("x", "--restore", code=0)
     ((_, patch),) = answers["patches"]

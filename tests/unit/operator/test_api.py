@@ -1,10 +1,10 @@
 """How the API server is reached."""
 
 import pytest
-import yaml
 
 from eldr_operator.errors import NoClusterError
 from eldr_operator.kube.api import _proxy_of, connect
+from tests.support import kubeconfig
 
 SERVER = "https://10.1.2.3:6443"
 PROXY = "http://10.9.9.9:3128"
@@ -27,15 +27,7 @@ async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_pa
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     cluster = {"server": SERVER} | ({"proxy-url": of_the_file} if of_the_file else {})
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    kubeconfig.write(tmp_path / "config", **cluster)
     monkeypatch.setattr(
         "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
     )
