@@ -1,6 +1,7 @@
 """Counts and tokens of engines without server and transport equal the reference's, on whatever device vLLM finds.
 
-It is the one test of real engines that a GPU can run without NIXL: ``ELDR_VLLM=ENVIRONMENT pytest -m long tests/vllm/test_in_process.py``.
+It is the one test of real engines that a GPU can run without NIXL: ``ELDR_VLLM=ENVIRONMENT pytest tests/vllm/test_in_process.py``. ``ELDR_VLLM_MODE``
+asks for a mode that vLLM does not pick by itself.
 """
 
 import numpy as np
@@ -10,9 +11,8 @@ from eldr.wire import decode_counts
 from eldr_bench.engine_child import Child, Kind, Setting, Shape
 from eldr_bench.gpu_check import device
 from tests.vllm.comparison import Seen, resolve
-from tests.vllm.engines import CPU_MODE, GPU_MODE
+from tests.vllm.engines import CPU_MODE, GPU_MODE, Mode, asked_mode
 
-pytestmark = pytest.mark.long
 GENERATED = 24
 LENGTHS = (1, 31, 32, 33, 64, 150, 300, 700)
 ARGUMENTS = {
@@ -27,12 +27,24 @@ ARGUMENTS = {
 @pytest.fixture(scope="module")
 def kind(environment):
     python = environment / "bin" / "python"
-    gpu = device(python)
-    mode = GPU_MODE if gpu else CPU_MODE
-    on_cpu = {} if gpu else {"enforce_eager": True, "block_size": 32}
+    make = _on_gpu if device(python) else _on_cpu
+    return Kind(python, Shape("trained", "float32", ()), make(asked_mode()))
+
+
+def _on_gpu(asked: Mode | None) -> Setting:
     # products of float32 are rounded to TF32 by Triton's default
-    setting = Setting(", ".join(mode), ARGUMENTS | on_cpu, {"TRITON_F32_DEFAULT": "ieee"})
-    return Kind(python, Shape("trained", "float32", ()), setting)
+    env = {"TRITON_F32_DEFAULT": "ieee"}
+    arguments = ARGUMENTS | {"gpu_memory_utilization": 0.1}  # only what must be free: the cache's size is given
+    if asked is not None:
+        env["VLLM_USE_V2_MODEL_RUNNER"] = str(int(asked.runner == "V2"))
+        arguments |= {"async_scheduling": asked.scheduler == "asynchronous"}
+    return Setting(", ".join(asked or GPU_MODE), arguments, env)
+
+
+def _on_cpu(asked: Mode | None) -> Setting:
+    mode = asked or CPU_MODE
+    arguments = ARGUMENTS | {"enforce_eager": True, "block_size": 32}
+    return Setting(", ".join(mode), arguments, mode.env, "eldr_cpu")
 
 
 @pytest.fixture
@@ -66,6 +78,7 @@ def by(reference, prompt, generated):
     return lambda swaps: reference.ask(prompt, generated, positions, swaps)
 
 
+@pytest.mark.long
 def test_signatures(ask, reference):
     asked = prompts()
     for answer in ask("kv_producer", asked, 1)[:2]:

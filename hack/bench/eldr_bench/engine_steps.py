@@ -84,7 +84,7 @@ def records(engine: Any) -> Callable[[], list[dict[str, Any]]]:
     """Return what tells the activation records that are new since the last call."""
     from eldr.engine.decode.ring import RingReader, rings_of
 
-    ring = RingReader(rings_of(engine.vllm_config.instance_id, 1)[0])
+    ring = RingReader(rings_of(engine.vllm_config.kv_transfer_config.engine_id, 1)[0])
     told = 0
 
     def new() -> list[dict[str, Any]]:
