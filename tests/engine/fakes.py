@@ -95,6 +95,10 @@ class Capture:
     def end(self, *, failed: bool = False) -> None:
         """Leave everything as it is."""
 
+    def nothing(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a token that lies nowhere."""
+        return torch.full((1, LAYERS, TOP_K), -1, dtype=torch.int32), torch.tensor([-1])
+
     def expert_ids(self, n_tokens: int) -> torch.Tensor:
         """Return the routing of the first tokens."""
         return self.ids[:n_tokens]

@@ -162,6 +162,16 @@ def counted(seen):
     return (len(seen) - sum(copies) - seen.count(SUM), *copies)
 
 
+@pytest.mark.parametrize(("role", "kernel"), [("prefill", "_count_blocks"), ("decode", "_count_requests")])
+def test_what_counts_is_compiled_before_the_first_step(monkeypatch, started, role, kernel):
+    module = {"prefill": prefill_worker, "decode": decode_worker}[role]
+    monkeypatch.setattr(module, "kernels_for", lambda _: kernels_triton)
+    worker = Stepped(monkeypatch, role).worker
+    assert started.seen == [kernel]
+    tables = [worker._table] if role == "prefill" else [worker._rows.counts, worker._rows.positions]
+    assert all(int(table.amax()) <= 0 for table in tables), "and counts nothing"
+
+
 def test_what_a_step_of_a_decode_engine_starts_is_what_the_page_says(steps):
     half, run = steps("decode")
     blocks, asked = {"a": [1, 2], "b": [4, 5]}, request("a", 4, kv={"do_remote_prefill": True})

@@ -34,7 +34,8 @@ def kind(environment):
 def _on_gpu(asked: Mode | None) -> Setting:
     # products of float32 are rounded to TF32 by Triton's default
     env = {"TRITON_F32_DEFAULT": "ieee"}
-    arguments = ARGUMENTS | {"gpu_memory_utilization": 0.1}  # only what must be free: the cache's size is given
+    # the cache's size is given, so that this is only what must be free
+    arguments = ARGUMENTS | {"gpu_memory_utilization": 0.1}
     if asked is not None:
         env["VLLM_USE_V2_MODEL_RUNNER"] = str(int(asked.runner == "V2"))
         arguments |= {"async_scheduling": asked.scheduler == "asynchronous"}

@@ -163,7 +163,7 @@ def _decide(
         tl.store(places + physical, tl.where(stays, physical, lowest).to(tl.int32), mask=known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_ids"])  # see kernels_triton
 def _remap(ids, places, found, n_ids):
     i = tl.program_id(0) * _IDS + tl.arange(0, _IDS)
     place = tl.load(ids + i, mask=i < n_ids, other=-1)

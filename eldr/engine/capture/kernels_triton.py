@@ -2,6 +2,9 @@
 
 A step's tokens of one block are neighbours, and no two requests write into one block in the same step. So the program
 at the first token of such a run owns the block: it needs no atomics, which small types do not have.
+
+Triton compiles a kernel anew where a number becomes 1 or a multiple of 16, unless told not to. Numbers that change from step to step are
+exempt: no step may wait for a compiler.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,7 +20,7 @@ _FAILED = tl.constexpr(FAILED)
 _IDS, _EXPERTS = tl.constexpr(128), tl.constexpr(32)  # that a program of _flag_experts compares at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_tokens"])
 def _count_blocks(
     table,
     expert_ids,
@@ -95,7 +98,7 @@ def _count_requests(
                 tl.store(positions + place, position.to(tl.int32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_ids"])
 def _flag_experts(
     said,
     expert_ids,

@@ -124,6 +124,11 @@ class RoutingCapture:
         ids = self._buffer[:n_tokens]
         return ids if self._all else ids.index_select(1, self._layers)
 
+    def nothing(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return expert ids and slots of a token that lies nowhere: what counts them is compiled, and changes no table."""
+        ids = self._buffer.new_full((1, self.n_layers, self._buffer.shape[2]), NO_EXPERT)
+        return ids, torch.full((1,), -1, dtype=torch.int64, device=self.device)
+
     def end(self, *, failed: bool = False) -> None:
         """End the step; a rank that failed to count says so in those to come."""
         if self._union is not None:
@@ -150,6 +155,7 @@ class _Capturer(RoutedExpertsCapturer):
     def __init__(self, tokens: int, config: Any, counting: Counting) -> None:
         super().__init__(tokens, config)
         self._counting = counting
+        self._columns: tuple[torch.Tensor, ...] = ()  # of a step's rows, one for each layer
         # by the configuration, which all ranks have alike: what a step looks like might fail to be read on one
         self._group = get_tp_group() if config.parallel_config.use_sequence_parallel_moe else None
 
@@ -167,8 +173,8 @@ class _Capturer(RoutedExpertsCapturer):
         own = 0
         with self._counting:
             own = self._tokens(rows)
-            if topk_ids is not None and rows < own and rows == -(-own // self.tp_size):
-                self.device_buffer[:rows, layer_id] = topk_ids
+            if topk_ids is not None and rows in (own, -(-own // self.tp_size)):
+                self._column(layer_id, rows).copy_(topk_ids, non_blocking=True)
             elif topk_ids is not None:
                 super().capture(layer_id, topk_ids)
         if self.union is None or layer_id != self.union.last:
@@ -181,6 +187,12 @@ class _Capturer(RoutedExpertsCapturer):
         """Return how many tokens of the step are this rank's own; the ids of a layer may be those of all ranks, or of a part."""
         ranks = get_forward_context().dp_metadata
         return rows if ranks is None else int(ranks.num_tokens_across_dp_cpu[self.dp_rank])
+
+    def _column(self, layer_id: int, rows: int) -> torch.Tensor:
+        """Return where a layer's ids go. All layers of a step have the same rows, so that one operation makes the views for all of them."""
+        if not self._columns or len(self._columns[0]) != rows:
+            self._columns = self.device_buffer[:rows].unbind(1)
+        return self._columns[layer_id]
 
     def _gather(self, rows: int, own: int) -> None:
         assert self._group is not None  # noqa: S101 - one rank has no parts

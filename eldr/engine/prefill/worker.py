@@ -56,6 +56,8 @@ class PrefillWorker:
                 )
                 self._kernels = kernels_for(self._capture.device)
                 self._staging = Staging(self._capture.device)
+                # compiled now, not in the first step
+                self._kernels.count_blocks(self._table, *self._capture.nothing(), group.block_size)
 
     def begin(self, orders: PrefillOrders) -> None:
         """Begin a step, before its forward pass."""
