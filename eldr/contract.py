@@ -336,7 +336,7 @@ STATE_VERSION: Final = 1
    "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
               "batch": float, "drafts": float} | null,          same sizes, lately; standard error, steps, mean sequences in a step;
                                                                 where engines draft, share of experts that it adds to random batches
-   "law": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
+   "step_time": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
                "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested

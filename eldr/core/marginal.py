@@ -25,7 +25,7 @@ class MarginalUnion:
     """The worker on which a request adds least to the pool's total predicted step time.
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
-    law ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
+    step-time model ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
     adds to those of everybody there. Where experts cost nothing, the fewest in flight win.
 
     Parameters
@@ -60,15 +60,15 @@ class MarginalUnion:
         if outlook is None:
             raise ValueError("outlook: expected one, got None")
         once, twice = n * n, 2 * n
-        used = sum(outlook.active) / (len(outlook.active) * situation.laws[0].n_experts)
+        used = sum(outlook.active) / (len(outlook.active) * situation.step_times[0].n_experts)
         lasting = max(0.0, 1.0 - used**_FADES)
         costs = [
             # (B + n) T(B + n, A + dA) - B T(B, A) but for what does not last, multiplied out: this runs for every engine
-            n * law.fixed
-            + law.per_expert * (n * active + growth * (n + lasting * batch))
-            + law.per_request * (once + twice * batch)
-            for batch, active, growth, law in zip(
-                situation.in_flight, outlook.active, outlook.growth, situation.laws, strict=True
+            n * step_time.fixed
+            + step_time.per_expert * (n * active + growth * (n + lasting * batch))
+            + step_time.per_request * (once + twice * batch)
+            for batch, active, growth, step_time in zip(
+                situation.in_flight, outlook.active, outlook.growth, situation.step_times, strict=True
             )
         ]
         scores = situation.similarity
@@ -78,7 +78,9 @@ class MarginalUnion:
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
             # of all workers alike: a slow one would draw who is near more than it puts off who is not
-            worth = sum([law.n_experts * law.per_expert for law in situation.laws]) / len(costs)
+            worth = sum(
+                [step_time.n_experts * step_time.per_expert for step_time in situation.step_times]
+            ) / len(costs)
             weight = self.prior * n * worth
             costs = [
                 # NaN for a worker without a centroid, which is like all others

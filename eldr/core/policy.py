@@ -35,7 +35,7 @@ class Situation(NamedTuple):
         The request's workload label, used by :class:`Domain` only.
     outlook : Outlook, optional
         Expected unions of active experts, needed by :class:`MarginalUnion` only.
-    laws : sequence of StepTime, length n_workers
+    step_times : sequence of StepTime, length n_workers
         Each worker's step time; with ``outlook``.
     sequences : int
         How many the request runs.
@@ -49,7 +49,7 @@ class Situation(NamedTuple):
     slots: Sequence[int] | None = None
     label: str | None = None
     outlook: Outlook | None = None
-    laws: Sequence[StepTime] = ()
+    step_times: Sequence[StepTime] = ()
     sequences: int = 1
     tolls: Sequence[float] | None = None
 

@@ -1,4 +1,4 @@
-"""The step-time law of a decode worker: ``T(B, A) = fixed + per_expert * A + per_request * B``."""
+"""The step-time model of a decode worker: ``T(B, A) = fixed + per_expert * A + per_request * B``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class StepTime:
         return self.fixed + self.per_expert * active + self.per_request * batch
 
     def for_experts(self, n_experts: int) -> StepTime:
-        """Return the law of a model with another number of experts in which the same *share* costs the same time."""
+        """Return the step-time model of a model with another number of experts in which the same *share* costs the same time."""
         return replace(self, per_expert=self.per_expert * self.n_experts / n_experts, n_experts=n_experts)
 
     def scaled(self, factor: float) -> StepTime:
-        """Return the law of an engine that takes so many times as long."""
+        """Return the step-time model of an engine that takes so many times as long."""
         return StepTime(
             self.fixed * factor, self.per_expert * factor, self.per_request * factor, self.n_experts
         )

@@ -31,7 +31,7 @@ class Tolls:
     def __init__(self) -> None:
         self._tolls: dict[int, float] = {}
         self._turn = 0  # of its own: turns of the pool count requests that settle nothing, in whatever rhythm
-        self._laws: tuple[StepTime, ...] = ()
+        self._step_times: tuple[StepTime, ...] = ()
         self._steps: list[float] = []
 
     def of(self, slots: Sequence[int]) -> list[float]:
@@ -51,11 +51,11 @@ class Tolls:
             if not known:
                 return
             left, slots = [left[at] for at in known], [slots[at] for at in known]
-            steps = _steps([situation.laws[at] for at in known])
+            steps = _steps([situation.step_times[at] for at in known])
         else:
-            laws = tuple(situation.laws)
-            if laws != self._laws:
-                self._laws, self._steps = laws, _steps(laws)
+            step_times = tuple(situation.step_times)
+            if step_times != self._step_times:
+                self._step_times, self._steps = step_times, _steps(step_times)
             steps = self._steps
         tolls = self._tolls
         favourite, due = slots[left.index(max(left))], self._turn % len(slots)
@@ -64,11 +64,11 @@ class Tolls:
         tolls[slots[due]] = tolls.get(slots[due], 0.0) - steps[due]
 
 
-def _steps(laws: Sequence[StepTime]) -> list[float]:
+def _steps(step_times: Sequence[StepTime]) -> list[float]:
     """Return by how much each worker's toll falls when it is its turn: ``STEP`` on average."""
-    shares = [1.0] * len(laws)
-    if any(law is not laws[0] for law in laws):
-        full = [law.seconds(0.0, law.n_experts) for law in laws]
+    shares = [1.0] * len(step_times)
+    if any(step_time is not step_times[0] for step_time in step_times):
+        full = [step_time.seconds(0.0, step_time.n_experts) for step_time in step_times]
         if min(full) > 0.0 and math.isfinite(sum(full)):
             shares = [seconds**-2 for seconds in full]
     unit = STEP * len(shares) / sum(shares)

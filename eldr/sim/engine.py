@@ -88,7 +88,7 @@ class Engine:
             )
         self.settings = settings
         self.traces = traces
-        self.law = QWEN3_30B_MI300X.for_experts(traces.n_experts)
+        self.step_time = QWEN3_30B_MI300X.for_experts(traces.n_experts)
         self.engine_id = str(uuid.uuid4())
         self.metrics = EngineMetrics(settings.model, traces.n_experts)
         self.ring = ActivationRing(settings.activations)
@@ -119,7 +119,7 @@ class Engine:
                 await self._work.wait()
                 due = loop.time()
             size, active = len(self._batch.running), self._batch.begin()
-            seconds = self.law.seconds(size, active) * self.settings.speed
+            seconds = self.step_time.seconds(size, active) * self.settings.speed
             due = max(due + seconds, loop.time())
             await asyncio.sleep(due - loop.time())
             if not self._batch.running:

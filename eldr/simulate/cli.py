@@ -21,9 +21,9 @@ from eldr.simulate import options, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import LAWS
 from eldr.simulate.outcome import Outcome
 from eldr.simulate.setting import Setting
+from eldr.simulate.step_times import STEP_TIMES
 from eldr.simulate.study import Study, run_study
 from eldr.threads import one_thread
 
@@ -65,8 +65,8 @@ _WIDTH = 120  # of a table that goes to a file
     help="Requests per second, separated by commas [default: the log's own, or what keeps a mean batch of 32]",
 )
 @click.option(
-    "--law",
-    help=f"Step time: {', '.join(LAWS)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
+    "--step-time",
+    help=f"Step time: {', '.join(STEP_TIMES)} or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US.",
 )
 @click.option(
     "--policies",
@@ -96,7 +96,7 @@ def command(
     workload: str | None,
     engines: tuple[int, ...] | None,
     rates: tuple[float, ...] | None,
-    law: str | None,
+    step_time: str | None,
     contenders: tuple[Contender, ...] | None,
     seconds: float,
     seeds: int,
@@ -123,16 +123,16 @@ def command(
             model=model,
             limit=_SAMPLES,
             last=math.inf if last_minutes is None else 60 * last_minutes,
-            law=law,
+            step_time=step_time,
         )
         if from_cluster:
             asked = sources.from_cluster(from_cluster, reading, namespace=namespace, context=context)
         elif logs:
             asked = sources.from_logs(list(logs), reading)
         elif workload == "captured":
-            asked = sources.from_captured(law)
+            asked = sources.from_captured(step_time)
         else:
-            asked = sources.synthetic(workload or "task", law)
+            asked = sources.synthetic(workload or "task", step_time)
     except FitError as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     except ValueError as error:
@@ -142,7 +142,7 @@ def command(
             engines=n,
             rate=rate,
             batch=None if rate else asked.batch,
-            law=asked.law,
+            step_time=asked.step_time,
             speeds=asked.speeds,
             limits=Limits(),
             seconds=seconds,
@@ -164,7 +164,7 @@ def command(
         ) from error
     about = {
         "requests": asked.words,
-        "law": asdict(asked.law),
+        "step_time": asdict(asked.step_time),
         "notes": [*asked.notes, *report.notes(asked.distinct, outcomes, study)],
     }
     found = report.as_json(study, outcomes, about)

@@ -24,10 +24,10 @@ class InEffect:
         Served name.
     policies : str
         The one in effect, and others at the same width of the band, as ``--policies`` takes them.
-    law : str or None
-        As ``--law`` takes it; None while routers have not learned it.
+    step_time : str or None
+        As ``--step-time`` takes it; None while routers have not learned it.
     speeds : tuple of float or None
-        Of its decode engines, times as long as the law; None while routers have not learned them.
+        Of its decode engines, times as long as the step-time model; None while routers have not learned them.
     share : float
         Of the requests that are logged, above 0.
     words : str
@@ -39,7 +39,7 @@ class InEffect:
     model: str
     engines: int
     policies: str
-    law: str | None
+    step_time: str | None
     speeds: tuple[float, ...] | None
     share: float
     words: str
@@ -77,7 +77,7 @@ def in_effect(resource: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) 
         model=model,
         engines=engines,
         policies=",".join(_policies(policy, router, tau)),
-        law=None if learned is None else _law(learned),
+        step_time=None if learned is None else _step_time(learned),
         speeds=None if learned is None else _speeds(learned),
         share=percent / 100 if percent else 1.0,
         words=f"Deployment {name}: {engines} decode engines, policy {policy}, tau {tau:g}, {percent} % of the requests are logged.",
@@ -128,11 +128,11 @@ def _policies(policy: str, router: Mapping[str, Any], tau: float) -> list[str]:
 
 def _learned(states: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return what the router that learned from most says of the step time."""
-    known = [state["law"] for state in states if _is_law(state.get("law"))]
+    known = [state["step_time"] for state in states if _is_step_time(state.get("step_time"))]
     return max(known, key=lambda one: float(one.get("windows", 0)), default=None)
 
 
-def _is_law(found: Any) -> bool:
+def _is_step_time(found: Any) -> bool:
     """Tell whether what a router says, perhaps one of another version, takes a time."""
     if not isinstance(found, Mapping):
         return False
@@ -143,17 +143,17 @@ def _is_law(found: Any) -> bool:
     )
 
 
-def _seconds(law: Mapping[str, Any]) -> float:
-    """Return any one time of a law: those of an engine and of its pool have the same proportions."""
-    return sum(float(law[name]) for name in _CONSTANTS)
+def _seconds(step_time: Mapping[str, Any]) -> float:
+    """Return any one time of a step-time model: those of an engine and of its pool have the same proportions."""
+    return sum(float(step_time[name]) for name in _CONSTANTS)
 
 
-def _law(law: Mapping[str, Any]) -> str:
-    return f"{law['fixed'] * 1e3:.6g},{law['per_expert'] * 1e6:.6g},{law['per_request'] * 1e6:.6g}"
+def _step_time(step_time: Mapping[str, Any]) -> str:
+    return f"{step_time['fixed'] * 1e3:.6g},{step_time['per_expert'] * 1e6:.6g},{step_time['per_request'] * 1e6:.6g}"
 
 
-def _speeds(law: Mapping[str, Any]) -> tuple[float, ...] | None:
-    engines = law.get("engines")
-    if not isinstance(engines, Mapping) or not engines or not all(map(_is_law, engines.values())):
+def _speeds(step_time: Mapping[str, Any]) -> tuple[float, ...] | None:
+    engines = step_time.get("engines")
+    if not isinstance(engines, Mapping) or not engines or not all(map(_is_step_time, engines.values())):
         return None
-    return tuple(float(f"{_seconds(one) / _seconds(law):.3g}") for one in engines.values())
+    return tuple(float(f"{_seconds(one) / _seconds(step_time):.3g}") for one in engines.values())

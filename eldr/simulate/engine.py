@@ -54,14 +54,14 @@ class Engine:
 
     Parameters
     ----------
-    law : StepTime
+    step_time : StepTime
         Of its fullest rank's experts.
     experts : ActiveExperts
         An empty batch.
     """
 
-    def __init__(self, law: StepTime, limits: Limits, experts: ActiveExperts) -> None:
-        self._law = law
+    def __init__(self, step_time: StepTime, limits: Limits, experts: ActiveExperts) -> None:
+        self._step_time = step_time
         self._limits = limits
         self._experts = experts
         self._waiting: deque[Member] = deque()
@@ -122,7 +122,7 @@ class Engine:
         if self._ends:
             self._begin = now
             self._active = self._experts.count(self._step)
-            self._seconds = self._law.seconds(len(self._ends), self._active.fullest)
+            self._seconds = self._step_time.seconds(len(self._ends), self._active.fullest)
             self._planned = self._ends[0][0] - self._step if self._experts.steady else 1
         return ended, joined, ran
 

@@ -28,23 +28,25 @@ class OperatingPoint(NamedTuple):
     step: float
 
 
-def at_batch(laws: Sequence[StepTime], used: Used, tokens: float, batch: float) -> OperatingPoint:
+def at_batch(step_times: Sequence[StepTime], used: Used, tokens: float, batch: float) -> OperatingPoint:
     """Return the point where every engine's mean batch is a given one.
 
     Parameters
     ----------
-    laws : sequence of StepTime
+    step_times : sequence of StepTime
         One per engine.
     used : callable
     tokens : float
         Mean steps of a request.
     """
     active = used(batch)
-    steps = [law.seconds(batch, active) for law in laws]
+    steps = [step_time.seconds(batch, active) for step_time in step_times]
     return OperatingPoint(sum(batch / (step * tokens) for step in steps), batch, max(steps))
 
 
-def at_rate(laws: Sequence[StepTime], used: Used, tokens: float, rate: float, *, most: int) -> OperatingPoint:
+def at_rate(
+    step_times: Sequence[StepTime], used: Used, tokens: float, rate: float, *, most: int
+) -> OperatingPoint:
     """Return the point where a pool serves a rate, with at most ``most`` requests on an engine.
 
     A rate that the pool cannot serve ends at ``most``.
@@ -52,8 +54,8 @@ def at_rate(laws: Sequence[StepTime], used: Used, tokens: float, rate: float, *,
     low, high = 0.0, float(most)
     for _ in range(_ROUNDS):
         batch = (low + high) / 2
-        if at_batch(laws, used, tokens, batch).rate < rate:
+        if at_batch(step_times, used, tokens, batch).rate < rate:
             low = batch
         else:
             high = batch
-    return at_batch(laws, used, tokens, high)._replace(rate=rate)
+    return at_batch(step_times, used, tokens, high)._replace(rate=rate)

@@ -120,7 +120,7 @@ def check_numbers(outcomes: Sequence[Outcome]) -> None:
         for name, value in asdict(one.measures).items():
             if not math.isfinite(value) or (name in COMPARED and value <= 0):
                 raise ValueError(
-                    f"{name} came out as {value:g}: the times of --law, or the rate, are too far apart to be simulated "
+                    f"{name} came out as {value:g}: the times of --step-time, or the rate, are too far apart to be simulated "
                     "together; correct the one that is wrong"
                 )
 

@@ -24,7 +24,7 @@ class Knowledge:
     ----------
     population : Population
         Prompts, as far as they are seen, and labels; nothing that only engines know is looked at.
-    laws : sequence of StepTime, length n_engines
+    step_times : sequence of StepTime, length n_engines
     similarity : ndarray of float32, shape (n_records, n_engines), optional
         Cosine of each request's signature to each engine's centroid.
     unions : bool
@@ -32,7 +32,7 @@ class Knowledge:
     """
 
     population: Population
-    laws: Sequence[StepTime]
+    step_times: Sequence[StepTime]
     similarity: Floats | None
     unions: bool
 
@@ -53,7 +53,7 @@ class Router:
         self._policy = policy
         self._knowledge = knowledge
         population = knowledge.population
-        n = len(knowledge.laws)
+        n = len(knowledge.step_times)
         self._workers = [f"d{number}" for number in range(n)]
         self._own = [0] * n
         self._turn = 0
@@ -88,7 +88,7 @@ class Router:
             slots=slots,
             label=self._labels[record],
             outlook=outlook,
-            laws=self._knowledge.laws,
+            step_times=self._knowledge.step_times,
             tolls=tolls,
         )
         worker, candidates = self._policy.choose(situation, self._rng)

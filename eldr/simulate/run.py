@@ -29,13 +29,13 @@ class Pool:
 
     Attributes
     ----------
-    laws : tuple of StepTime
+    step_times : tuple of StepTime
         One per engine.
     sampled : bool
         Whether the active experts are those of single steps, or expected ones.
     """
 
-    laws: tuple[StepTime, ...]
+    step_times: tuple[StepTime, ...]
     limits: Limits
     sampled: bool
 
@@ -91,9 +91,10 @@ def simulate(
     seed : int
         Of the policy's own choices.
     """
-    router = Router("r0", policy, Knowledge(population, pool.laws, similarity, unions), seed)
+    router = Router("r0", policy, Knowledge(population, pool.step_times, similarity, unions), seed)
     engines = [
-        Engine(law, pool.limits, active_experts(population, sampled=pool.sampled)) for law in pool.laws
+        Engine(step_time, pool.limits, active_experts(population, sampled=pool.sampled))
+        for step_time in pool.step_times
     ]
     return serve(engines, [router], workload, window)
 

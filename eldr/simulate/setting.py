@@ -25,7 +25,7 @@ class Setting:
     rate, batch : float or None
         Requests per second, or the mean batch of an engine that the rate should lead to; neither: the log's own rate.
     speeds : tuple of float
-        Times as long as the law says, of engine after engine, repeated.
+        Times as long as the step-time model says, of engine after engine, repeated.
     warmup : float or None
         Before anything is measured, seconds; None: twice as long as a request stays, and as long as the longest.
     seconds : float
@@ -37,7 +37,7 @@ class Setting:
     engines: int
     rate: float | None
     batch: float | None
-    law: StepTime
+    step_time: StepTime
     speeds: tuple[float, ...]
     limits: Limits
     warmup: float | None = None
@@ -46,9 +46,9 @@ class Setting:
     sampled: bool
 
     @property
-    def laws(self) -> tuple[StepTime, ...]:
+    def step_times(self) -> tuple[StepTime, ...]:
         """One per engine."""
-        return tuple(self.law.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
+        return tuple(self.step_time.scaled(self.speeds[at % len(self.speeds)]) for at in range(self.engines))
 
     def lengths(self, population: Population) -> Ints:
         """Return the steps of each of a population's requests, shape (n,)."""
@@ -64,12 +64,12 @@ class Setting:
 
         rate = self.rate
         if rate is None and self.batch is not None:
-            return at_batch(self.laws, used, tokens, self.batch)
+            return at_batch(self.step_times, used, tokens, self.batch)
         if rate is None and population.arrivals is not None:
             rate = population.arrivals.rate
         if rate is None:
             raise ValueError("rate: expected one or a batch, these requests have no rate of their own")
-        return at_rate(self.laws, used, tokens, rate, most=self.limits.max_num_seqs)
+        return at_rate(self.step_times, used, tokens, rate, most=self.limits.max_num_seqs)
 
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
         """Return the distinct experts per layer that a step of a mean batch waits for."""

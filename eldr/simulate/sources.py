@@ -12,9 +12,9 @@ from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import usual
 from eldr.simulate.effect import in_effect
-from eldr.simulate.laws import parse_law
 from eldr.simulate.logged import read_logs
 from eldr.simulate.population import Source
+from eldr.simulate.step_times import parse_step_time
 from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
 
 _BURSTY = 4.0
@@ -41,7 +41,7 @@ class Reading:
     model: str | None
     limit: int
     last: float
-    law: str | None
+    step_time: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ class Asked:
     notes : tuple of str
         What to know before believing the figures.
     speeds : tuple of float
-        Of the engines, times as long as the law.
+        Of the engines, times as long as the step-time model.
     policies : str
         As ``--policies`` takes them.
     batch : float or None
@@ -69,7 +69,7 @@ class Asked:
     """
 
     source: Source
-    law: StepTime
+    step_time: StepTime
     words: str
     output_tokens: int | None
     sampled: bool
@@ -90,7 +90,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
     eldr.fit.samples.FitError
         If the deployment cannot be read, or its logs do not carry a simulation.
     ValueError
-        If the law is none.
+        If the step-time model is none.
     """
     from eldr.simulate.cluster import Cluster  # brings the client library
 
@@ -103,7 +103,11 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
                 f"the routers of {name} have logged no request yet; raise spec.signatures.samplePercent if it is low, send traffic, "
                 "and try again",
             )
-        learned = "" if reading.law or not own.law else " The step time is what its routers have learned."
+        learned = (
+            ""
+            if reading.step_time or not own.step_time
+            else " The step time is what its routers have learned."
+        )
         notes = own.notes
         if own.speeds is not None:
             listed = ", ".join(f"{speed:g}" for speed in own.speeds)
@@ -113,7 +117,9 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
                 *notes,
                 "its routers have not learned how fast single engines are: all are simulated alike",
             )
-        reading = replace(reading, model=reading.model or own.model, law=reading.law or own.law)
+        reading = replace(
+            reading, model=reading.model or own.model, step_time=reading.step_time or own.step_time
+        )
         asked = from_logs(list(found.logs), reading, share=own.share)
     return replace(
         asked,
@@ -141,9 +147,9 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     eldr.fit.samples.FitError
         If the logs do not carry a simulation.
     ValueError
-        If the law is none.
+        If the step-time model is none.
     """
-    law = reading.law
+    step_time = reading.step_time
     logged = read_logs(
         paths,
         model=reading.model,
@@ -157,12 +163,15 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     if (known := requests.arrivals) and known.burstiness > _BURSTY:
         times = f"{known.burstiness:.0f} times the variance of random ones"
         notes = (*notes, f"the log's requests come in bursts ({times}), simulated ones do not")
-    if law is None:
-        notes = (*notes, "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --law")
+    if step_time is None:
+        notes = (
+            *notes,
+            "the step time is that of Qwen3-30B on MI300X; give your accelerator's with --step-time",
+        )
     skipped = "".join(f", {count} left out ({reason})" for reason, count in logged.skipped.items())
     return Asked(
         logged,
-        parse_law(law or "qwen3-30b-mi300x", requests.n_experts),
+        parse_step_time(step_time or "qwen3-30b-mi300x", requests.n_experts),
         f"Requests of {logged.model!r} from the log: centroids from the older {len(calibration)}, simulated are the newer "
         f"{len(requests)}{skipped}.",
         None,
@@ -173,12 +182,12 @@ def from_logs(paths: list[Path], reading: Reading, *, share: float = 1.0) -> Ask
     )
 
 
-def from_captured(law: str | None) -> Asked:
-    """Return the captured activations that come with the package, step by step; ValueError if the law is none."""
+def from_captured(step_time: str | None) -> Asked:
+    """Return the captured activations that come with the package, step by step; ValueError if the step-time model is none."""
     loaded = traces.load()
     return Asked(
         Captured(loaded, loaded.kinds),
-        parse_law(law or "qwen3-30b-mi300x", loaded.n_experts),
+        parse_step_time(step_time or "qwen3-30b-mi300x", loaded.n_experts),
         f"Captured activations of a small trained model, kinds {', '.join(loaded.kinds)}.",
         96,
         sampled=True,
@@ -186,12 +195,12 @@ def from_captured(law: str | None) -> Asked:
     )
 
 
-def synthetic(workload: str, law: str | None) -> Asked:
-    """Return a synthetic workload on Qwen3-30B's layers; ValueError if the law is none."""
+def synthetic(workload: str, step_time: str | None) -> Asked:
+    """Return a synthetic workload on Qwen3-30B's layers; ValueError if the step-time model is none."""
     source = Synthetic(WORKLOADS[workload], QWEN3_30B)
     return Asked(
         source,
-        parse_law(law or "qwen3-30b-mi300x", QWEN3_30B.n_experts),
+        parse_step_time(step_time or "qwen3-30b-mi300x", QWEN3_30B.n_experts),
         f"Synthetic workload {workload!r}: {QWEN3_30B.n_experts} experts per layer, {QWEN3_30B.top_k} per token.",
         512,
         sampled=False,

@@ -105,7 +105,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
     """
     population = prepared.population
     return simulate(
-        Pool(setting.laws, setting.limits, setting.sampled),
+        Pool(setting.step_times, setting.limits, setting.sampled),
         population,
         load.workload,
         load.window,

@@ -87,15 +87,15 @@ def _percent(found: list[float | None], unit: str = " %") -> str:
 
 def print_text(report: dict[str, Any], console: Console) -> None:
     """Write what was found as tables with a sentence below each."""
-    law = report["law"]
+    step_time = report["step_time"]
     settings = report["settings"]
     for setting in settings:
         which = f"{_where(setting)}: " if len(settings) > 1 else ""
         console.print(which + recommendation(setting), highlight=False, markup=False)
     console.print(report["requests"], highlight=False, markup=False)
     console.print(
-        f"A decode step takes {1e3 * law['fixed']:.2f} ms, {1e6 * law['per_expert']:.0f} us for each active expert "
-        f"and {1e6 * law['per_request']:.0f} us for each request of the batch.",
+        f"A decode step takes {1e3 * step_time['fixed']:.2f} ms, {1e6 * step_time['per_expert']:.0f} us for each active expert "
+        f"and {1e6 * step_time['per_request']:.0f} us for each request of the batch.",
         highlight=False,
         markup=False,
     )

@@ -10,7 +10,7 @@ from eldr import contract
 from eldr_operator import clock
 from eldr_operator.conditions import ROLLED_BACK, UPDATE_AVAILABLE, Condition, merged
 from eldr_operator.errors import Problem
-from eldr_operator.locality import drift_status, law
+from eldr_operator.locality import drift_status, step_time
 from eldr_operator.locality.outcome import Outcome
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import CentroidSet, EldrDeployment
@@ -48,7 +48,7 @@ def status(
         "decode": _role(running, contract.ROLE_DECODE),
         "router": router,
         "centroids": _centroids(table),
-        "locality": law.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
+        "locality": step_time.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
         "refit": outcome.memory.refit.to_json(),
         "history": [entry.to_json() for entry in outcome.memory.history],
     }

@@ -24,8 +24,8 @@ def simulate(system: System, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
 
-def laws(system: System) -> list[dict[str, float] | None]:
-    return [state["law"] for state in system.states()]
+def step_times(system: System) -> list[dict[str, float] | None]:
+    return [state["step_time"] for state in system.states()]
 
 
 async def test_a_running_deployments_logs_answer(system: System):
@@ -36,8 +36,8 @@ async def test_a_running_deployments_logs_answer(system: System):
     async with traffic(system, Poisson(RATE), logged=True) as load:
         await asyncio.to_thread(
             wait_for,
-            lambda: len(load.outcomes) >= 250 and all(laws(system)),
-            "a log and a law",
+            lambda: len(load.outcomes) >= 250 and all(step_times(system)),
+            "a log and a step-time model",
             120,
             every=1.0,
         )
@@ -57,7 +57,7 @@ async def test_a_running_deployments_logs_answer(system: System):
     kept = len(sent) / (max(sent) - min(sent))
     assert 0.75 * kept <= setting["rate"] <= 1.25 * max(kept, RATE)
     assert "The step time is what its routers have learned" in report["requests"]
-    assert report["law"]["per_expert"] == pytest.approx(laws(system)[0]["per_expert"], rel=0.3)
+    assert report["step_time"]["per_expert"] == pytest.approx(step_times(system)[0]["per_expert"], rel=0.3)
     done = await asyncio.to_thread(simulate, system, "--from-cluster", "none", "--namespace", "default")
     assert done.returncode == 1
     assert "NotFound: there is no EldrDeployment none in namespace default" in done.stderr

@@ -25,7 +25,7 @@ def patch(system: System, policy: str) -> None:
     )
 
 
-async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system: System):
+async def test_marginal_union_learns_the_step_time_and_survives_a_killed_engine(system: System):
     """Routers tell each other of their experts, learn what a step costs, tell the user, and forget all in the end."""
     routers = system.routers()
     async with traffic(system, Poisson(15.0), logged=False) as load:
@@ -38,12 +38,16 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
         await asyncio.to_thread(wait_for, told, "routers to know each other's experts", 60)
 
         def learned() -> bool:
-            return {"expertSharePercent", "law"} <= (
+            return {"expertSharePercent", "stepTime"} <= (
                 system.get("eldr")["status"].get("locality") or {}
             ).keys()
 
         await asyncio.to_thread(
-            wait_for, learned, "status.locality", 120, lambda: [state["law"] for state in system.states()]
+            wait_for,
+            learned,
+            "status.locality",
+            120,
+            lambda: [state["step_time"] for state in system.states()],
         )
         failed = [outcome.error for outcome in load.outcomes if outcome.error]
         assert failed == []
@@ -57,11 +61,11 @@ async def test_marginal_union_learns_the_law_and_survives_a_killed_engine(system
     assert all(error.startswith("error event") for error in errors), errors
     locality = system.get("eldr")["status"]["locality"]
     share = locality["expertSharePercent"]
-    # the simulator's law at some 10 requests and 30 of 64 experts: 8 + 10 + 0 ms
+    # the simulator's step-time model at some 10 requests and 30 of 64 experts: 8 + 10 + 0 ms
     assert 25 <= share <= 75
-    assert float(locality["law"]["fixedMilliseconds"]) > 0
-    assert float(locality["law"]["microsecondsPerExpert"]) > 0
-    assert locality["law"]["windows"] >= 1
+    assert float(locality["stepTime"]["fixedMilliseconds"]) > 0
+    assert float(locality["stepTime"]["microsecondsPerExpert"]) > 0
+    assert locality["stepTime"]["windows"] >= 1
     wait_for(system.idle, "in-flight counts back to zero", 60)
 
     def forgotten() -> bool:

@@ -17,7 +17,7 @@ class RouterState:
     """What a router answers.
 
     ``holding`` keeps it from loading what is staged, ``refuse`` maps digests to reasons, ``samples`` fills its log,
-    ``signatures`` counts prefill answers by quality, ``law`` is the step-time law it has learned. ``kinds`` come with every look:
+    ``signatures`` counts prefill answers by quality, ``step_time`` is the step-time model it has learned. ``kinds`` come with every look:
     (best similarity, slot, how many requests); ``saving`` is what it has measured. ``told`` lists epoch and policy of the
     routing tables that it has seen. ``is_deaf`` lets it answer nobody, as behind a NetworkPolicy. The token is that of its start.
     """
@@ -29,7 +29,7 @@ class RouterState:
         self.deployment = deployment
         self.samples = 0
         self.signatures: dict[str, int] = {}
-        self.law: dict[str, Any] | None = None
+        self.step_time: dict[str, Any] | None = None
         self.refuse: dict[str, str] = {}
         self.is_holding = False
         self.kinds: tuple[tuple[float, int, int], ...] = ()
@@ -91,7 +91,7 @@ class RouterState:
             "samples": self.samples,
             "prefill": [],
             "decode": [],
-            "law": self.law,
+            "step_time": self.step_time,
             "traffic": self._count(routing["epoch"]),
             "saving": self.saving,
             "counters": {

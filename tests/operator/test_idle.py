@@ -135,27 +135,32 @@ def test_what_an_idle_operator_reads_does_not_grow_with_its_passes(operator, wor
     assert max(kinds.values()) <= most < PASSES, kinds
 
 
-LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
+STEP_TIME = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
 SHARE = {"expert_share": 0.4, "expert_share_error": 0.02}
 
 
-def test_the_learned_law_stands_in_the_status_and_is_not_written_for_every_wobble(operator, world):
+def test_the_learned_step_time_stands_in_the_status_and_is_not_written_for_every_wobble(operator, world):
     world.up()
     assert world.status.get("locality", {}).keys() == set(), "nothing is known yet"
 
-    def learn(**law) -> None:
+    def learn(**step_time) -> None:
         for router in world.routers.values():
-            router.law = {**LAW, **SHARE, **law}
+            router.step_time = {**STEP_TIME, **SHARE, **step_time}
 
     learn()
-    wait_for(lambda: "law" in world.status.get("locality", {}), "the law", 60, lambda: world.status)
+    wait_for(
+        lambda: "stepTime" in world.status.get("locality", {}),
+        "the step-time model",
+        60,
+        lambda: world.status,
+    )
     told = {
         "fixedMilliseconds": "4.18",
         "microsecondsPerExpert": "9.78",
         "microsecondsPerRequest": "31.8",
         "windows": 90,
     }
-    assert world.status["locality"]["law"] == told
+    assert world.status["locality"]["stepTime"] == told
     settle(operator, world)
     before = versions(world)
     for step in range(4):
@@ -168,7 +173,9 @@ def test_the_learned_law_stands_in_the_status_and_is_not_written_for_every_wobbl
         Watch(operator, world).wait_for_passes(2)
     assert versions(world) == before
     learn(fixed=2.5e-3)
-    wait_for(lambda: world.status["locality"]["law"]["fixedMilliseconds"] == "2.5", "the faster engines", 60)
+    wait_for(
+        lambda: world.status["locality"]["stepTime"]["fixedMilliseconds"] == "2.5", "the faster engines", 60
+    )
 
 
 def accepted(page):

@@ -315,7 +315,7 @@ async def test_state_follows_the_contract(start):
                 "refused",
                 "samples",
             ),
-            *("prefill", "decode", "counters", "problem", "share", "peers", "locality", "law"),
+            *("prefill", "decode", "counters", "problem", "share", "peers", "locality", "step_time"),
         }
         assert set(state["decode"][0]) == {
             *("name", "url", "slot", "healthy", "in_flight", "total", "bound"),

@@ -224,14 +224,14 @@ async def test_settings_are_checked(start):
         assert (policy.max_load, policy.prior) == (1.25, 0)
 
 
-def told(law):
-    """Metrics of an engine whose steps follow a law, further on with every answer."""
+def told(step_time):
+    """Metrics of an engine whose steps follow a step-time model, further on with every answer."""
     rng, sums = np.random.default_rng(1), Sums()
 
     async def metrics(exchange):
         nonlocal sums
         batch, active = rng.uniform(2, 20), rng.uniform(2, 8)
-        step = (1, law.seconds(batch, active), active, batch)
+        step = (1, step_time.seconds(batch, active), active, batch)
         sums = Sums(*(a + 100 * b for a, b in zip(sums, step, strict=False)))
         names = (
             f"{METRIC_STEP_SECONDS}_count",
@@ -268,13 +268,15 @@ async def test_what_an_engine_says_of_its_plug_in_is_told_in_the_state_until_ano
             assert (engine["untested"], engine["counting"]) == (told, told is None)
 
 
-async def test_laws_are_learned_from_the_engines_own_metrics(start):
-    slow_law, fast_law = (StepTime(factor * 4e-3, factor * 2e-3, factor * 1e-4, 4) for factor in (2, 1))
+async def test_step_times_are_learned_from_the_engines_own_metrics(start):
+    slow_step_time, fast_step_time = (
+        StepTime(factor * 4e-3, factor * 2e-3, factor * 1e-4, 4) for factor in (2, 1)
+    )
     async with start("p0", "d0", "d1", **POLICY) as router:
-        router["d0"].metrics, router["d1"].metrics = told(slow_law), told(fast_law)
+        router["d0"].metrics, router["d1"].metrics = told(slow_step_time), told(fast_step_time)
         router["p0"].eldr = KINDS["a"]
         steps, state = router.app._steps, (await router.state())
-        assert state["law"] is None, "nothing is known yet"
+        assert state["step_time"] is None, "nothing is known yet"
         await router.post()
         for _ in range(60):
             steps._due.clear()
@@ -282,14 +284,14 @@ async def test_laws_are_learned_from_the_engines_own_metrics(start):
             await steps.step()
             steps._due = {endpoint: 1e18 * (endpoint.name == "d0") for endpoint in steps._due}
             await steps.step()
-        law = (await router.state())["law"]
-        assert law["per_expert"] == pytest.approx(1.5 * 2e-3, rel=0.4), "of one between the two"
-        slow_one, fast_one = law["engines"]["d0"], law["engines"]["d1"]
+        step_time = (await router.state())["step_time"]
+        assert step_time["per_expert"] == pytest.approx(1.5 * 2e-3, rel=0.4), "of one between the two"
+        slow_one, fast_one = step_time["engines"]["d0"], step_time["engines"]["d1"]
         assert slow_one["per_expert"] == pytest.approx(2 * fast_one["per_expert"], rel=0.1)
-        assert 0.3 < law["expert_share"] < 1
+        assert 0.3 < step_time["expert_share"] < 1
         await router.post()
         assert (await router.post()).headers["x-eldr-decode"] == "d1", "nothing runs: the fast one"
         text = (await router.client.get(f"{router.admin}/metrics")).text
-        assert f"eldr_router_expert_share {law['expert_share']:.2f}"[:-1] in text
-        assert 'eldr_router_step_law_seconds{constant="per_expert",endpoint="d0"}' in text
+        assert f"eldr_router_expert_share {step_time['expert_share']:.2f}"[:-1] in text
+        assert 'eldr_router_step_time_model_seconds{constant="per_expert",endpoint="d0"}' in text
         assert 'eldr_router_expected_active_experts{endpoint="d1"} 0.0' in text

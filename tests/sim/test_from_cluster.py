@@ -140,7 +140,7 @@ def run(*arguments: str):
 
 @pytest.mark.slow
 def test_a_deployments_logs_are_read_through_the_api_server(api):
-    done = run("--from-cluster", "demo", *QUICK, "--law", "5,100,20", "--json", "-")
+    done = run("--from-cluster", "demo", *QUICK, "--step-time", "5,100,20", "--json", "-")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert "3 decode engines, policy ELDR, tau 0.2, 50 % of the requests are logged" in report["requests"]
@@ -158,14 +158,14 @@ def test_a_deployments_logs_are_read_through_the_api_server(api):
 
 def test_engines_are_as_fast_as_routers_have_learned(api):
     plain = api.answer
-    law = {"fixed": 0.01, "per_expert": 2e-4, "per_request": 1e-5}
-    slow = {name: 1.5 * value for name, value in law.items()}
-    learned = law | {"windows": 9, "engines": {"d-0": law, "d-1": law, "d-2": slow}}
+    step_time = {"fixed": 0.01, "per_expert": 2e-4, "per_request": 1e-5}
+    slow = {name: 1.5 * value for name, value in step_time.items()}
+    learned = step_time | {"windows": 9, "engines": {"d-0": step_time, "d-1": step_time, "d-2": slow}}
 
     def answer(path, headers):
         status, body = plain(path, headers)
         if path.endswith(contract.PATH_STATE) and status == 200:
-            body = json.dumps(json.loads(body) | {"law": learned}).encode()
+            body = json.dumps(json.loads(body) | {"step_time": learned}).encode()
         return status, body
 
     api.answer = answer
@@ -174,7 +174,7 @@ def test_engines_are_as_fast_as_routers_have_learned(api):
     assert done.exit_code == 0, done.output
     own = json.loads(done.stdout)
     assert "Its engines take 1, 1, 1.5 times as long, as routers have learned." in own["requests"]
-    assert own["law"]["fixed"] == pytest.approx(0.01)
+    assert own["step_time"]["fixed"] == pytest.approx(0.01)
     assert own["settings"][0]["speeds"] == [1.0, 1.0, 1.5]
     assert not any("single engines" in note for note in own["notes"])
 
@@ -197,7 +197,7 @@ def test_what_is_told_wins(api):
     report = json.loads(done.stdout)
     assert [policy["policy"] for policy in report["settings"][0]["policies"]] == ["JSQ", "RoundRobin"]
     assert (report["settings"][0]["engines"], report["settings"][0]["rate"]) == (2, 5)
-    assert any("give your accelerator's with --law" in note for note in report["notes"])
+    assert any("give your accelerator's with --step-time" in note for note in report["notes"])
 
 
 @pytest.mark.slow

@@ -39,15 +39,15 @@ POLICIES = {"JSQ": "JSQ", "ELDR": "ELDR", "MarginalUnion": "MarginalUnion:prior=
 """As the router calls them, and the simulator."""
 N_ENGINES, SPEED, RATE, TOKENS = 4, 5.0, 14.0, 48
 SETTLE, MEASURE = 7.0, 14.0
-BUSY = 1.1  # times the law, 1.00 where nothing else runs: on a machine that is slower, or stands still, a phase is measured again
+BUSY = 1.1  # times the step-time model, 1.00 where nothing else runs: on a machine that is slower, or stands still, a phase is measured again
 ARRIVALS = 6  # seed of a draw that is even throughout, so that its rate says how many are there
-LAW = QWEN3_30B_MI300X.for_experts(64).scaled(SPEED)
+STEP_TIME = QWEN3_30B_MI300X.for_experts(64).scaled(SPEED)
 CLEAR = 0.07  # times that differ by less have no order: each is the mean of one window of seconds, a draw by itself
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is served, for how many seconds each; a phase whose steps took ``busy`` times what the law says is served again.
+    """What is served, for how many seconds each; a phase whose steps took ``busy`` times what the step-time model says is served again.
 
     Where ``slower`` is 4, engines take four times as long, and requests come as much more seldom.
     """
@@ -60,13 +60,13 @@ class Plan:
     attempts: int = 5
 
     @property
-    def law(self) -> StepTime:
-        return LAW.scaled(self.slower)
+    def step_time(self) -> StepTime:
+        return STEP_TIME.scaled(self.slower)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a policy did; seconds since the first arrival. ``slowness``: its steps took so many times what the law says."""
+    """What a policy did; seconds since the first arrival. ``slowness``: its steps took so many times what the step-time model says."""
 
     arrival: np.ndarray
     window: Window
@@ -171,7 +171,9 @@ async def measured(sampler: Sampler, name: str, plan: Plan) -> Span:
     (first, before), (last, after) = inside[0], inside[-1]
     seen = after - before
     # engines are never idle at this rate
-    slowness = N_ENGINES * (last - first) / (seen.steps * plan.law.seconds(seen.batch, seen.active_experts))
+    slowness = (
+        N_ENGINES * (last - first) / (seen.steps * plan.step_time.seconds(seen.batch, seen.active_experts))
+    )
     return Span(name, begun, ended, seen.experts_per_token, slowness)
 
 
@@ -201,7 +203,7 @@ def again(source: Captured, live: Live, policy: str, slower: float = 1.0) -> Mea
     tokens = np.full(len(record), TOKENS)
     workload = Workload(phase.arrival[order], ready[order], record[order], tokens, phase.measured[order])
     return simulate(
-        Pool((LAW.scaled(slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
+        Pool((STEP_TIME.scaled(slower * phase.slowness),) * N_ENGINES, Limits(), sampled=True),
         requests,
         workload,
         phase.window,
@@ -230,15 +232,15 @@ def test_the_same_trace_uses_the_same_experts(source, live):
 
 
 def predicted(live: Live, policy: str) -> Mapping[str, float]:
-    """Ask the command about a phase: its rate, and the law at the speed that the machine had then."""
+    """Ask the command about a phase: its rate, and the step-time model at the speed that the machine had then."""
     phase = live.phases[policy]
     options = {
         "--log": live.log,
         "--engines": N_ENGINES,
         "--rate": phase.measured.sum() / (phase.window.end - phase.window.warmup),
-        "--law": ",".join(
+        "--step-time": ",".join(
             str(phase.slowness * one)
-            for one in (LAW.fixed * 1e3, LAW.per_expert * 1e6, LAW.per_request * 1e6)
+            for one in (STEP_TIME.fixed * 1e3, STEP_TIME.per_expert * 1e6, STEP_TIME.per_request * 1e6)
         ),
         "--seconds": 60,
         "--jobs": 1,

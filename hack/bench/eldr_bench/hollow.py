@@ -30,7 +30,7 @@ _STATE: Object = {
     "samples": 0,
     "prefill": [],
     "decode": [],
-    "law": None,
+    "step_time": None,
     "traffic": None,
     "saving": None,
     "counters": {},

@@ -56,11 +56,11 @@ class SimulatedEngines:
         self._rate = rate
         self._speed = speed
         self._traces = traces.load()
-        law = QWEN3_30B_MI300X.for_experts(self._traces.n_experts)
-        constants = (1e3 * law.fixed, 1e6 * law.per_expert, 1e6 * law.per_request)
+        step_time = QWEN3_30B_MI300X.for_experts(self._traces.n_experts)
+        constants = (1e3 * step_time.fixed, 1e6 * step_time.per_expert, 1e6 * step_time.per_request)
         self.known: tuple[str, ...] = (
             *("--engines", str(self.settings.decode)),
-            *("--law", ",".join(f"{speed * constant:.6g}" for constant in constants)),
+            *("--step-time", ",".join(f"{speed * constant:.6g}" for constant in constants)),
             *("--policies", f"JSQ,ELDR,MarginalUnion,MarginalUnion:prior={DEFAULT_PRIOR:g}"),
         )
 

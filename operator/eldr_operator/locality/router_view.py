@@ -34,7 +34,7 @@ class RouterPod:
     ready_since: datetime | None
 
 
-class StepLaw(NamedTuple):
+class LearnedStepTime(NamedTuple):
     """A decode engine's step time as a router has learned it: seconds, and from how many windows of telemetry."""
 
     fixed: float
@@ -43,13 +43,13 @@ class StepLaw(NamedTuple):
     windows: int
 
     @classmethod
-    def of(cls, law: Mapping[str, Any]) -> Self | None:
-        """Read ``law`` of a router's state; None if it has none, or one that is not of this kind."""
-        windows = law.get("windows", 0)
+    def of(cls, step_time: Mapping[str, Any]) -> Self | None:
+        """Read ``step_time`` of a router's state; None if it has none, or one that is not of this kind."""
+        windows = step_time.get("windows", 0)
         if type(windows) is not int or not 0 <= windows < _MOST_WINDOWS:
             return None
         fixed, per_expert, per_request = (
-            _seconds(law.get(name)) for name in ("fixed", "per_expert", "per_request")
+            _seconds(step_time.get(name)) for name in ("fixed", "per_expert", "per_request")
         )
         if fixed is None or per_expert is None or per_request is None:
             return None
@@ -151,7 +151,7 @@ class RouterView:
         Prefill answers since its start, by one of :data:`eldr.contract.SIGNATURE_QUALITIES`.
     expert_share, expert_share_error : float or None, float
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
-    law : StepLaw or None
+    step_time : StepLaw or None
         Of a median decode engine.
     traffic : Traffic or None
         How requests look to its active set; None without one.
@@ -179,7 +179,7 @@ class RouterView:
     signatures: Mapping[str, int] = field(default_factory=dict)
     expert_share: float | None = None
     expert_share_error: float = 0.0
-    law: StepLaw | None = None
+    step_time: LearnedStepTime | None = None
     traffic: Traffic | None = None
     saving: Saving | None = None
     untested: tuple[str, ...] = ()
@@ -200,9 +200,15 @@ class RouterView:
             raise ValueError(f"state: expected an object with {', '.join(sorted(_FIELDS))}")
         reads = _Reads(state)
         router = border.name(state["router"], _LONGEST_ID)
-        law = reads.mapping("law")
-        share = reads.one("law", border.number(law.get("expert_share"), 0, 1)) if law else None
-        error = reads.one("law", border.number(law.get("expert_share_error"), 0, _MOST_ERROR)) if law else 0.0
+        step_time = reads.mapping("step_time")
+        share = (
+            reads.one("step_time", border.number(step_time.get("expert_share"), 0, 1)) if step_time else None
+        )
+        error = (
+            reads.one("step_time", border.number(step_time.get("expert_share_error"), 0, _MOST_ERROR))
+            if step_time
+            else 0.0
+        )
         samples = reads.one("samples", border.count(state["samples"]))
         return cls(
             pod=pod,
@@ -216,7 +222,7 @@ class RouterView:
             signatures=reads.signatures(),
             expert_share=None if error is None else share,
             expert_share_error=error or 0.0,
-            law=StepLaw.of(law),
+            step_time=LearnedStepTime.of(step_time),
             # without an id one cannot tell what was counted since the last look
             traffic=reads.drift("traffic", lambda value: read_traffic(router, value)) if router else None,
             saving=reads.drift("saving", read_saving),

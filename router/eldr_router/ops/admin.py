@@ -26,7 +26,7 @@ from eldr_router.http.head import JSON, authority
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.explain import explain
-from eldr_router.ops.locality import law_state, saving_state, unions_state
+from eldr_router.ops.locality import saving_state, step_time_state, unions_state
 from eldr_router.ops.metrics import CONTENT_TYPE
 from eldr_router.plan import tables
 from eldr_router.plan.reports import read_question, write_report
@@ -156,7 +156,7 @@ class Admin:
             "locality": unions_state(locality, registry),
             "traffic": locality.traffic.state(),
             "saving": saving_state(locality),
-            "law": law_state(locality, registry),
+            "step_time": step_time_state(locality, registry),
             "share": {
                 "members": registry.shares.view.members,
                 "limit": registry.shares.view.limit,

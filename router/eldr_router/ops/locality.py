@@ -29,27 +29,27 @@ class LocalityMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics; counters begin anew with every centroid set."""
-        laws, experts = self._locality.laws, self._locality.n_experts
+        step_times, experts = self._locality.step_times, self._locality.n_experts
         expected = GaugeMetricFamily(
             "eldr_router_expected_active_experts", "Expected distinct experts of a step, mean over the layers.", labels=["endpoint"]
         )  # fmt: skip
         state = unions_state(self._locality, self._registry)
         for name, active in state["active_experts"].items() if state else ():
             expected.add_metric([name], active)
-        law = GaugeMetricFamily(
-            "eldr_router_step_law_seconds",
+        step_time = GaugeMetricFamily(
+            "eldr_router_step_time_model_seconds",
             "Constants of an engine's step time.",
             labels=["endpoint", "constant"],
         )
-        if experts is not None and laws.learned is not None:
+        if experts is not None and step_times.learned is not None:
             names = [endpoint.name for endpoint in self._registry.endpoints(ROLE_DECODE)]
-            for name, one in zip(names, laws.of(names, experts), strict=True):
+            for name, one in zip(names, step_times.of(names, experts), strict=True):
                 for constant, value in _constants(one).items():
-                    law.add_metric([name, constant], value)
-        share, error = laws.expert_share() or (math.nan, math.nan)
+                    step_time.add_metric([name, constant], value)
+        share, error = step_times.expert_share() or (math.nan, math.nan)
         saving, traffic = self._locality.savings.latest, self._locality.traffic
         yield expected
-        yield law
+        yield step_time
         yield GaugeMetricFamily(
             "eldr_router_saving",
             "Share of active experts saved against random batches of the same sizes, over the last minutes.",
@@ -136,10 +136,10 @@ def saving_state(locality: Locality) -> dict[str, float] | None:
     }
 
 
-def law_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
-    """Return the learned step-time law; None until engines have told enough."""
-    laws, experts = locality.laws, locality.n_experts
-    learned, share = laws.learned, laws.expert_share()
+def step_time_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
+    """Return the learned step-time model; None until engines have told enough."""
+    step_times, experts = locality.step_times, locality.n_experts
+    learned, share = step_times.learned, step_times.expert_share()
     if learned is None or experts is None or share is None:
         return None
     names = [endpoint.name for endpoint in registry.endpoints(ROLE_DECODE)]
@@ -149,13 +149,15 @@ def law_state(locality: Locality, registry: Registry) -> dict[str, Any] | None:
         "noise": round(learned.noise, 4),
         "expert_share": round(share[0], 4),
         "expert_share_error": round(share[1], 4),
-        "engines": {name: _constants(one) for name, one in zip(names, laws.of(names, experts), strict=True)},
+        "engines": {
+            name: _constants(one) for name, one in zip(names, step_times.of(names, experts), strict=True)
+        },
     }
 
 
-def _constants(law: StepTime) -> dict[str, float]:
+def _constants(step_time: StepTime) -> dict[str, float]:
     return {
-        "fixed": round(law.fixed, 9),
-        "per_expert": round(law.per_expert, 9),
-        "per_request": round(law.per_request, 9),
+        "fixed": round(step_time.fixed, 9),
+        "per_expert": round(step_time.per_expert, 9),
+        "per_request": round(step_time.per_request, 9),
     }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from eldr.contract import PATH_METRICS, ROLE_DECODE
-from eldr.core.step_law import learn
+from eldr.core.step_time_fit import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.plan.exposition import read_counting, read_steps, read_sums, read_untested
-from eldr_router.state.laws import default_law
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Registry
+from eldr_router.state.step_times import default_step_time
 
 _PERIOD = 10.0
 _UNSUPPORTED_PERIOD = 60.0
@@ -41,9 +41,9 @@ class Steps:
         """Ask the engine whose turn it is, if any, and learn."""
         known = self._registry.endpoints(ROLE_DECODE)
         self._due = {endpoint: self._due.get(endpoint, 0.0) for endpoint in known}
-        laws, savings = self._locality.laws, self._locality.savings
+        step_times, savings = self._locality.step_times, self._locality.savings
         names = [endpoint.name for endpoint in known]
-        laws.retain(names)
+        step_times.retain(names)
         savings.retain(names)
         now = self._pool.loop.time()
         endpoint = min(known, key=self._due.__getitem__, default=None)
@@ -54,8 +54,8 @@ class Steps:
         if n_experts is not None and self._learn_at <= now:
             self._learn_at = now + _PERIOD
             # beside the event loop: with many engines they take as long as some tokens
-            learned = await asyncio.to_thread(learn, laws.known(), default_law(n_experts))
-            laws.take(learned, n_experts)
+            learned = await asyncio.to_thread(learn, step_times.known(), default_step_time(n_experts))
+            step_times.take(learned, n_experts)
             placement, found = savings.placement, await asyncio.to_thread(savings.prepare(now))
             if savings.placement == placement:
                 savings.latest = found
@@ -76,7 +76,7 @@ class Steps:
         if sums is None:
             return False
         now = self._pool.loop.time()
-        self._locality.laws.heard(endpoint.name, sums, now)
+        self._locality.step_times.heard(endpoint.name, sums, now)
         if (steps := read_steps(answer.body, sums)) is not None:
             self._locality.savings.heard(endpoint.name, steps, now)
         return True

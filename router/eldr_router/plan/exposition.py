@@ -22,7 +22,7 @@ from eldr.contract import (
     METRIC_STEP_SECONDS,
 )
 from eldr.core.saving import Batches
-from eldr.core.step_law import Window
+from eldr.core.step_time_fit import Window
 
 _WANTED = {
     f"{METRIC_STEP_SECONDS}_count": "steps",

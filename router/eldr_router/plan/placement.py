@@ -67,7 +67,7 @@ class Field(NamedTuple):
         What the request is expected to use; None: nothing is known of it, it counts as one of the pool's mean.
     outlook : Outlook or None
         Expected unions, where the policy asks for them and something is known.
-    laws : sequence of StepTime
+    step_times : sequence of StepTime
         With an outlook.
     tolls : sequence of float, optional
         With an outlook: what similarities are charged.
@@ -82,7 +82,7 @@ class Field(NamedTuple):
     sequences: int = 1
     request: Request | None = None
     outlook: Outlook | None = None
-    laws: Sequence[StepTime] = ()
+    step_times: Sequence[StepTime] = ()
     tolls: Sequence[float] | None = None
     reason: str = "policy"
     label: str | None = None
@@ -124,7 +124,7 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         slots=field.slots,
         label=field.label,
         outlook=field.outlook,
-        laws=field.laws,
+        step_times=field.step_times,
         sequences=field.sequences,
         tolls=field.tolls,
     )

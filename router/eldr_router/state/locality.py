@@ -12,8 +12,8 @@ from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
 from eldr.wire import ExpertCounts
 from eldr_router.plan.placement import Field
 from eldr_router.plan.signature import Signature
-from eldr_router.state.laws import Laws
 from eldr_router.state.saving import Savings
+from eldr_router.state.step_times import StepTimes
 from eldr_router.state.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Locality:
     ----------
     unions : Unions or None
         None until the first signature tells the model's shape.
-    laws : Laws
+    step_times : Step-time models
         Of the engines; they are learned whatever the policy.
     savings : Savings
         What placement saves, measured whatever the policy.
@@ -48,7 +48,7 @@ class Locality:
 
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.unions: Unions | None = None
-        self.laws = Laws()
+        self.step_times = StepTimes()
         self.savings = Savings()
         self.traffic = Traffic()
         self.tolls = Tolls()
@@ -107,9 +107,11 @@ class Locality:
         if unions is None:
             return field._replace(reason=reason)
         outlook = unions.outlook(request, engines, field.totals, field.sequences)
-        laws = self.laws.of(engines, unions.shape.n_experts)
+        step_times = self.step_times.of(engines, unions.shape.n_experts)
         tolls = self.tolls.of(field.slots)
-        return field._replace(request=request, outlook=outlook, laws=laws, tolls=tolls, reason=reason)
+        return field._replace(
+            request=request, outlook=outlook, step_times=step_times, tolls=tolls, reason=reason
+        )
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""

@@ -14,7 +14,7 @@ from eldr.core.policy import Situation
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.core.union import Outlook
 
-LAW = QWEN3_30B_MI300X
+STEP_TIME = QWEN3_30B_MI300X
 
 
 def choose(policy, *args, **kwargs):
@@ -39,7 +39,7 @@ def situations(draw):
         draw(st.integers(0, 99)),
         scores,
         outlook=draw(outlooks(n)),
-        laws=[LAW] * n,
+        step_times=[STEP_TIME] * n,
         sequences=draw(st.integers(1, 3)),
     )
 
@@ -57,11 +57,13 @@ def test_the_cheapest_within_the_bound_is_chosen(situation, prior, bound):
 
 
 def test_the_cost_is_the_growth_of_the_pools_step_time():
-    situation = Situation([7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), laws=[LAW, LAW], sequences=2)
-    before = 7 * LAW.seconds(7, 40.0)
-    brief = (20.0 / 128) ** 4 * 7 * 3.0 * LAW.per_expert  # what others would soon have brought
+    situation = Situation(
+        [7, 0], 0, outlook=Outlook([40.0, 0.0], [3.0, 8.0]), step_times=[STEP_TIME, STEP_TIME], sequences=2
+    )
+    before = 7 * STEP_TIME.seconds(7, 40.0)
+    brief = (20.0 / 128) ** 4 * 7 * 3.0 * STEP_TIME.per_expert  # what others would soon have brought
     assert MarginalUnion().costs(situation) == pytest.approx(
-        [9 * LAW.seconds(9, 43.0) - before - brief, 2 * LAW.seconds(2, 8.0)]
+        [9 * STEP_TIME.seconds(9, 43.0) - before - brief, 2 * STEP_TIME.seconds(2, 8.0)]
     )
 
 
@@ -70,19 +72,21 @@ def test_where_nearly_all_experts_are_in_use_growth_is_the_requests_own_affair()
         """By how much a full worker with less growth is cheaper than an equally full one with more."""
         outlook = Outlook([active, active], [1.0, 2.0])
         return np.subtract.reduce(
-            MarginalUnion().costs(Situation([30, 30], 0, outlook=outlook, laws=[LAW, LAW]))[::-1]
+            MarginalUnion().costs(Situation([30, 30], 0, outlook=outlook, step_times=[STEP_TIME, STEP_TIME]))[
+                ::-1
+            ]
         )
 
-    assert advantage(0.0) == pytest.approx(31 * LAW.per_expert)
-    assert advantage(64.0) == pytest.approx((1 + 30 * 15 / 16) * LAW.per_expert)
-    assert advantage(128.0) == pytest.approx(LAW.per_expert)
+    assert advantage(0.0) == pytest.approx(31 * STEP_TIME.per_expert)
+    assert advantage(64.0) == pytest.approx((1 + 30 * 15 / 16) * STEP_TIME.per_expert)
+    assert advantage(128.0) == pytest.approx(STEP_TIME.per_expert)
 
 
 @pytest.mark.slow
 @given(situations())
 def test_where_experts_cost_nothing_load_decides(situation):
     free = StepTime(fixed=5e-3, per_expert=0.0, per_request=12e-6, n_experts=128)
-    situation = situation._replace(laws=[free] * len(situation.in_flight))
+    situation = situation._replace(step_times=[free] * len(situation.in_flight))
     choice = choose(MarginalUnion(prior=0.23), *situation)
     assert situation.in_flight[choice.worker] == min(situation.in_flight)
 
@@ -91,34 +95,46 @@ def test_where_experts_cost_nothing_load_decides(situation):
 @given(situations())
 def test_where_a_step_costs_the_same_whatever_it_does_it_is_jsq(situation):
     flat = StepTime(fixed=5e-3, per_expert=0.0, per_request=0.0, n_experts=128)
-    situation = situation._replace(laws=[flat] * len(situation.in_flight))
+    situation = situation._replace(step_times=[flat] * len(situation.in_flight))
     assert choose(MarginalUnion(), *situation).worker == choose(JSQ(), *situation).worker
 
 
 def test_slow_workers_get_less():
-    slow = StepTime(LAW.fixed * 2, LAW.per_expert * 2, LAW.per_request * 2, LAW.n_experts)
+    slow = StepTime(
+        STEP_TIME.fixed * 2, STEP_TIME.per_expert * 2, STEP_TIME.per_request * 2, STEP_TIME.n_experts
+    )
     outlook = Outlook([20.0, 20.0], [5.0, 5.0])
-    assert choose(MarginalUnion(), [4, 4], 0, outlook=outlook, laws=[slow, LAW]).worker == 1
-    assert choose(MarginalUnion(), [4, 4], 1, outlook=outlook, laws=[LAW, slow]).worker == 0
+    assert choose(MarginalUnion(), [4, 4], 0, outlook=outlook, step_times=[slow, STEP_TIME]).worker == 1
+    assert choose(MarginalUnion(), [4, 4], 1, outlook=outlook, step_times=[STEP_TIME, slow]).worker == 0
 
 
 def test_the_prior_tells_idle_workers_apart_and_knows_no_fast_ones():
     outlook = Outlook([0.0, 0.0, 0.0], [8.0, 8.0, 8.0])
     policy = MarginalUnion(prior=0.23)
-    assert choose(policy, [0, 0, 0], 0, [0.2, 0.9, math.nan], outlook=outlook, laws=[LAW] * 3).worker == 1
-    slow = StepTime(LAW.fixed, LAW.per_expert * 2, LAW.per_request, LAW.n_experts)
-    alike = choose(policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW])
+    assert (
+        choose(policy, [0, 0, 0], 0, [0.2, 0.9, math.nan], outlook=outlook, step_times=[STEP_TIME] * 3).worker
+        == 1
+    )
+    slow = StepTime(STEP_TIME.fixed, STEP_TIME.per_expert * 2, STEP_TIME.per_request, STEP_TIME.n_experts)
+    alike = choose(
+        policy, [3, 3], 0, [0.9, 0.9], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), step_times=[slow, STEP_TIME]
+    )
     assert alike.worker == 1, "similarity that all share is no reason for the slow one"
 
 
 def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
-    slow = StepTime(LAW.fixed, LAW.per_expert * 3, LAW.per_request, LAW.n_experts)
+    slow = StepTime(STEP_TIME.fixed, STEP_TIME.per_expert * 3, STEP_TIME.per_request, STEP_TIME.n_experts)
     situation = Situation(
-        [3, 3], 0, [0.9, 0.1], slots=[0, 1], outlook=Outlook([9.0, 9.0], [4.0, 4.0]), laws=[slow, LAW]
+        [3, 3],
+        0,
+        [0.9, 0.1],
+        slots=[0, 1],
+        outlook=Outlook([9.0, 9.0], [4.0, 4.0]),
+        step_times=[slow, STEP_TIME],
     )
     drawn = np.subtract(MarginalUnion().costs(situation), MarginalUnion(prior=0.5).costs(situation))
     assert drawn == pytest.approx(
-        [0.5 * 128 * 2 * LAW.per_expert * 0.4, -0.5 * 128 * 2 * LAW.per_expert * 0.4]
+        [0.5 * 128 * 2 * STEP_TIME.per_expert * 0.4, -0.5 * 128 * 2 * STEP_TIME.per_expert * 0.4]
     )
     charged = situation._replace(tolls=[0.8, 0.0])
     assert MarginalUnion(prior=0.5).costs(charged) == pytest.approx(MarginalUnion().costs(charged))
@@ -127,7 +143,7 @@ def test_the_prior_draws_to_slow_workers_no_more_than_to_fast_ones():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nonsense_is_no_reason_to_crowd_or_to_crash(bad):
     outlook = Outlook([20.0, bad, 20.0], [5.0, 5.0, bad])
-    assert choose(MarginalUnion(), [3, 4, 2], 0, outlook=outlook, laws=[LAW] * 3).worker == 2
+    assert choose(MarginalUnion(), [3, 4, 2], 0, outlook=outlook, step_times=[STEP_TIME] * 3).worker == 2
 
 
 def test_whoever_is_thought_to_cost_nothing_does_not_get_everything():
@@ -137,7 +153,11 @@ def test_whoever_is_thought_to_cost_nothing_does_not_get_everything():
         outlook = Outlook([20.0] * 4, [5.0] * 4)
         loads[
             choose(
-                make_policy("MarginalUnion"), loads, turn, outlook=outlook, laws=[free, LAW, LAW, LAW]
+                make_policy("MarginalUnion"),
+                loads,
+                turn,
+                outlook=outlook,
+                step_times=[free, STEP_TIME, STEP_TIME, STEP_TIME],
             ).worker
         ] += 1
     assert max(loads) <= 3 * 101

@@ -3,14 +3,14 @@ import pytest
 from eldr.core.step_time import QWEN3_30B_MI300X
 
 
-def test_law_reproduces_its_calibration_points():
+def test_step_time_reproduces_its_calibration_points():
     assert QWEN3_30B_MI300X.seconds(24, 74) == pytest.approx(20.4e-3, rel=0.02)
     assert QWEN3_30B_MI300X.seconds(64, 108) == pytest.approx(26.5e-3, rel=0.02)
 
 
 def test_more_experts_and_requests_cost_more():
-    law = QWEN3_30B_MI300X
-    assert law.seconds(8, 50) < law.seconds(8, 51) < law.seconds(9, 51)
+    step_time = QWEN3_30B_MI300X
+    assert step_time.seconds(8, 50) < step_time.seconds(8, 51) < step_time.seconds(9, 51)
 
 
 def test_the_same_share_of_experts_costs_the_same_in_a_smaller_model():

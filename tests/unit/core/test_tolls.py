@@ -13,28 +13,35 @@ from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
 from eldr.core.tolls import STEP, Tolls
 from eldr.core.union import Outlook
 
-LAW = QWEN3_30B_MI300X
+STEP_TIME = QWEN3_30B_MI300X
 
 
 def slower(times):
-    return StepTime(LAW.fixed * times, LAW.per_expert * times, LAW.per_request * times, LAW.n_experts)
+    return StepTime(
+        STEP_TIME.fixed * times,
+        STEP_TIME.per_expert * times,
+        STEP_TIME.per_request * times,
+        STEP_TIME.n_experts,
+    )
 
 
-def settle(tolls, scores, turn, laws=None, slots=None):
+def settle(tolls, scores, turn, step_times=None, slots=None):
     """Let one request pass, and return which worker it favoured after tolls."""
     slots = slots or range(len(scores))
     charged = tolls.of(slots)
     left = [score - toll for score, toll in zip(scores, charged, strict=True)]
-    laws = laws or [LAW] * len(scores)
-    tolls.settle(Situation([0] * len(scores), turn, scores, slots=slots, laws=laws, tolls=charged))
+    step_times = step_times or [STEP_TIME] * len(scores)
+    tolls.settle(
+        Situation([0] * len(scores), turn, scores, slots=slots, step_times=step_times, tolls=charged)
+    )
     return max(range(len(left)), key=lambda at: -math.inf if math.isnan(left[at]) else left[at])
 
 
-def shares(tolls, traffic, laws=None, skip=1000):
+def shares(tolls, traffic, step_times=None, skip=1000):
     """Return each worker's share of favours once tolls have settled."""
     favours = np.zeros(len(traffic[0]))
     for turn, scores in enumerate(traffic):
-        at = settle(tolls, scores, turn, laws)
+        at = settle(tolls, scores, turn, step_times)
         favours[at] += turn >= skip
     return favours / favours.sum()
 
@@ -62,7 +69,15 @@ def test_what_tells_requests_apart_stays():
     def costs(scores, tolls):
         return np.array(
             policy.costs(
-                Situation([5] * 4, 0, scores, slots=range(4), outlook=outlook, laws=[LAW] * 4, tolls=tolls)
+                Situation(
+                    [5] * 4,
+                    0,
+                    scores,
+                    slots=range(4),
+                    outlook=outlook,
+                    step_times=[STEP_TIME] * 4,
+                    tolls=tolls,
+                )
             )
         )
 
@@ -88,16 +103,16 @@ def test_fresh_centroids_are_hardly_charged():
 def test_slow_workers_are_favoured_less():
     rng = np.random.default_rng(2)
     traffic = [rng.random(4).tolist() for _ in range(6000)]
-    found = shares(Tolls(), traffic, [LAW, slower(2.0), LAW, slower(2.0)])
+    found = shares(Tolls(), traffic, [STEP_TIME, slower(2.0), STEP_TIME, slower(2.0)])
     assert found == pytest.approx([0.4, 0.1, 0.4, 0.1], abs=0.02)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [StepTime(0.0, 0.0, 0.0, 128), StepTime(math.inf, 0.0, 0.0, 128)])
-def test_laws_that_are_none_count_as_any(law):
+@pytest.mark.parametrize("step_time", [StepTime(0.0, 0.0, 0.0, 128), StepTime(math.inf, 0.0, 0.0, 128)])
+def test_step_times_that_are_none_count_as_any(step_time):
     rng = np.random.default_rng(3)
     traffic = [rng.random(2).tolist() for _ in range(4000)]
-    assert shares(Tolls(), traffic, [law, LAW]) == pytest.approx([0.5, 0.5], abs=0.02)
+    assert shares(Tolls(), traffic, [step_time, STEP_TIME]) == pytest.approx([0.5, 0.5], abs=0.02)
 
 
 @pytest.mark.slow
@@ -137,7 +152,7 @@ def test_who_has_no_centroid_has_no_part():
 
 def test_nothing_happens_without_a_preference():
     tolls = Tolls()
-    bare = Situation([1, 2], 0, laws=[LAW, LAW])
+    bare = Situation([1, 2], 0, step_times=[STEP_TIME, STEP_TIME])
     for missing in (
         bare,
         bare._replace(similarity=[0.1, 0.9]),
@@ -158,12 +173,12 @@ def test_requests_that_settle_nothing_between_do_not_skew_shares(every):
     assert np.allclose(favours / favours.sum(), 0.25, atol=0.02)
 
 
-def test_laws_that_are_learned_meanwhile_change_the_shares():
+def test_step_times_that_are_learned_meanwhile_change_the_shares():
     rng, tolls = np.random.default_rng(0), Tolls()
-    laws = [LAW, LAW]
-    settle(tolls, [0.5, 0.5], 0, laws)
-    laws[1] = slower(2.0)
+    step_times = [STEP_TIME, STEP_TIME]
+    settle(tolls, [0.5, 0.5], 0, step_times)
+    step_times[1] = slower(2.0)
     favours = np.zeros(2)
     for turn in range(6000):
-        favours[settle(tolls, rng.normal(0.5, 0.05, size=2).tolist(), turn, laws)] += turn >= 1000
+        favours[settle(tolls, rng.normal(0.5, 0.05, size=2).tolist(), turn, step_times)] += turn >= 1000
     assert favours[0] / favours.sum() == pytest.approx(0.8, abs=0.03)

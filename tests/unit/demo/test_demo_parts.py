@@ -309,7 +309,7 @@ def test_the_log_is_kept_by_mix_and_can_be_simulated(tmp_path):
     assert done.exit_code == 0, done.output
     assert "centroids from the older 70, simulated are the newer 70" in done.output
     assert "4 engines, 9 requests/s" in done.output
-    assert "takes 15.73 ms" in done.output, "twice the law of the simulated engines"
+    assert "takes 15.73 ms" in done.output, "twice the step-time model of the simulated engines"
     phases = [Phase(Measure("JSQ", "first"), begin, begin + 10.0) for begin in (5.0, 40.0)]
     outcomes = [Outcome("p", at, float(at), at + 1.0, at + 9.0, 96, None) for at in range(60)]
     assert rate(phases, outcomes) == 1.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eldr import contract
 from eldr_operator import border
-from eldr_operator.locality import law, routers, signatures
+from eldr_operator.locality import routers, signatures, step_time
 from eldr_operator.locality.router_view import RouterPod, RouterView
 
 POD = RouterPod("r0", "127.0.0.1", None)
@@ -41,7 +41,13 @@ def state(**changes):
         "refused": [{"digest": "sha256:b", "reason": "a shard is gone"}],
         "samples": 7,
         "counters": {counter("exact"): 5.0},
-        "law": {"fixed": 1e-3, "per_expert": 1e-6, "per_request": 1e-6, "windows": 3, "expert_share": 0.4}
+        "step_time": {
+            "fixed": 1e-3,
+            "per_expert": 1e-6,
+            "per_request": 1e-6,
+            "windows": 3,
+            "expert_share": 0.4,
+        }
         | {"expert_share_error": 0.01},
         "traffic": {"epoch": 1, "digest": "sha256:a", "requests": 3, "similarity": similarity}
         | {"clusters": [1, 2], "logged": 3},
@@ -55,7 +61,7 @@ FIELDS = sorted(state())
 
 def everything(view):
     """Do with a view what a pass does, and return what is shown of it."""
-    shown = law.status(CR, [view]), view.policy, view.complaint, dict(view.refused or {})
+    shown = step_time.status(CR, [view]), view.policy, view.complaint, dict(view.refused or {})
     window, _ = signatures.advance(None, [view], NOW)
     return json.dumps([*shown, window.start], allow_nan=False).encode()
 
@@ -74,7 +80,7 @@ def test_a_good_state_is_read_whole():
     )
     assert view.refused == {"sha256:b": "a shard is gone"}
     assert (view.signatures["exact"], view.expert_share) == (5, 0.4)
-    assert view.law is not None
+    assert view.step_time is not None
     assert view.traffic is not None
     assert view.saving is not None
 
@@ -85,7 +91,11 @@ def test_one_odd_field_loses_only_itself(field, value):
     view = RouterView.of(POD, state(**{field: value}))
     assert len(everything(view)) < 5000
     good = RouterView.of(POD, state())
-    follow = {"router": {"traffic"}, "law": {"expert_share", "expert_share_error"}, "problem": {"complaint"}}
+    follow = {
+        "router": {"traffic"},
+        "step_time": {"expert_share", "expert_share_error"},
+        "problem": {"complaint"},
+    }
     may = {field, "odd", *follow.get(field, set())} | ({"signatures"} if field == "counters" else set())
     for name in RouterView.__slots__:
         assert name in may or getattr(view, name) == getattr(good, name), name
@@ -94,8 +104,8 @@ def test_one_odd_field_loses_only_itself(field, value):
 @pytest.mark.parametrize(
     ("field", "key", "value"),
     [
-        *(("law", "expert_share", value) for value in (math.nan, math.inf, HUGE, 5, -1, "1", None, True)),
-        *(("law", "expert_share_error", value) for value in (math.nan, -1, HUGE, "x")),
+        *(("step_time", "expert_share", value) for value in (math.nan, math.inf, HUGE, 5, -1, "1", None, True)),
+        *(("step_time", "expert_share_error", value) for value in (math.nan, -1, HUGE, "x")),
         *(("saving", "share", value) for value in (HUGE, 1e300, -1e308, math.nan, 1.01)),
         *(("saving", "batch", value) for value in (HUGE, math.inf, -1)),
         *(("saving", "steps", value) for value in (HUGE, 1 << 60, -1)),
@@ -109,7 +119,7 @@ def test_numbers_that_cannot_be_are_unknown_and_told(field, key, value):
     view = RouterView.of(POD, state(**{field: good[field] | {key: value}}))
     assert view.odd == (field,)
     unknown = {
-        "law": view.expert_share,
+        "step_time": view.expert_share,
         "saving": view.saving,
         "traffic": view.traffic,
         "counters": view.signatures.get("exact"),

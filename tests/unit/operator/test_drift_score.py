@@ -34,7 +34,7 @@ def draw(rng, n, shares=(0.4, 0.3, 0.2, 0.1), centre=0.8, spread=0.05, size=1):
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 15, 64, 255])
 @pytest.mark.parametrize("alpha", [0.01, 1e-4, ALPHA / SIGNALS, 1e-7])
-def test_the_critical_value_is_that_of_the_chi_square_law(freedom, alpha):
+def test_the_critical_value_is_that_of_the_chi_square_distribution(freedom, alpha):
     assert critical(freedom, alpha) == pytest.approx(stats.chi2.isf(alpha, freedom), rel=1e-9)
 
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from eldr_operator.locality.law import status
 from eldr_operator.locality.router_view import RouterView
+from eldr_operator.locality.step_time import status
 from tests.unit.operator.routers import POD, STATE
 
 
-def view(share=None, error=0.02, **law):
-    told = None if share is None else {"expert_share": share, "expert_share_error": error, **law}
-    return RouterView.of(POD, {**STATE, "law": told})
+def view(share=None, error=0.02, **step_time):
+    told = None if share is None else {"expert_share": share, "expert_share_error": error, **step_time}
+    return RouterView.of(POD, {**STATE, "step_time": told})
 
 
-LAW = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
+STEP_TIME = {"fixed": 4.18e-3, "per_expert": 9.78e-6, "per_request": 3.18e-5, "windows": 90}
 """GPT-OSS-120B's."""
 
 
@@ -43,14 +43,14 @@ def test_small_changes_are_no_news(make_cr, share, percent):
     assert (after == before) == (percent == 40)
 
 
-def test_a_router_of_before_tells_no_law():
+def test_a_router_of_before_tells_no_step_time():
     assert RouterView.of(POD, STATE).expert_share is None
-    assert RouterView.of(POD, STATE).law is None
+    assert RouterView.of(POD, STATE).step_time is None
 
 
-def test_the_law_is_told(make_cr):
-    told = status(make_cr(), [view(0.4, **LAW)])
-    assert told["law"] == {
+def test_the_step_time_is_told(make_cr):
+    told = status(make_cr(), [view(0.4, **STEP_TIME)])
+    assert told["stepTime"] == {
         "fixedMilliseconds": "4.18",
         "microsecondsPerExpert": "9.78",
         "microsecondsPerRequest": "31.8",
@@ -58,13 +58,14 @@ def test_the_law_is_told(make_cr):
     }
 
 
-def test_the_law_is_that_of_the_router_in_the_middle(make_cr):
+def test_the_step_time_is_that_of_the_router_in_the_middle(make_cr):
     views = [
-        view(share, **LAW | {"fixed": fixed}) for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
+        view(share, **STEP_TIME | {"fixed": fixed})
+        for share, fixed in ((0.5, 1e-3), (0.3, 3e-3), (0.4, 2e-3))
     ]
-    told = status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **LAW)])
-    assert told["law"]["fixedMilliseconds"] == "2", (
-        "one law that fits together, not a median of each constant"
+    told = status(make_cr(), [*views, view(0.1), view(), view(0.2, error=0.3, **STEP_TIME)])
+    assert told["stepTime"]["fixedMilliseconds"] == "2", (
+        "one step-time model that fits together, not a median of each constant"
     )
 
 
@@ -76,8 +77,8 @@ def test_the_law_is_that_of_the_router_in_the_middle(make_cr):
     ],
 )  # fmt: skip
 def test_three_digits_and_no_exponent(make_cr, constant, text):
-    told = status(make_cr(), [view(0.4, **LAW | {"fixed": constant})])
-    assert told["law"]["fixedMilliseconds"] == text
+    told = status(make_cr(), [view(0.4, **STEP_TIME | {"fixed": constant})])
+    assert told["stepTime"]["fixedMilliseconds"] == text
 
 
 @pytest.mark.parametrize(
@@ -91,50 +92,50 @@ def test_three_digits_and_no_exponent(make_cr, constant, text):
         ({"per_request": 5e-5}, True),
         ({"windows": 120}, False),
         ({"windows": 200}, True),
-        # half of everything: the share stays what it was, the law does not
+        # half of everything: the share stays what it was, the step-time model does not
         ({"fixed": 2.09e-3, "per_expert": 4.89e-6, "per_request": 1.59e-5}, True),
         # next to nothing may be twice as much
         ({"fixed": 4.181e-3, "per_request": 3.2e-5}, False),
     ],
 )
-def test_small_changes_of_the_law_are_no_news(make_cr, change, is_news):
-    cr = shown_before(make_cr, view(0.4, **LAW))
-    after = status(cr, [view(0.41, **LAW | change)])
+def test_small_changes_of_the_step_time_are_no_news(make_cr, change, is_news):
+    cr = shown_before(make_cr, view(0.4, **STEP_TIME))
+    after = status(cr, [view(0.41, **STEP_TIME | change)])
     assert (after != cr.status["locality"]) == is_news
 
 
-def test_a_law_does_not_creep_away_unseen(make_cr):
-    cr, fixed, writes = shown_before(make_cr, view(0.4, **LAW)), LAW["fixed"], 0
+def test_a_step_time_does_not_creep_away_unseen(make_cr):
+    cr, fixed, writes = shown_before(make_cr, view(0.4, **STEP_TIME)), STEP_TIME["fixed"], 0
     for _ in range(100):
         fixed *= 1.01
-        after = status(cr, [view(0.4, **LAW | {"fixed": fixed})])
+        after = status(cr, [view(0.4, **STEP_TIME | {"fixed": fixed})])
         writes += after != cr.status["locality"]
         cr = make_cr().model_copy(update={"status": {"locality": after}})
-    assert float(after["law"]["fixedMilliseconds"]) == pytest.approx(fixed * 1e3, rel=0.1)
+    assert float(after["stepTime"]["fixedMilliseconds"]) == pytest.approx(fixed * 1e3, rel=0.1)
     assert 5 <= writes <= 25
 
 
 @pytest.mark.parametrize(
-    "law",
+    "step_time",
     [
-        {}, {**LAW, "fixed": None}, {**LAW, "per_expert": "9"}, {**LAW, "per_request": float("nan")}, {**LAW, "fixed": True},
-        {**LAW, "per_expert": 10**400}, {**LAW, "fixed": -1e-3},
+        {}, {**STEP_TIME, "fixed": None}, {**STEP_TIME, "per_expert": "9"}, {**STEP_TIME, "per_request": float("nan")}, {**STEP_TIME, "fixed": True},
+        {**STEP_TIME, "per_expert": 10**400}, {**STEP_TIME, "fixed": -1e-3},
     ],
 )  # fmt: skip
-def test_a_law_that_is_none_is_not_told(make_cr, law):
-    assert "law" not in status(make_cr(), [view(0.4, **law)])
-    cr = shown_before(make_cr, view(0.4, **LAW))
-    assert status(cr, [view(0.4, **law)]) == cr.status["locality"], "what was known last stays"
+def test_a_step_time_that_is_none_is_not_told(make_cr, step_time):
+    assert "stepTime" not in status(make_cr(), [view(0.4, **step_time)])
+    cr = shown_before(make_cr, view(0.4, **STEP_TIME))
+    assert status(cr, [view(0.4, **step_time)]) == cr.status["locality"], "what was known last stays"
 
 
 @pytest.mark.parametrize("before", [{}, {"fixedMilliseconds": "x"}, {"fixedMilliseconds": "1"}, None])
-def test_a_law_that_somebody_wrote_by_hand_is_replaced(make_cr, before):
-    cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "law": before}}})
-    assert status(cr, [view(0.4, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
+def test_a_step_time_that_somebody_wrote_by_hand_is_replaced(make_cr, before):
+    cr = make_cr().model_copy(update={"status": {"locality": {"expertSharePercent": 40, "stepTime": before}}})
+    assert status(cr, [view(0.4, **STEP_TIME)])["stepTime"]["fixedMilliseconds"] == "4.18"
 
 
-def test_a_law_of_all_zeros_divides_by_nothing(make_cr):
+def test_a_step_time_of_all_zeros_divides_by_nothing(make_cr):
     nothing = dict.fromkeys(("fixed", "per_expert", "per_request"), 0.0)
     cr = shown_before(make_cr, view(0.0, **nothing, windows=1))
     assert status(cr, [view(0.0, **nothing, windows=1)]) == cr.status["locality"]
-    assert status(cr, [view(0.0, **LAW)])["law"]["fixedMilliseconds"] == "4.18"
+    assert status(cr, [view(0.0, **STEP_TIME)])["stepTime"]["fixedMilliseconds"] == "4.18"

@@ -15,7 +15,7 @@ def captured():
 
 
 @pytest.fixture(scope="session")
-def law():
+def step_time():
     return QWEN3_30B_MI300X.for_experts(32)
 
 

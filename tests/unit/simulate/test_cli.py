@@ -42,7 +42,7 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
     said = " ".join(done.stdout.split())
     assert said.startswith("Set spec.router.policy: "), "the first line says what to do"
     assert re.search(r"Time per token against JSQ: mean \d+\.\d ms instead of \d+\.\d ms \(-", said)
-    assert "give your accelerator's with --law" in said
+    assert "give your accelerator's with --step-time" in said
     assert "MarginalUnion:prior=0.23 what the same ones do once centroids are active." in said
     report = json.loads(out.read_text())
     (setting,) = report["settings"]
@@ -59,7 +59,7 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [("--workload", "captured", "--law", "5,100,20"), ("--workload", "language")],
+    [("--workload", "captured", "--step-time", "5,100,20"), ("--workload", "language")],
 )
 def test_workloads_without_a_log(arguments):
     policies = "Domain,MarginalUnion:prior=0.23,ELDR:min_candidates=2"
@@ -128,7 +128,7 @@ def test_processes_give_the_same_report():
         (["--rate", "nan"], 2, "expected a finite number, at least"),
         (["--engines", "0"], 2, "expected a finite number, at least 1"),
         (["--engines", ""], 2, "expected numbers"),
-        (["--law", "h100"], 2, "FIXED_MS"),
+        (["--step-time", "h100"], 2, "FIXED_MS"),
         (["--policies", "ELDR,best"], 2, "known are ELDR"),
         (["--last-minutes", "5"], 2, "there is no log"),
         (["--json", "/nosuch/x.json"], 2, "the folder /nosuch does not exist"),
@@ -167,7 +167,7 @@ def test_bad_logs_are_clear_errors(write_log, tmp_path):
         (["--model", "m"], "--model: there is no log"),
         (["--seconds", "inf"], "--seconds"),
         (["--rate", "1e9", "--engines", "2"], "are too many"),
-        (["--law", "0,0,1e-300", "--engines", "2"], "are too many"),
+        (["--step-time", "0,0,1e-300", "--engines", "2"], "are too many"),
         (["--policies", "ELDR:min_candidates=1.9"], "expected a whole number for min_candidates"),
         (["--policies", "ELDR:tau=0.1:tau=0.2"], "tau is given twice"),
     ],

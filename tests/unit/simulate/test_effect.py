@@ -5,7 +5,7 @@ import pytest
 from eldr.simulate.effect import in_effect
 from eldr.simulate.options import parse_policies
 
-LAW = {"fixed": 0.02, "per_expert": 1e-3, "per_request": 4e-5, "windows": 9}
+STEP_TIME = {"fixed": 0.02, "per_expert": 1e-3, "per_request": 4e-5, "windows": 9}
 
 
 def resource(**router):
@@ -13,12 +13,12 @@ def resource(**router):
     return {"metadata": {"name": "demo"}, "spec": spec}
 
 
-def test_engines_law_and_share_are_the_deployments():
-    few = {"law": LAW | {"fixed": 1.0, "windows": 2}}
-    own = in_effect(resource(policy="ELDR", tau="0.1"), [{"law": None}, few, {"law": LAW}])
-    assert (own.model, own.engines, own.law, own.share) == ("demo", 6, "20,1000,40", 0.25)
+def test_engines_step_time_and_share_are_the_deployments():
+    few = {"step_time": STEP_TIME | {"fixed": 1.0, "windows": 2}}
+    own = in_effect(resource(policy="ELDR", tau="0.1"), [{"step_time": None}, few, {"step_time": STEP_TIME}])
+    assert (own.model, own.engines, own.step_time, own.share) == ("demo", 6, "20,1000,40", 0.25)
     assert "6 decode engines, policy ELDR, tau 0.1, 25 % of the requests" in own.words
-    assert in_effect(resource(), [{"law": None}]).law is None
+    assert in_effect(resource(), [{"step_time": None}]).step_time is None
 
 
 def test_engines_are_those_that_an_autoscaler_has_set():
@@ -28,27 +28,32 @@ def test_engines_are_those_that_an_autoscaler_has_set():
 
 
 def slower(factor):
-    return {name: factor * LAW[name] for name in ("fixed", "per_expert", "per_request")}
+    return {name: factor * STEP_TIME[name] for name in ("fixed", "per_expert", "per_request")}
 
 
 def test_speeds_are_those_that_the_router_has_learned():
-    told = LAW | {"engines": {"d-0": slower(1.0), "d-1": slower(1.58), "d-2": slower(0.5)}}
-    few = LAW | {"windows": 2, "engines": {"d-0": slower(2.0)}}
-    own = in_effect(resource(), [{"law": few}, {"law": told}])
+    told = STEP_TIME | {"engines": {"d-0": slower(1.0), "d-1": slower(1.58), "d-2": slower(0.5)}}
+    few = STEP_TIME | {"windows": 2, "engines": {"d-0": slower(2.0)}}
+    own = in_effect(resource(), [{"step_time": few}, {"step_time": told}])
     assert own.speeds == (1.0, 1.58, 0.5)
-    for states in ([], [{"law": None}], [{"law": LAW}], [{"law": LAW | {"engines": {}}}]):
+    for states in (
+        [],
+        [{"step_time": None}],
+        [{"step_time": STEP_TIME}],
+        [{"step_time": STEP_TIME | {"engines": {}}}],
+    ):
         assert in_effect(resource(), states).speeds is None
 
 
 @pytest.mark.parametrize(
-    "law",
-    [LAW | {"fixed": None}, {"windows": 3}, "x", LAW | {"fixed": float("nan")}, LAW | {"engines": {"d": {"fixed": "x"}}},
+    "step_time",
+    [STEP_TIME | {"fixed": None}, {"windows": 3}, "x", STEP_TIME | {"fixed": float("nan")}, STEP_TIME | {"engines": {"d": {"fixed": "x"}}},
      {"fixed": 0.0, "per_expert": 0.0, "per_request": 0.0, "windows": 9}],
 )  # fmt: skip
-def test_laws_that_are_none_are_left_alone(law):
-    own = in_effect(resource(), [{"law": law}])
+def test_step_times_that_are_none_are_left_alone(step_time):
+    own = in_effect(resource(), [{"step_time": step_time}])
     assert own.speeds is None
-    assert own.law in {None, "20,1000,40"}
+    assert own.step_time in {None, "20,1000,40"}
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from eldr.core.step_time import StepTime
 from eldr.simulate.active import active_experts
 from eldr.simulate.engine import Engine, Limits, Member
 
-LAW = StepTime(fixed=1.0, per_expert=0.0, per_request=0.5, n_experts=32)
+STEP_TIME = StepTime(fixed=1.0, per_expert=0.0, per_request=0.5, n_experts=32)
 
 
 def engine(population, *, sampled=False, **limits):
-    return Engine(LAW, Limits(**limits), active_experts(population, sampled=sampled))
+    return Engine(STEP_TIME, Limits(**limits), active_experts(population, sampled=sampled))
 
 
 def drive(engine, arrivals):

@@ -11,7 +11,7 @@ from eldr.simulate import cluster
 from eldr.simulate.cluster import Found
 from eldr.simulate.effect import in_effect
 
-LAW = {"fixed": 0.02, "per_expert": 1e-3, "per_request": 4e-5, "windows": 9}
+STEP_TIME = {"fixed": 0.02, "per_expert": 1e-3, "per_request": 4e-5, "windows": 9}
 SPREAD = {"expert": "Enabled", "data": 1, "redundantExperts": 0, "balance": "Tokens"}
 
 
@@ -68,7 +68,7 @@ def simulate(monkeypatch, write_log):
             pass
 
         def find(self, name, _):
-            return Found("team", resource(redundantExperts=16), ({"law": LAW},), (log,), ())
+            return Found("team", resource(redundantExperts=16), ({"step_time": STEP_TIME},), (log,), ())
 
     monkeypatch.setattr(cluster, "Cluster", Fake)
     quick = ["--rate", "9", "--seconds", "4", "--seeds", "1", "--json", "-"]
@@ -83,4 +83,4 @@ def test_the_report_says_what_is_not_simulated(simulate):
     report = json.loads(done.stdout)
     assert sum("over 4 ranks, which is not simulated" in note for note in report["notes"]) == 1
     assert any("redundantExperts 16 of its engines" in note for note in report["notes"])
-    assert math.isclose(report["law"]["per_expert"], 1e-3)
+    assert math.isclose(report["step_time"]["per_expert"], 1e-3)

@@ -20,7 +20,9 @@ MEASURES = Measures(**{field.name: 1 for field in fields(Measures)})
 def test_figures_that_are_no_numbers_are_refused(name, value):
     fine = Outcome(0, 0, 0, 5.0, replace(MEASURES, waited=0.0))
     check_numbers([fine])
-    with pytest.raises(ValueError, match=f"{name} came out as .* --law, or the rate,.* correct the one"):
+    with pytest.raises(
+        ValueError, match=f"{name} came out as .* --step-time, or the rate,.* correct the one"
+    ):
         check_numbers([fine, fine._replace(measures=replace(MEASURES, **{name: value}))])
 
 

@@ -25,12 +25,12 @@ def scores(small):
 
 
 @pytest.fixture(scope="module")
-def run(population, scores, law):
+def run(population, scores, step_time):
     def run(text, *, window=WINDOW, rate=15.0, pool=None, tokens=60, seed=0, similarity=scores):
         contender = parse_contender(text)
         workload = make_workload(population, rate=rate, window=window, seed=seed, output_tokens=tokens)
         done = simulate(
-            pool or Pool((law,) * 4, Limits(), sampled=False),
+            pool or Pool((step_time,) * 4, Limits(), sampled=False),
             population,
             workload,
             window,
@@ -46,15 +46,15 @@ def run(population, scores, law):
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("sampled", [False, True])
-def test_every_request_ends_once_and_counts_return_to_zero(run, law, text, sampled):
-    workload, done = run(text, pool=Pool((law,) * 4, Limits(), sampled=sampled))
+def test_every_request_ends_once_and_counts_return_to_zero(run, step_time, text, sampled):
+    workload, done = run(text, pool=Pool((step_time,) * 4, Limits(), sampled=sampled))
     assert done.measures.requests == len(workload)
     assert done.left == [0, 0, 0, 0]
     assert ((done.worker >= 0) & (done.worker < 4)).all()
     assert (done.joined >= workload.ready - 1e-9).all()
     assert (done.first > done.joined).all()
     assert (done.end > done.first).all()
-    shortest = law.seconds(1, 4.0)
+    shortest = step_time.seconds(1, 4.0)
     assert ((done.end - done.joined) >= 60 * shortest * 0.999).all()
 
 
@@ -67,13 +67,13 @@ def test_the_same_seed_gives_the_same_run(run, text):
     assert run(text, seed=1)[1].measures != one.measures
 
 
-def test_a_lone_request_sees_the_laws_step_time(run, population, law):
+def test_a_lone_request_sees_the_step_times_step_time(run, population, step_time):
     workload, done = run("JSQ", rate=0.05, window=Window(0.0, 90.0, 0.0))
     lone = workload.record[0]
     active = (96 - np.exp(population.logs[lone].astype(np.float64)).sum()) / 3
     tpot = (done.end[0] - done.first[0]) / 59
-    assert tpot == pytest.approx(law.seconds(1, active), rel=1e-9)
-    assert done.end[0] - done.joined[0] == pytest.approx(60 * law.seconds(1, active), rel=1e-9)
+    assert tpot == pytest.approx(step_time.seconds(1, active), rel=1e-9)
+    assert done.end[0] - done.joined[0] == pytest.approx(60 * step_time.seconds(1, active), rel=1e-9)
     assert done.joined[0] == workload.arrival[0]
 
 
@@ -82,7 +82,7 @@ def test_the_time_per_token_is_of_those_after_the_first(run):
     assert done.measures.tpot_mean == pytest.approx(np.mean((done.end - done.first) / 3), rel=1e-9)
 
 
-def test_taking_steps_together_changes_nothing(run, population, law, monkeypatch):
+def test_taking_steps_together_changes_nothing(run, population, step_time, monkeypatch):
     _, together = run("JSQ")
     monkeypatch.setattr("eldr.simulate.active.ExpectedUnion.steady", False)
     _, single = run("JSQ")
@@ -112,8 +112,8 @@ def test_domains_stay_in_their_groups(run, population):
         assert worker in groups[population.labels[population.label[record]]]
 
 
-def test_capacity_is_respected_and_waiting_told(run, law):
-    pool = Pool((law,) * 4, Limits(max_num_seqs=2), sampled=False)
+def test_capacity_is_respected_and_waiting_told(run, step_time):
+    pool = Pool((step_time,) * 4, Limits(max_num_seqs=2), sampled=False)
     _, done = run("JSQ", pool=pool)
     assert done.measures.waited > 0.2
     assert done.measures.batch <= 2
@@ -143,11 +143,11 @@ def test_centroids_that_say_the_same_of_all_requests_crowd_nobody(run, scores, m
     assert charged - without < (crowded - without) / 2
 
 
-def test_slow_engines_get_less_of_a_policy_that_knows_their_law(run, law):
-    laws = (law, law, law.scaled(2.0), law.scaled(2.0))
+def test_slow_engines_get_less_of_a_policy_that_knows_their_step_time(run, step_time):
+    step_times = (step_time, step_time, step_time.scaled(2.0), step_time.scaled(2.0))
     shares = {}
     for text in ("RoundRobin", "MarginalUnion"):
-        _, done = run(text, pool=Pool(laws, Limits(), sampled=False))
+        _, done = run(text, pool=Pool(step_times, Limits(), sampled=False))
         shares[text] = np.mean(done.worker >= 2)
     assert shares["RoundRobin"] == pytest.approx(0.5, abs=0.01)
     assert shares["MarginalUnion"] < 0.4

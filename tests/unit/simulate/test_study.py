@@ -21,7 +21,7 @@ DEMO = Setting(
     engines=4,
     rate=11.0,
     batch=None,
-    law=QWEN3_30B_MI300X.for_experts(64),
+    step_time=QWEN3_30B_MI300X.for_experts(64),
     speeds=(3.0,),
     limits=Limits(),
     warmup=15.0,
@@ -104,7 +104,7 @@ def test_warm_up_lasts_until_the_longest_requests_leave(captured):
 @pytest.mark.slow
 def test_without_expert_costs_locality_brings_nothing_and_marginal_union_balances():
     free = replace(QWEN3_30B_MI300X, per_expert=0.0, per_request=1e-4)
-    setting = replace(DEMO, law=free, sampled=False, rate=200.0, speeds=(1.0,), warmup=2.0, seconds=6.0)
+    setting = replace(DEMO, step_time=free, sampled=False, rate=200.0, speeds=(1.0,), warmup=2.0, seconds=6.0)
     source = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=2, calibration=100, requests=200)
     found = by_policy(
         run_study(Study(source, [setting], [parse_contender(text) for text in TEXTS], [0])), "tpot_p99"

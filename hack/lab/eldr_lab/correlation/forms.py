@@ -22,9 +22,9 @@ from eldr.sim.traces import Traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import BALANCED, parse_contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import parse_law
 from eldr.simulate.measures import Measures
 from eldr.simulate.setting import Setting
+from eldr.simulate.step_times import parse_step_time
 from eldr.simulate.study import Prepared, meet, run_one
 from eldr_bench.proof import require
 from eldr_lab.correlation.statistics import Capture
@@ -179,7 +179,7 @@ def _setting(n_experts: int) -> Setting:
         engines=ENGINES,
         rate=None,
         batch=BATCH,
-        law=parse_law(LAW, n_experts),
+        step_time=parse_step_time(LAW, n_experts),
         speeds=(1.0,),
         limits=Limits(max_num_seqs=512),
         seconds=SECONDS,

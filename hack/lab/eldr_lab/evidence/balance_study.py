@@ -210,7 +210,7 @@ def pools(size: Size, seeds: Sequence[int]) -> list[dict[str, Any]]:
     }
     settings = [
         Setting(
-            engines=8, rate=None, batch=32.0, law=after(model.law, model.layers * exchange), speeds=(1.0,), limits=Limits(),
+            engines=8, rate=None, batch=32.0, step_time=after(model.law, model.layers * exchange), speeds=(1.0,), limits=Limits(),
             ranks=model.ranks, replicas=replicas, seconds=size.seconds, output_tokens=size.tokens, sampled=True,
         )
         for replicas, exchange in choices.values()

@@ -67,7 +67,7 @@ def best_schedule(pool: Pool, population: Population, load: Load, start: Run, *,
     rng = np.random.default_rng([seed, 21])
     best = run = start
     for _ in range(_ROUNDS):
-        schedule = _Search(pool.laws, population, load.workload, run).found(rng)
+        schedule = _Search(pool.step_times, population, load.workload, run).found(rng)
         policy = Replayed(schedule.tolist())
         run = simulate(pool, population, load.workload, load.window, policy, seed=seed)
         prove(policy, load.workload, run)

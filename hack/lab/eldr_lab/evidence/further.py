@@ -11,7 +11,7 @@ from eldr_lab.evidence.results import FIRST_P50, P50, P99, Results
 from eldr_lab.evidence.rows import Row, row
 from eldr_lab.evidence.verdicts import Verdict
 
-_ASSUMED = "nothing was fitted: the stage follows from the step-time law; the paper's first token leaves its prefill engine, ours waits for a decode step"
+_ASSUMED = "nothing was fitted: the stage follows from the step-time model; the paper's first token leaves its prefill engine, ours waits for a decode step"
 _OWN_LOAD = "simulated at 60 requests/s; the paper does not give its load"
 _SCALED = "step-time model from Qwen3-30B's by bytes, without all-reduces; rates of our own"
 

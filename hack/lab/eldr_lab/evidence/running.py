@@ -195,7 +195,7 @@ def prove(cell: Cell, runs: Mapping[str, Run]) -> None:
 
 def _ceiling(prepared: Prepared, setting: Setting, load: Load) -> Measures:
     start = run_whole(prepared, setting, parse_contender(PRIOR), load)
-    pool = Pool(setting.laws, setting.limits, setting.sampled)
+    pool = Pool(setting.step_times, setting.limits, setting.sampled)
     return best_schedule(pool, prepared.population, load, start, seed=prepared.seed)
 
 
@@ -206,7 +206,7 @@ def setting_of(cell: Cell, size: Size) -> Setting:
         engines=cell.engines,
         rate=cell.rate,
         batch=None,
-        law=law,
+        step_time=law,
         speeds=cell.speeds,
         limits=Limits(max_num_seqs=MOST),
         seconds=size.seconds,
@@ -223,7 +223,7 @@ def setting_of(cell: Cell, size: Size) -> Setting:
 
 
 def law_of(cell: Cell) -> StepTime:
-    """Return the step-time law of a cell's engines."""
+    """Return the step-time model of a cell's engines."""
     if cell.law == "fitted":
         return step_laws.fit(cell.geometry).law
     law = LAWS[f"{cell.geometry}-mi300x"]

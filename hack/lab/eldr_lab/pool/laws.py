@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eldr.core.step_time import StepTime
-from eldr.simulate import laws
+from eldr.simulate import step_times
 
 QWEN3_235B_MI300X = StepTime(
     fixed=10.4e-3 + 94 * 49.2e-6, per_expert=94 * 13.8e-6, per_request=5.9e-6, n_experts=128
@@ -22,7 +22,7 @@ layers of experts, 16.1 us an expert and layer (44 MB), the same 49.2 us of over
 of the shared experts and of the dense layers, the whole latent KV cache of a request on each rank; no time for all-reduces."""
 
 LAWS = {
-    **laws.LAWS,
+    **step_times.STEP_TIMES,
     "qwen3-235b-mi300x": QWEN3_235B_MI300X,
     "deepseek-v3-mi300x": DEEPSEEK_V3_MI300X,
 }

@@ -26,7 +26,7 @@ class Router(routing.Router):
         self, name: str, policy: Policy, knowledge: Knowledge, seed: int, refits: Refits | None = None
     ) -> None:
         super().__init__(name, policy, knowledge, seed)
-        self._told = [0] * len(knowledge.laws)
+        self._told = [0] * len(knowledge.step_times)
         self._heard = False
         self._rolling = None if refits is None else Rolling(refits)
 

@@ -50,9 +50,9 @@ class Setting(setting.Setting):
     lag: float = 0.25
 
     @property
-    def known_laws(self) -> tuple[StepTime, ...]:
+    def known_step_times(self) -> tuple[StepTime, ...]:
         """What routers know of the engines: they see experts of whole engines, and of R ranks each has about an R-th of them."""
-        return tuple(replace(law, per_expert=law.per_expert / self.ranks) for law in self.laws)
+        return tuple(replace(law, per_expert=law.per_expert / self.ranks) for law in self.step_times)
 
     def used(self, population: Population, batch: float, rng: np.random.Generator) -> float:
         """Return the distinct experts per layer that a step of a mean batch waits for."""

@@ -171,7 +171,7 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load)
     seen = alike(load.seen) if contender.blind else load.seen
-    knowledge = Knowledge(seen, setting.known_laws, similarity, contender.unions)
+    knowledge = Knowledge(seen, setting.known_step_times, similarity, contender.unions)
     groups = groups_by_share(population.labels, population.shares, setting.engines)
     witness = Witness(contender.policy(groups))
     routers = [
@@ -184,11 +184,11 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
             setting.limits,
             on_ranks(population, sampled=setting.sampled, ranks=setting.ranks, order=order, held=held),
         )
-        for law, order, held in zip(setting.laws, load.orders, load.held, strict=True)
+        for law, order, held in zip(setting.step_times, load.orders, load.held, strict=True)
     ]
     talk = Exchange(setting.lag, lambda: exchange(routers)) if setting.routers > 1 else None
     run = serve(engines, routers, load.workload, load.window, talk)
-    prove(contender, witness, setting.known_laws, load.workload, run, routers=setting.routers)
+    prove(contender, witness, setting.known_step_times, load.workload, run, routers=setting.routers)
     _refitted(contender, routers, load)
     return run
 

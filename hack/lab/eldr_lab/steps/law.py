@@ -1,4 +1,4 @@
-"""What steps of a real engine say of the step-time law. Pure."""
+"""What steps of a real engine say of the step-time model. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from eldr.core.step_law import Window, learn
 from eldr.core.step_time import QWEN3_30B_MI300X
+from eldr.core.step_time_fit import Window, learn
 
 Floats = npt.NDArray[np.float64]
 _RESAMPLES = 1000
@@ -165,7 +165,7 @@ def as_routers_learn_it(
     ]
     windows = [mean_window(steps.seconds[part], steps.active[part], steps.batch[part]) for part in parts]
     learned = learn({"engine": windows}, QWEN3_30B_MI300X.for_experts(n_experts))
-    law = learned.laws["engine"]
+    law = learned.step_times["engine"]
     return (law.fixed, law.per_expert, law.per_request), learned.expert_error
 
 

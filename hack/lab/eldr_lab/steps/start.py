@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eldr.core.step_law import Window
+from eldr.core.step_time_fit import Window
 from eldr_lab.steps.engines import Engine
 from eldr_lab.steps.law import mean_window
 from eldr_lab.steps.pace import Pace

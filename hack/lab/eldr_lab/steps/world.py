@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from eldr.core.step_law import Window, learn
 from eldr.core.step_time import StepTime
+from eldr.core.step_time_fit import Window, learn
 from eldr.simulate.routing import Placement, Router
 from eldr_lab.steps.law import mean_window
 from eldr_lab.steps.step import Step
@@ -231,7 +231,7 @@ class World:
         learned = learn({"known": self._known, **told_by}, self._default)
         if learned.windows < _LEAST_WINDOWS:
             return None
-        self._laws[:] = [learned.laws[str(at)] for at in range(len(self._slots))]
+        self._laws[:] = [learned.step_times[str(at)] for at in range(len(self._slots))]
         return learned.pool, learned.expert_error
 
 

@@ -18,9 +18,9 @@ from eldr.sim import traces
 from eldr.simulate.captured import Captured
 from eldr.simulate.contenders import parse_contender
 from eldr.simulate.engine import Limits
-from eldr.simulate.laws import LAWS
 from eldr.simulate.population import Population
 from eldr.simulate.run import Pool, Run, simulate
+from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr.simulate.workload import Window, Workload, arranged, poisson
 from eldr_bench.proof import require
 from eldr_demo import compare

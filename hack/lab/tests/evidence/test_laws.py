@@ -2,7 +2,7 @@
 
 import pytest
 
-from eldr.simulate.laws import LAWS
+from eldr.simulate.step_times import STEP_TIMES as LAWS
 from eldr_lab.evidence import step_laws
 from eldr_lab.evidence.cells import BALANCERS, RATES
 from eldr_lab.evidence.published import against_best, measured

@@ -20,7 +20,7 @@ POOL = Setting(
     engines=4,
     rate=40.0,
     batch=None,
-    law=QWEN3_30B_MI300X.for_experts(32),
+    step_time=QWEN3_30B_MI300X.for_experts(32),
     speeds=(1.0,),
     limits=Limits(),
     warmup=15.0,
@@ -41,7 +41,7 @@ def measured(source, setting, *texts, seed=0):
 
 def test_vanilla_clusters_crowd(captured):
     setting = replace(
-        POOL, engines=8, speeds=(6.0,), rate=11.0, law=QWEN3_30B_MI300X.for_experts(64), sampled=True
+        POOL, engines=8, speeds=(6.0,), rate=11.0, step_time=QWEN3_30B_MI300X.for_experts(64), sampled=True
     )
     balanced, plain = measured(Captured(captured, captured.kinds), setting, "ELDR", "ELDR-vanilla")
     assert plain.imbalance > balanced.imbalance

@@ -20,7 +20,7 @@ from eldr_lab.pool.study import meet, prepare, run_whole
 
 TASKS = Synthetic(WORKLOADS["task"], Geometry(32, 4), n_layers=3, calibration=120, requests=400)
 SHORT = Setting(
-    engines=4, rate=40.0, batch=None, law=QWEN3_30B_MI300X.for_experts(32), speeds=(1.0,), limits=Limits(), warmup=2.0,
+    engines=4, rate=40.0, batch=None, step_time=QWEN3_30B_MI300X.for_experts(32), speeds=(1.0,), limits=Limits(), warmup=2.0,
     seconds=4.0, output_tokens=48, sampled=False,
 )  # fmt: skip
 PRIOR = "MarginalUnion:prior=0.23"

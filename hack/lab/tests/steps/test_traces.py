@@ -260,9 +260,12 @@ def test_steps_that_tell_of_one_layer_alone_are_unproven(requests, engines, monk
 def test_one_digest_holds_the_code_that_measures_and_none_that_tells(tmp_path):
     held = measured_with.modules(measured_with._RUN)
     assert {f"eldr_lab.steps.{name}" for name in ("engine", "witness", "world", "widen")} <= set(held)
-    assert {"eldr.core.marginal", "eldr.core.step_law", "eldr.simulate.run", "eldr_tiny_moe.corpus"} <= set(
-        held
-    )
+    assert {
+        "eldr.core.marginal",
+        "eldr.core.step_time_fit",
+        "eldr.simulate.run",
+        "eldr_tiny_moe.corpus",
+    } <= set(held)
     assert not [name for name in held if "policies_" in name or name.endswith("store")]
     key = measured_with.key(tmp_path / "abc", "float32")
     assert set(key) == {"code", "vLLM", "machine", "setting"}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from eldr.core.balancers import JSQ
-from eldr.core.step_law import Window
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.step_time_fit import Window
 from eldr.simulate.population import Population
 from eldr.simulate.routing import Knowledge, Router
 from eldr_lab.steps.outcome import MEASURES, measures

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from eldr_operator.locality.router_view import RouterView, StepLaw
+from eldr_operator.locality.router_view import LearnedStepTime, RouterView
 from eldr_operator.models import EldrDeployment
 
 Object = dict[str, Any]
@@ -17,7 +17,7 @@ _STEP = 5
 """Percent of a step: smaller changes are no news, and would write the status every few seconds."""
 _LITTLE = 10
 _CONSTANTS = ("fixedMilliseconds", "microsecondsPerExpert", "microsecondsPerRequest")
-_FIELDS = ("expertSharePercent", "message", "law")
+_FIELDS = ("expertSharePercent", "message", "stepTime")
 _USUAL = 100
 """Experts and requests of the step by which changes of the constants are measured."""
 
@@ -26,7 +26,7 @@ def status(cr: EldrDeployment, routers: Sequence[RouterView]) -> Object:
     """Return ``status.locality``: what it was while no router knows better."""
     before: Mapping[str, Any] = cr.status.get("locality") or {}
     known = [
-        (router.expert_share, router.law)
+        (router.expert_share, router.step_time)
         for router in routers
         if router.expert_share is not None and router.expert_share_error <= _MOST_ERROR
     ]
@@ -38,23 +38,25 @@ def status(cr: EldrDeployment, routers: Sequence[RouterView]) -> Object:
         percent = shown
     found: Object = {"expertSharePercent": percent, "message": _message(percent)}
     # of the router in the middle, not a median of each constant: they fit together
-    laws = [law for _, law in sorted(known, key=lambda one: one[0]) if law is not None]
-    told = before.get("law") or {}
-    if laws:
-        law = laws[(len(laws) - 1) // 2]
-        told = told if _is_like(told, law) else _written(law)
-    return found | ({"law": told} if told else {})
+    step_times = [
+        step_time for _, step_time in sorted(known, key=lambda one: one[0]) if step_time is not None
+    ]
+    told = before.get("stepTime") or {}
+    if step_times:
+        step_time = step_times[(len(step_times) - 1) // 2]
+        told = told if _is_like(told, step_time) else _written(step_time)
+    return found | ({"stepTime": told} if told else {})
 
 
-def _written(law: StepLaw) -> Object:
-    values = (law.fixed * 1e3, law.per_expert * 1e6, law.per_request * 1e6)
+def _written(step_time: LearnedStepTime) -> Object:
+    values = (step_time.fixed * 1e3, step_time.per_expert * 1e6, step_time.per_request * 1e6)
     written: Object = {
         name: f"{Decimal(f'{value:.3g}'):f}" for name, value in zip(_CONSTANTS, values, strict=True)
     }
-    return written | ({"windows": law.windows} if law.windows else {})
+    return written | ({"windows": step_time.windows} if step_time.windows else {})
 
 
-def _is_like(told: Mapping[str, Any], law: StepLaw) -> bool:
+def _is_like(told: Mapping[str, Any], step_time: LearnedStepTime) -> bool:
     """Tell whether a law is no news: each constant changes a usual step by little, and it rests on about as much."""
     try:
         fixed, per_expert, per_request = (float(told[name]) for name in _CONSTANTS)
@@ -62,9 +64,9 @@ def _is_like(told: Mapping[str, Any], law: StepLaw) -> bool:
     except (KeyError, TypeError, ValueError):
         return False
     before = (fixed * 1e3, _USUAL * per_expert, _USUAL * per_request)  # microseconds of a usual step
-    now = (law.fixed * 1e6, _USUAL * law.per_expert * 1e6, _USUAL * law.per_request * 1e6)
+    now = (step_time.fixed * 1e6, _USUAL * step_time.per_expert * 1e6, _USUAL * step_time.per_request * 1e6)
     most = max(abs(new - old) for old, new in zip(before, now, strict=True))
-    return most <= sum(before) * _STEP / 100 and law.windows <= 2 * windows
+    return most <= sum(before) * _STEP / 100 and step_time.windows <= 2 * windows
 
 
 def _message(percent: int) -> str:

@@ -1,4 +1,4 @@
-"""The step-time law of decode workers, learned from what they tell of their own steps."""
+"""The step-time model of decode workers, learned from what they tell of their own steps."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Learned:
 
     Attributes
     ----------
-    laws : dict of str to StepTime
+    step_times : dict of str to StepTime
         By worker; all have the pool's proportions, and a speed of their own.
     pool : StepTime
-        The law of a worker of the pool's median speed.
+        The step-time model of a worker of the pool's median speed.
     expert_error : float
         Standard error of ``pool.per_expert``, seconds; three tenths of a step's time while the data says nothing.
     noise : float
-        Standard deviation of what the law leaves over, as a share of a step's time.
+        Standard deviation of what the step-time model leaves over, as a share of a step's time.
     windows : int
         Observations used.
     """
 
-    laws: Mapping[str, StepTime]
+    step_times: Mapping[str, StepTime]
     pool: StepTime
     expert_error: float
     noise: float
@@ -77,7 +77,7 @@ class Learned:
 
 
 def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned:
-    """Fit the law to observations of a pool.
+    """Fit the step-time model to observations of a pool.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
 
     Notes
     -----
-    One law for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
-    accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The law is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
+    One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
+    accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
     """
     rows: list[Window] = []
@@ -110,25 +110,25 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     # the pool's own scale first: an accelerator twice as fast has all constants halved
     scale = float(np.median(seconds / (table @ before)))
     before = before * scale
-    law: Array = before
+    step_time: Array = before
     speeds = np.ones(len(names))
     error, noise = before[1], math.inf
     for _ in range(_ROUNDS):
-        expected: Array = np.maximum(table @ law, _SHORTEST)
+        expected: Array = np.maximum(table @ step_time, _SHORTEST)
         speeds = _speeds(seconds / expected, whose, len(names))
         own = speeds[whose]
         left = seconds / own / expected - 1.0
         noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(left))))
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left) / noise, 1e-12))
-        law, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
-    if not (np.isfinite(law).all() and math.isfinite(error)):
+        step_time, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
+    if not (np.isfinite(step_time).all() and math.isfinite(error)):
         return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
     requests = math.fsum(window.steps * window.batch for window in rows)
     tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
-    per_request = float(law[2]) * (tokens / requests if requests else 1.0)
-    pool = StepTime(float(law[0]), float(law[1]), per_request, default.n_experts)
-    laws = {name: pool.scaled(float(speed)) for name, speed in zip(names, speeds, strict=True)}
-    return Learned(laws, pool, error, noise, len(rows))
+    per_request = float(step_time[2]) * (tokens / requests if requests else 1.0)
+    pool = StepTime(float(step_time[0]), float(step_time[1]), per_request, default.n_experts)
+    step_times = {name: pool.scaled(float(speed)) for name, speed in zip(names, speeds, strict=True)}
+    return Learned(step_times, pool, error, noise, len(rows))
 
 
 def _is_good(window: Window, n_experts: int) -> bool:
@@ -164,14 +164,14 @@ def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple
     system: Array = (scaled.T * weights) @ scaled + np.eye(3) / _BELIEF**2
     right: Array = (scaled.T * weights) @ seconds + before / spread / _BELIEF**2
     error = math.sqrt(np.linalg.inv(system)[1, 1])
-    law = np.zeros(3)
+    step_time = np.zeros(3)
     free = np.ones(3, dtype=np.bool_)
     while free.any():
-        law[:] = 0.0
-        law[free] = np.linalg.solve(system[np.ix_(free, free)], right[free])
-        negative = law < 0
+        step_time[:] = 0.0
+        step_time[free] = np.linalg.solve(system[np.ix_(free, free)], right[free])
+        negative = step_time < 0
         if not negative.any():
             break
         free &= ~negative
-        law[negative] = 0.0
-    return law * spread, float(error * spread[1])
+        step_time[negative] = 0.0
+    return step_time * spread, float(error * spread[1])

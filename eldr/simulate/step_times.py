@@ -1,4 +1,4 @@
-"""Step-time laws of accelerators."""
+"""Step-time models of accelerators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GEMMA_4_26B_MI300X = StepTime(
 """The same for Gemma-4-26B-A4B: 30 layers, 6.41 us an expert and layer. Its published times are no straight line (60 requests/s
 are slower than 100), so that nothing is left for requests and for what is beside the experts."""
 
-LAWS = {
+STEP_TIMES = {
     "qwen3-30b-mi300x": QWEN3_30B_MI300X,
     "gpt-oss-120b-mi300x": GPT_OSS_120B_MI300X,
     "gemma-4-26b-mi300x": GEMMA_4_26B_MI300X,
@@ -26,13 +26,13 @@ LAWS = {
 """By name; ``make -C hack/lab evidence`` fits those of published times anew and tells how far off they are."""
 
 
-def parse_law(text: str, n_experts: int) -> StepTime:
-    """Return a law by its name or its three constants.
+def parse_step_time(text: str, n_experts: int) -> StepTime:
+    """Return a step-time model by its name or its three constants.
 
     Parameters
     ----------
     text : str
-        A name of :data:`LAWS`, whose experts' share of a layer then costs the same in a model with another number; or
+        A name of :data:`STEP_TIMES`, whose experts' share of a layer then costs the same in a model with another number; or
         ``FIXED_MS,PER_EXPERT_US,PER_REQUEST_US``.
     n_experts : int
         Experts per layer of the model that is simulated.
@@ -42,13 +42,13 @@ def parse_law(text: str, n_experts: int) -> StepTime:
     ValueError
         If it is neither, or takes no time.
     """
-    if text in LAWS:
-        return LAWS[text].for_experts(n_experts)
+    if text in STEP_TIMES:
+        return STEP_TIMES[text].for_experts(n_experts)
     try:
         fixed, per_expert, per_request = (float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(
-            f"{text!r}: expected {', '.join(LAWS)}, or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US"
+            f"{text!r}: expected {', '.join(STEP_TIMES)}, or FIXED_MS,PER_EXPERT_US,PER_REQUEST_US"
         ) from None
     constants = (fixed, per_expert, per_request)
     if not all(math.isfinite(constant) and constant >= 0 for constant in constants) or sum(constants) <= 0:

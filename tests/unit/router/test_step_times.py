@@ -1,4 +1,4 @@
-"""Telemetry of engines becomes laws."""
+"""Telemetry of engines becomes step-time models."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from eldr.contract import (
     METRIC_INFO,
     METRIC_STEP_SECONDS,
 )
-from eldr.core.step_law import learn
 from eldr.core.step_time import StepTime
+from eldr.core.step_time_fit import learn
 from eldr.sim.telemetry import EngineMetrics
 from eldr_router.plan.exposition import Sums, read_counting, read_sums, read_untested, window
-from eldr_router.state.laws import Laws, default_law
+from eldr_router.state.step_times import StepTimes, default_step_time
 
 TRUE = StepTime(3e-3, 90e-6, 40e-6, 128)
 
@@ -94,79 +94,81 @@ def test_a_window_needs_steps():
 class Engine:
     """An engine's counters."""
 
-    def __init__(self, laws, name, law, seed):
-        self.laws, self.name, self.law, self.sums = laws, name, law, Sums()
+    def __init__(self, step_times, name, step_time, seed):
+        self.step_times, self.name, self.step_time, self.sums = step_times, name, step_time, Sums()
         self.rng = np.random.default_rng(seed)
 
     def runs(self, steps, at, batch=None):
         """Run so many steps until the ``at``-th time that routers ask."""
         batch = self.rng.uniform(4, 40) if batch is None else batch
         active = min(128, max(8, 128 * (1 - 0.96**batch) + self.rng.normal(0, 6)))
-        seconds = self.law.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
+        seconds = self.step_time.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
         self.sums = Sums(
             *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch, batch), strict=True))
         )
-        self.laws.heard(self.name, self.sums, 10.0 * at)
+        self.step_times.heard(self.name, self.sums, 10.0 * at)
 
-    def restarts(self, law):
-        self.law, self.sums = law, Sums()
+    def restarts(self, step_time):
+        self.step_time, self.sums = step_time, Sums()
 
 
-def learn_now(laws, n_experts):
-    laws.take(learn(laws.known(), default_law(n_experts)), n_experts)
+def learn_now(step_times, n_experts):
+    step_times.take(learn(step_times.known(), default_step_time(n_experts)), n_experts)
 
 
 def scaled(factor):
     return StepTime(TRUE.fixed * factor, TRUE.per_expert * factor, TRUE.per_request * factor, 128)
 
 
-def test_laws_are_learned_and_follow_a_restart():
-    laws = Laws()
-    engines = [Engine(laws, name, TRUE, seed) for seed, name in enumerate(("d0", "d1", "d2"))]
+def test_step_times_are_learned_and_follow_a_restart():
+    step_times = StepTimes()
+    engines = [Engine(step_times, name, TRUE, seed) for seed, name in enumerate(("d0", "d1", "d2"))]
     for at in range(2):
         for engine in engines:
             engine.runs(300, at)
-    learn_now(laws, 128)
-    assert laws.learned is None
-    assert laws.of(["d0"], 128)[0] == default_law(128), "three windows are too few"
+    learn_now(step_times, 128)
+    assert step_times.learned is None
+    assert step_times.of(["d0"], 128)[0] == default_step_time(128), "three windows are too few"
     for at in range(2, 40):
         for engine in engines:
             engine.runs(300, at)
-    learn_now(laws, 128)
-    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
-    share, error = laws.expert_share()
+    learn_now(step_times, 128)
+    assert step_times.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.02)
+    share, error = step_times.expert_share()
     assert 0.2 < share < 0.9
     assert error < 0.3 * share
     engines[0].restarts(scaled(1.7))
     for at in range(40, 80):
         for engine in engines:
             engine.runs(300, at)
-    learn_now(laws, 128)
-    assert laws.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(1.7 * TRUE.seconds(20, 60), rel=0.04)
-    assert laws.of(["d1"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
+    learn_now(step_times, 128)
+    assert step_times.of(["d0"], 128)[0].seconds(20, 60) == pytest.approx(
+        1.7 * TRUE.seconds(20, 60), rel=0.04
+    )
+    assert step_times.of(["d1"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
 
 
 def test_a_restart_is_noticed_whatever_its_steps_say():
-    laws = Laws()
-    engine = Engine(laws, "d0", TRUE, 0)
+    step_times = StepTimes()
+    engine = Engine(step_times, "d0", TRUE, 0)
     engine.runs(20, 0)
     engine.restarts(scaled(0.001))
     engine.runs(30, 1)  # more steps than before, in less time
-    assert laws.known() == {}
+    assert step_times.known() == {}
     for at in range(2, 10):
         engine.runs(30, at)
-    assert len(laws.known()["d0"]) == 8
+    assert len(step_times.known()["d0"]) == 8
 
 
 def test_who_was_slow_once_is_not_starved_for_ever():
-    laws = Laws()
-    slow, *others = (Engine(laws, f"d{at}", TRUE, at) for at in range(4))
+    step_times = StepTimes()
+    slow, *others = (Engine(step_times, f"d{at}", TRUE, at) for at in range(4))
 
     def seconds(engine):
-        learn_now(laws, 128)
-        return laws.of([engine], 128)[0].seconds(20, 60)
+        learn_now(step_times, 128)
+        return step_times.of([engine], 128)[0].seconds(20, 60)
 
-    slow.law = scaled(30)
+    slow.step_time = scaled(30)
     for at in range(20):
         for engine in others:
             engine.runs(300, at)
@@ -184,38 +186,38 @@ def test_who_was_slow_once_is_not_starved_for_ever():
 
 
 def test_few_steps_wait_for_more():
-    laws = Laws()
-    engine = Engine(laws, "d0", TRUE, 0)
+    step_times = StepTimes()
+    engine = Engine(step_times, "d0", TRUE, 0)
     for at in range(100):
         engine.runs(2, at)
-    assert {found.steps for found in laws.known()["d0"]} == {10}
+    assert {found.steps for found in step_times.known()["d0"]} == {10}
 
 
 def test_engines_that_are_gone_are_forgotten():
-    laws = Laws()
-    engine = Engine(laws, "d0", TRUE, 0)
+    step_times = StepTimes()
+    engine = Engine(step_times, "d0", TRUE, 0)
     for at in range(20):
         engine.runs(100, at)
-    laws.retain([])
-    learn_now(laws, 128)
-    assert (laws.learned, laws.expert_share()) == (None, None)
+    step_times.retain([])
+    learn_now(step_times, 128)
+    assert (step_times.learned, step_times.expert_share()) == (None, None)
 
 
 def test_engines_that_count_no_experts_tell_nothing_of_what_they_cost():
-    laws = Laws()
+    step_times = StepTimes()
     for at in range(20):
-        laws.heard("d0", Sums(100.0 * at, 2.0 * at, 0.0, 1000.0 * at), 10.0 * at)
-    learn_now(laws, 128)
-    assert laws.learned is not None
-    assert laws.expert_share() is None
+        step_times.heard("d0", Sums(100.0 * at, 2.0 * at, 0.0, 1000.0 * at), 10.0 * at)
+    learn_now(step_times, 128)
+    assert step_times.learned is not None
+    assert step_times.expert_share() is None
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(*[st.floats(0, 1e300)] * 5), max_size=30))
 def test_any_telemetry_is_survived(totals):
-    laws = Laws()
+    step_times = StepTimes()
     for total in totals:
-        laws.heard("d0", Sums(*total), 0.0)
-    learn_now(laws, 64)
-    assert laws.of(["d0"], 64)[0].seconds(4, 10) >= 0
-    assert laws.of(["new"], 128)[0] == default_law(128)
+        step_times.heard("d0", Sums(*total), 0.0)
+    learn_now(step_times, 64)
+    assert step_times.of(["d0"], 64)[0].seconds(4, 10) >= 0
+    assert step_times.of(["new"], 128)[0] == default_step_time(128)

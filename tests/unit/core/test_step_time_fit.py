@@ -1,4 +1,4 @@
-"""The law is found in noisy telemetry, and the default where telemetry cannot tell."""
+"""The step-time model is found in noisy telemetry, and the default where telemetry cannot tell."""
 
 import math
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eldr.core.step_law import Window, learn
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.step_time_fit import Window, learn
 
 DEFAULT = QWEN3_30B_MI300X
 
 
-def pool(law, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6.0):
+def pool(step_time, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6.0):
     """Windows of a pool: batches that vary, and unions that follow them, give or take ``extra`` experts."""
     rng = np.random.default_rng(seed)
     found = {}
@@ -21,7 +21,7 @@ def pool(law, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6.0):
         batch = rng.uniform(*spread, n)
         active = 128 * (1 - (1 - 8 / 128) ** (0.6 * batch)) + rng.normal(0, extra, n)
         active = active.clip(8, 128)
-        seconds = [law.seconds(b, a) * speed for b, a in zip(batch, active, strict=True)] * (
+        seconds = [step_time.seconds(b, a) * speed for b, a in zip(batch, active, strict=True)] * (
             1 + noise * rng.normal(size=n)
         )
         found[worker] = [
@@ -33,14 +33,14 @@ def pool(law, speeds, *, n=60, noise=0.01, seed=0, spread=(4, 40), extra=6.0):
 FAST = StepTime(3e-3, 90e-6, 40e-6, 128)
 
 
-def test_a_law_far_from_the_default_is_found():
+def test_a_step_time_far_from_the_default_is_found():
     learned = learn(pool(FAST, dict.fromkeys("abcd", 1.0)), DEFAULT)
     assert learned.pool.per_expert == pytest.approx(90e-6, abs=3 * learned.expert_error)
     assert learned.pool.per_expert == pytest.approx(90e-6, rel=0.15)
     assert learned.windows == 240
     assert learned.noise == pytest.approx(0.01, rel=0.4)
     for batch, active in ((8, 40), (30, 80)):
-        assert learned.laws["a"].seconds(batch, active) == pytest.approx(
+        assert learned.step_times["a"].seconds(batch, active) == pytest.approx(
             FAST.seconds(batch, active), rel=0.02
         )
 
@@ -69,7 +69,9 @@ def test_workers_have_their_own_speed():
     speeds = {"a": 1.0, "b": 1.0, "c": 2.0}
     learned = learn(pool(FAST, speeds), DEFAULT)
     for worker, speed in speeds.items():
-        assert learned.laws[worker].seconds(20, 60) == pytest.approx(speed * FAST.seconds(20, 60), rel=0.03)
+        assert learned.step_times[worker].seconds(20, 60) == pytest.approx(
+            speed * FAST.seconds(20, 60), rel=0.03
+        )
 
 
 def test_experts_that_cost_nothing_are_found_out():
@@ -79,23 +81,26 @@ def test_experts_that_cost_nothing_are_found_out():
     assert learned.pool.per_expert <= 3 * learned.expert_error + 1e-9
 
 
-@pytest.mark.parametrize("law", [DEFAULT, StepTime(12e-3, 0.0, 60e-6, 128)])
+@pytest.mark.parametrize("step_time", [DEFAULT, StepTime(12e-3, 0.0, 60e-6, 128)])
 @pytest.mark.parametrize(
     ("noise", "extra", "n"), [(0.03, 0.3, 30), (0.03, 0.3, 3), (0.03, 1.0, 3), (0.005, 0.3, 30)]
 )
-def test_noise_is_not_taken_for_knowledge(law, noise, extra, n):
+def test_noise_is_not_taken_for_knowledge(step_time, noise, extra, n):
     """Where batches hardly vary and experts follow them, a share of the step that is said to be known must be so."""
     active = 128 * (1 - (1 - 8 / 128) ** (0.6 * 20))
     wrong = silent = 0
     for seed in range(60):
         windows = pool(
-            law, dict.fromkeys("abcd", 1.0), n=n, noise=noise, seed=seed, spread=(17, 23), extra=extra
+            step_time, dict.fromkeys("abcd", 1.0), n=n, noise=noise, seed=seed, spread=(17, 23), extra=extra
         )
         learned = learn(windows, DEFAULT)
         step = learned.pool.seconds(20, active)
         share, error = learned.pool.per_expert * active / step, learned.expert_error * active / step
-        wrong += error <= 0.1 and abs(share - law.per_expert * active / law.seconds(20, active)) > 3 * 0.1
-        silent += law is DEFAULT and learned.pool.per_expert == 0.0
+        wrong += (
+            error <= 0.1
+            and abs(share - step_time.per_expert * active / step_time.seconds(20, active)) > 3 * 0.1
+        )
+        silent += step_time is DEFAULT and learned.pool.per_expert == 0.0
     assert wrong == 0
     assert silent == 0, "placement by experts ends where they seem to cost nothing"
 
@@ -105,13 +110,13 @@ def test_outliers_do_not_pull():
     for at in range(0, 80, 9):
         windows["a"][at] = windows["a"][at]._replace(seconds=1.5)
     learned = learn(windows, DEFAULT)
-    assert learned.laws["a"].seconds(20, 60) == pytest.approx(FAST.seconds(20, 60), rel=0.03)
+    assert learned.step_times["a"].seconds(20, 60) == pytest.approx(FAST.seconds(20, 60), rel=0.03)
 
 
 def test_without_variation_the_default_decides_the_proportions():
     same = [Window(2 * DEFAULT.seconds(16, 60), 60.0, 16.0, 100)] * 50
     learned = learn({"a": same}, DEFAULT)
-    assert learned.laws["a"].seconds(16, 60) == pytest.approx(2 * DEFAULT.seconds(16, 60), rel=0.01)
+    assert learned.step_times["a"].seconds(16, 60) == pytest.approx(2 * DEFAULT.seconds(16, 60), rel=0.01)
     assert learned.pool.per_expert == pytest.approx(2 * DEFAULT.per_expert, rel=0.02)
     assert learned.expert_error > 0.5 * DEFAULT.per_expert, "and it is known that nothing is known"
 
@@ -121,13 +126,13 @@ def test_nothing_heard_is_the_default():
         {"a": [], "b": [Window(0.0, 1.0, 1.0, 5), Window(math.nan, 1.0, 1.0, 5), Window(1.0, 1.0, 1.0, 0)]},
         DEFAULT,
     )
-    assert nothing.laws == {"a": DEFAULT, "b": DEFAULT}
+    assert nothing.step_times == {"a": DEFAULT, "b": DEFAULT}
     assert nothing.windows == 0
 
 
 def test_who_has_told_nothing_yet_is_taken_for_a_median_one():
     learned = learn(pool(FAST, {"a": 1.0, "b": 1.0}) | {"new": []}, DEFAULT)
-    assert learned.laws["new"] == learned.pool
+    assert learned.step_times["new"] == learned.pool
 
 
 @settings(max_examples=60, deadline=None)
@@ -146,9 +151,9 @@ def test_who_has_told_nothing_yet_is_taken_for_a_median_one():
         ),
     )
 )
-def test_whatever_is_told_gives_a_law(windows):
+def test_whatever_is_told_gives_a_step_time(windows):
     learned = learn(windows, DEFAULT)
-    for law in (learned.pool, *learned.laws.values()):
-        for constant in (law.fixed, law.per_expert, law.per_request):
+    for step_time in (learned.pool, *learned.step_times.values()):
+        for constant in (step_time.fixed, step_time.per_expert, step_time.per_request):
             assert math.isfinite(constant)
             assert constant >= 0

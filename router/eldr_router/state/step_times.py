@@ -1,4 +1,4 @@
-"""The step-time laws of the decode engines, learned from their own telemetry."""
+"""The step-time models of the decode engines, learned from their own telemetry."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 
-from eldr.core.step_law import Learned, Window
 from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.core.step_time_fit import Learned, Window
 from eldr_router.plan.exposition import Sums, window
 
 _MOST_WINDOWS = 60
@@ -18,8 +18,8 @@ _LEAST_WINDOWS = 6
 """Of all engines: below it the default is used."""
 
 
-class Laws:
-    """What engines tell of their steps, and the laws that follow from it."""
+class StepTimes:
+    """What engines tell of their steps, and the step-time models that follow from it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Sums] = {}
@@ -64,12 +64,12 @@ class Laws:
         self._n_experts = n_experts
 
     def of(self, engines: Sequence[str], n_experts: int) -> list[StepTime]:
-        """Return engines' laws: learned, or the default."""
+        """Return engines' step-time models: learned, or the default."""
         learned = self._learned
         if learned is None or n_experts != self._n_experts:
-            return [default_law(n_experts)] * len(engines)
-        laws, pool = learned.laws, learned.pool
-        return [laws.get(engine, pool) for engine in engines]
+            return [default_step_time(n_experts)] * len(engines)
+        step_times, pool = learned.step_times, learned.pool
+        return [step_times.get(engine, pool) for engine in engines]
 
     @property
     def learned(self) -> Learned | None:
@@ -91,6 +91,6 @@ class Laws:
 
 
 @lru_cache(maxsize=16)
-def default_law(n_experts: int) -> StepTime:
-    """Return the law of engines that have told nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
+def default_step_time(n_experts: int) -> StepTime:
+    """Return the step-time model of engines that have told nothing yet: a Qwen3-30B-A3B on an MI300X, by shares of experts."""
     return QWEN3_30B_MI300X.for_experts(n_experts)
