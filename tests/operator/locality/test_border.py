@@ -80,7 +80,7 @@ def test_a_router_that_lies_is_taken_at_its_word_in_nothing_but_the_rest(world, 
     assert "policyInEffect" not in world.status["router"]
     assert not world.status.get("locality")
     goes_on(world, "0.22")
-    told_once(logged, "tells counters, step-time model, policy, samples, saving that cannot be")
+    told_once(logged, "tells counters, policy, samples, saving, step_time that cannot be")
 
 
 def test_a_damaged_memory_loses_what_is_damaged(world, logged):
