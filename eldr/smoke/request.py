@@ -11,6 +11,7 @@ import urllib3
 _PROMPT = "Why is the sky blue?"
 _TOKENS = 8
 _RETRY_SECONDS = 1.0
+_ELSEWHERE = ". The address is the Service's, which only the cluster's own network knows; give another one by --url, or by tests.url of the chart"
 
 
 class RequestError(Exception):
@@ -52,7 +53,9 @@ def ask(url: str, model: str, seconds: float) -> Answer:
                 if left > _RETRY_SECONDS:
                     time.sleep(_RETRY_SECONDS)
                     continue
-                raise RequestError(f"{where} cannot be reached: {error}") from None
+                raise RequestError(
+                    f"{where} cannot be reached: {error}{_ELSEWHERE * ('.svc' in where)}"
+                ) from None
             except urllib3.exceptions.HTTPError as error:
                 raise RequestError(f"{where} does not answer: {error}") from None
             return Answer(_checked(where, answer.status, answer.data), time.monotonic() - sent)

@@ -10,12 +10,14 @@
 {{- if .Values.serviceAccount.create -}}
 {{- default (printf "%s-operator" (include "eldr.name" .)) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name: needed where serviceAccount.create is false; name one that is there, the operator gets its rights" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "eldr.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $version := printf ":%s" (default .Chart.AppVersion .Values.image.tag) -}}
+{{- with .Values.image.digest }}{{ $version = printf "@%s" . }}{{ end -}}
+{{- printf "%s%s" .Values.image.repository $version -}}
 {{- end -}}
 
 {{- define "eldr.selector" -}}
@@ -36,6 +38,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "eldr.checkValues" -}}
 {{- if not .Values.tests -}}
 {{- fail "tests: missing, as in values of an older chart; upgrade with --reset-then-reuse-values instead of --reuse-values" -}}
+{{- end -}}
+{{- if eq (int .Values.metrics.port) (int .Values.liveness.port) -}}
+{{- fail (printf "metrics.port and liveness.port are both %d; give one of them another port" (int .Values.metrics.port)) -}}
 {{- end -}}
 {{- end -}}
 

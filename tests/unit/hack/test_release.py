@@ -18,7 +18,14 @@ TAG = f"v{eldr.__version__}"
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Copy what the check reads; its Python is this one's."""
-    for name in ("hack/release", "charts/eldr/Chart.yaml", "CHANGELOG.md", "eldr/__init__.py"):
+    for name in (
+        "hack/release",
+        "charts/eldr/Chart.yaml",
+        "CHANGELOG.md",
+        "eldr/__init__.py",
+        "docs/guides/image.md",
+        "Containerfile",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "hack" / "venv").write_text("#!/bin/sh\n")
@@ -53,7 +60,11 @@ def test_what_agrees_may_be_released(copy):
     [
         ("CHANGELOG.md", "", "", "v9.9.9", "the tag is v9.9.9, the version is"),
         ("CHANGELOG.md", "", "", "", "the tag is not given"),
-        ("CHANGELOG.md", "(2026-12-01)", "(unreleased)", TAG, "give '## 0.1.0' its date"),
+        ("CHANGELOG.md", "(2026-12-01)", "(unreleased)", TAG, "give the section of 0.1.0 its date"),
+        ("CHANGELOG.md", "(2026-12-01)", "(Unreleased)", TAG, "give the section of 0.1.0 its date"),
+        ("CHANGELOG.md", " (2026-12-01)", "", TAG, "give the section of 0.1.0 its date"),
+        ("CHANGELOG.md", "(2026-12-01)", "- TBD", TAG, "give the section of 0.1.0 its date"),
+        ("docs/guides/image.md", "eldr:0.1.0", "eldr:0.0.9", TAG, "docs/guides/image.md:9:eldr:0.0.9"),
         ("CHANGELOG.md", "## 0.1.0", "## 0.0.9", TAG, "no section '## 0.1.0'"),
         (
             "charts/eldr/Chart.yaml",

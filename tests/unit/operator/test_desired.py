@@ -30,7 +30,8 @@ def table(make_set, now):
 
 
 def example(name: str) -> EldrDeployment:
-    manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    manifests = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
+    manifest = next(one for one in manifests if one["kind"] == "EldrDeployment")
     manifest["metadata"] |= {
         "namespace": "ns",
         "uid": "uid-of-owner",
