@@ -95,8 +95,9 @@ def table(rows: Sequence[Row], title: str, code: str) -> Table:
     result = Table(
         title=f"ELDR demo: {title}",
         caption=(
-            f"{code}; experts: distinct ones of the step that makes a token, mean over the layers; vs random: experts per step against batches "
-            f"of the same sizes drawn at random; % against {BASE}: same requests; in brackets the range that resampling them gives, which is no confidence interval: other requests differ more"
+            f"{code}. Experts: distinct ones of the step that makes a token, mean over the layers. Vs random: against batches of the same "
+            f"sizes drawn at random. %: against {BASE}, same requests. In brackets: the range that resampling them gives. "
+            "It is no confidence interval, as other requests differ more."
         ),
     )
     left = {"mix", "policy", "centroids"}

@@ -46,6 +46,8 @@ def test_a_long_sentence_is_named_with_its_length(faults):
         ("When traffic harms it.", "regresses"),
         ("A re-fit runs.", "refit"),
         ("The Learned law holds.", "step-time model"),
+        ("# How it is mended", "fixed"),
+        ("| a | what was mended |", "fixed"),
     ],
 )
 def test_words_to_avoid_are_named_with_a_better_one(faults, text, better):
@@ -97,7 +99,7 @@ def test_descriptions_and_comments_are_read(prose, monkeypatch, tmp_path):
     crd.write_text("spec: {versions: [{schema: {description: It was mended.}}]}\n")
     values = tmp_path / "values.yaml"
     values.write_text("# How often it is mended.\nx: 1  # fine\n")
-    assert len(list(prose.check([*prose.descriptions(crd), *prose.comments(values)]))) == 2
+    assert len(list(prose.check([*prose.descriptions(crd, "description"), *prose.comments(values)]))) == 2
 
 
 def test_texts_in_the_code_are_read(prose, monkeypatch, tmp_path):
