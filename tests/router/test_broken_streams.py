@@ -124,7 +124,9 @@ async def test_back_pressure_reaches_the_engine_and_lets_go(start):
         body = b'{"model":"m","prompt":"x","stream":true}'
         reader, writer = await router.connect()
         writer.transport.pause_reading()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
 
         def paused():
             return [connection for connection in router.app.services.pool._all if connection._paused]
@@ -161,7 +163,9 @@ async def test_a_client_that_never_reads_is_cut(start):
         body = b'{"model":"m","prompt":"x","stream":true}'
         _, writer = await router.connect()
         writer.transport.pause_reading()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
         await until(lambda: router.counter("requests", outcome="broken_stream"), "the client to be cut")
         await until(router.idle, "the lease to return")
         writer.transport.abort()
@@ -186,7 +190,10 @@ async def test_slow_readers_of_whole_answers_stop_nobody_elses_stream(start):
             reader, writer = await router.connect()
             writer.transport.pause_reading()
             body = b'{"model":"m","prompt":"x"}'
-            writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            writer.write(
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(body), body)
+            )
             await until(
                 lambda n=served: router.counter("requests", outcome="ok") > n, "the answer to be written"
             )

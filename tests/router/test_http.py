@@ -111,7 +111,7 @@ async def test_expect_waits_for_the_response_before_it(start):
 async def test_chunked_request_bodies(start):
     async with start("p0", "d0") as router:
         reader, writer = await router.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         for byte in BODY:
             writer.write(b"1\r\n%c\r\n" % byte)
             await asyncio.sleep(0)
@@ -149,7 +149,7 @@ async def test_a_large_upload_gets_its_413(start):
     """The answer must not be destroyed by a reset because of bytes that nobody reads."""
     async with start("p0", "d0", settings={"max_body": 1000}) as router:
         reader, writer = await router.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
         for _ in range(50):
             writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
             await asyncio.sleep(0)

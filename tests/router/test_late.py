@@ -209,7 +209,9 @@ async def test_the_blocks_of_a_request_whose_client_left_between_the_legs_are_pu
         monkeypatch.setattr(type(pool), "dial", lambda _, address: slow_dial(address))
         body = b'{"model":"m","prompt":"x","max_tokens":50}'
         _, writer = await router.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
         await asyncio.wait_for(dialling.wait(), 30)
         writer.close()
         await until(lambda: router.counter("freed_results") == 1, "the blocks to be pulled")

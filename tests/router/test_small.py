@@ -201,3 +201,40 @@ async def test_what_any_engine_may_answer_leaves_a_line_when_none_does(start, ca
         assert (line["outcome"], line["status"], line["path"]) == ("upstream_failed", 502, "/tokenize")
         assert {tried["engine"] for tried in line["tried"]} == {"p0", "d0"}
         assert {tried["cause"] for tried in line["tried"]} == {"reset"}
+
+
+async def test_a_client_s_rank_reaches_no_engine(start):
+    """It would name a rank of two engines at once, whose ranks are not each other's."""
+    async with start("p0", "d0") as router:
+        assert (await router.post(headers={"X-data-parallel-rank": "1"})).status_code == 200
+        for engine in router.engines.values():
+            assert engine.requests
+            assert all("x-data-parallel-rank" not in seen.headers for seen in engine.requests)
+
+
+async def test_a_method_that_is_not_allowed_is_told_which_is(start):
+    async with start("p0", "d0") as router:
+        for path, allowed in (("/v1/completions", "POST"), ("/health", "GET, HEAD"), ("/tokenize", "POST")):
+            got = await router.client.request("DELETE", router.url + path)
+            assert (got.status_code, got.headers["allow"]) == (405, allowed)
+        got = await router.client.post(f"{router.admin}/metrics")
+        assert (got.status_code, got.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"n": "x"}, {"kv_transfer_params": {}}, {"max_tokens": 0}, {"stream": 7}, {"stream_options": 1}],
+)
+async def test_a_client_s_mistake_leaves_no_line_unless_every_request_does(start, caplog, fields):
+    caplog.set_level(logging.INFO, "eldr_router.requests")
+    async with start("p0", "d0") as router:
+        assert (await router.post(**fields)).status_code == 400
+        assert requests(caplog) == []
+        assert not any(engine.requests for engine in router.engines.values())
+    async with start("p0", "d0", settings={"access_log": True}) as router:
+        assert (await router.post(**fields)).status_code == 400
+        (line,) = requests(caplog)
+        assert line["status"] == 400
+        assert {record.levelname for record in caplog.records if record.name == "eldr_router.requests"} == {
+            "INFO"
+        }

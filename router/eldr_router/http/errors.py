@@ -18,6 +18,8 @@ class RouterError(Exception):
         Seconds, sent as ``Retry-After``.
     param : str, optional
         Request field at fault.
+    allow : str, optional
+        Methods that the path takes, sent as ``Allow``.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class RouterError(Exception):
         *,
         retry_after: int | None = None,
         param: str | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -35,6 +38,7 @@ class RouterError(Exception):
         self.code = code
         self.retry_after = retry_after
         self.param = param
+        self.allow = allow
 
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:
@@ -46,6 +50,14 @@ def error_body(message: str, status: int, code: str, param: str | None = None) -
 def bad_request(message: str, code: str = "invalid_request", param: str | None = None) -> RouterError:
     """Return a 400."""
     return RouterError(400, message, code, param=param)
+
+
+def check_method(method: str, wanted: str, path: str) -> None:
+    """Raise a 405 unless a path takes a method; what takes GET takes HEAD."""
+    allowed = ("GET", "HEAD") if wanted == "GET" else (wanted,)
+    if method not in allowed:
+        allow = ", ".join(allowed)
+        raise RouterError(405, f"{path} takes {allow}, got {method}", "method_not_allowed", allow=allow)
 
 
 def no_endpoint(role: str) -> RouterError:

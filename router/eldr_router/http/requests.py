@@ -194,6 +194,7 @@ class RequestReader:
         if self.deaf:
             return
         length = encoding = expect = None
+        hosts = 0
         for name, value in self._headers:
             if name == b"content-length":
                 length = value
@@ -201,6 +202,8 @@ class RequestReader:
                 encoding = value if encoding is None else encoding + b"," + value
             elif name == b"expect":
                 expect = value.lower()
+            elif name == b"host":
+                hosts += 1
         version = self._parser.get_http_version()
         if encoding is not None and (
             length is not None or encoding.strip().lower() != b"chunked" or version == "1.0"
@@ -210,6 +213,8 @@ class RequestReader:
             self._refuse(505, f"HTTP/{version} is not supported", "invalid_http")
         elif length is not None and int(length) > self._max_body:
             self._body_too_large()
+        elif hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, section 3.2
+            self._refuse(400, f"expected one Host header, got {hosts}; send one", "invalid_http")
         elif expect == b"100-continue":
             self.continue_due = version == "1.1"
         elif expect is not None:

@@ -275,6 +275,8 @@ class ClientConnection(asyncio.Protocol):
         headers = [JSON, *headers]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
+        if error.allow is not None:
+            headers.append((b"allow", error.allow.encode()))
         self.respond(error.status, headers, error_body(error.message, error.status, error.code, error.param))
 
     def fail(self) -> None:

@@ -21,7 +21,7 @@ from eldr.contract import (
     ROLE_PREFILL,
     STATE_VERSION,
 )
-from eldr_router.http.errors import RouterError
+from eldr_router.http.errors import RouterError, check_method
 from eldr_router.http.head import JSON, authority
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
@@ -66,8 +66,7 @@ class Admin:
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
         wanted = "POST" if request.path == PATH_EXPLAIN else "GET"
-        if request.method != wanted and (request.method, wanted) != ("HEAD", "GET"):
-            raise RouterError(405, f"{request.path} takes {wanted}", "method_not_allowed")
+        check_method(request.method, wanted, request.path)
         if request.path == PATH_METRICS:
             self._services.metrics.ready.set(float(self._is_ready()))
             client.respond(200, [(b"content-type", CONTENT_TYPE)], self._services.metrics.exposition())

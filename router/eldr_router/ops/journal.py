@@ -16,7 +16,10 @@ from eldr_router.plan.steps import Failure
 log = logging.getLogger("eldr_router.requests")
 
 _QUIET = frozenset(("ok", "disconnected", "overloaded", "engine_error"))
-"""Outcomes that alone are no reason for a line: they are the client's, or there are too many of them."""
+"""Outcomes that alone are no reason for a line: they are the client's, or there are too many of them.
+
+So is whatever the router refuses with 4xx: no client may fill the log by its mistakes.
+"""
 
 
 class Journal:
@@ -31,9 +34,9 @@ class Journal:
     def __init__(self, *, access: bool) -> None:
         self._access = access
 
-    def wants(self, outcome: str, failures: Collection[Failure]) -> bool:
+    def wants(self, outcome: str, status: int, failures: Collection[Failure]) -> bool:
         """Tell whether a request deserves a line."""
-        return self._access or bool(failures) or outcome not in _QUIET
+        return self._access or _is_noteworthy(outcome, status, failures)
 
     def write(
         self,
@@ -67,10 +70,14 @@ class Journal:
             }
             for f in failures
         ]
-        noteworthy = bool(tried) or outcome not in _QUIET
         line: dict[str, Any] = {"outcome": outcome, "status": status, **fields}
         if tried:
             line["tried"] = tried
         if message:
             line["error"] = message
-        log.log(logging.WARNING if noteworthy else logging.INFO, "request %s", orjson.dumps(line).decode())
+        level = logging.WARNING if _is_noteworthy(outcome, status, failures) else logging.INFO
+        log.log(level, "request %s", orjson.dumps(line).decode())
+
+
+def _is_noteworthy(outcome: str, status: int, failures: Collection[Failure]) -> bool:
+    return bool(failures) or not (outcome in _QUIET or 400 <= status < 500)

@@ -19,6 +19,7 @@ _NOT_FORWARDED = frozenset(
         b"content-encoding",
         b"accept-encoding",  # the first event must be readable
         b"expect",
+        b"x-data-parallel-rank",  # one of an engine's; no client knows which engines it gets
         _REQUEST_ID,
         _DECODE,
         _LOG,

@@ -79,7 +79,7 @@ class Account:
         services.metrics.requests(outcome)
         if outcome in ("ok", "broken_stream"):
             services.metrics.total(seconds)
-        if services.journal.wants(outcome, state.failures):
+        if services.journal.wants(outcome, self.status, state.failures):
             self._log(state, seconds)
         if outcome == "ok":
             self._observe(state, seconds)

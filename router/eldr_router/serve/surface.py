@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from http import HTTPStatus
 
 from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
-from eldr_router.http.errors import RouterError, failed, no_endpoint
+from eldr_router.http.errors import RouterError, check_method, failed, no_endpoint
 from eldr_router.http.head import JSON, end_to_end
 from eldr_router.http.requests import Request
 from eldr_router.net.fetch import fetch
@@ -42,27 +41,20 @@ class Surface:
         """Answer one request."""
         path = request.path
         if path in (bodies.COMPLETIONS, bodies.CHAT):
-            self._allow(request, "POST")
+            check_method(request.method, "POST", path)
             Completion.serve(self._services, request, client)
         elif path == PATH_HEALTH:
-            self._allow(request, "GET")
+            check_method(request.method, "GET", path)
             client.respond(200, [JSON], b'{"status":"ok"}')
         elif path == PATH_READY:
-            self._allow(request, "GET")
+            check_method(request.method, "GET", path)
             ready = self._is_ready()
             client.respond(200 if ready else 503, [JSON], b'{"ready":%b}' % str(ready).lower().encode())
         elif path in _FROM_ANY_ENGINE:
-            self._allow(request, _FROM_ANY_ENGINE[path])
+            check_method(request.method, _FROM_ANY_ENGINE[path], path)
             client.run(self._from_any_engine(request, client))
         else:
             raise RouterError(404, f"{request.method} {path} is not served here", "not_found")
-
-    @staticmethod
-    def _allow(request: Request, method: str) -> None:
-        if request.method != method and (method != "GET" or request.method != "HEAD"):
-            raise RouterError(
-                HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} takes {method}", "method_not_allowed"
-            )
 
     async def _from_any_engine(self, request: Request, client: ClientConnection) -> None:
         registry, pool = self._services.registry, self._services.pool
@@ -97,5 +89,5 @@ class Surface:
     def _note(self, request: Request, outcome: str, status: int, failures: list[Failure]) -> None:
         """Leave a line behind, as completions do."""
         journal = self._services.journal
-        if journal.wants(outcome, failures):
+        if journal.wants(outcome, status, failures):
             journal.write(outcome, status, failures, {"path": request.path})

@@ -19,7 +19,8 @@ def read(data: bytes, sizes: list[int] = ()) -> list:
 
 
 def post(headers: bytes, body: bytes, version: bytes = b"1.1") -> bytes:
-    return b"POST /a?b=c HTTP/" + version + b"\r\n" + headers + b"\r\n" + body
+    host = b"" if b"host" in headers.lower() else b"Host: x\r\n"
+    return b"POST /a?b=c HTTP/" + version + b"\r\n" + host + headers + b"\r\n" + body
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=4), cuts, st.booleans())
@@ -58,6 +59,9 @@ def test_pipelines(bodies, sizes, chunked):
         (b"a: \x00\r\n", b"", b"1.1", 400),
         (b"", b"", b"2.0", 505),
         (b"expect: magic\r\n", b"", b"1.1", 417),
+        (b"x-no-host: x\r\n", b"", b"1.1", 400),
+        (b"host: a\r\nHost: a\r\n", b"", b"1.1", 400),
+        (b"host: a\r\nhost: b\r\n", b"", b"1.0", 400),
         (b"content-length: 1001\r\n", b"", b"1.1", 413),
         (b"transfer-encoding: chunked\r\n", encode([b"x" * 600] * 2), b"1.1", 413),
         (b"a: b\r\n" * (MAX_HEADERS + 1), b"", b"1.1", 431),
@@ -108,7 +112,7 @@ def test_limits_hold_over_many_small_reads():
 
 
 def test_what_follows_a_closing_request_is_dropped():
-    (only,) = read(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
+    (only,) = read(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
     assert not only.keep_alive
     (old,) = read(b"GET / HTTP/1.0\r\n\r\n")
     assert old.http10
