@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from eldr_router.net import inbound
 from tests.fakes.engines import TOKENS, answer, hang, slow, token_event
 from tests.router.conftest import DEADLINE, until
 
@@ -198,17 +199,60 @@ async def test_a_client_that_is_gone_before_the_answer_frees_the_engine(start, s
 
 
 @pytest.mark.slow
-async def test_slow_and_idle_clients_are_closed(start, monkeypatch):
-    from eldr_router.net import inbound
-
+async def test_idle_clients_are_closed(start, monkeypatch):
     monkeypatch.setattr(inbound, "_IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(inbound, "_RECEIVE_SECONDS", 0.0)
     async with start("p0", "d0") as router:
-        for beginning in (b"", b"GET / HTTP/1.1\r\nho"):
-            reader, writer = await router.connect()
-            writer.write(beginning)
-            assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
-            writer.close()
+        reader, writer = await router.connect()
+        assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
+        writer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beginning", [b"GET / HTTP/1.1\r\nho", post()[:-3]])
+async def test_an_upload_that_falls_silent_gets_its_408(start, monkeypatch, beginning):
+    monkeypatch.setattr(inbound, "_SILENT_SECONDS", 0.0)
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        writer.write(HEALTH + beginning)
+        assert (await response(reader))[0] == 200
+        status, headers, body = await response(reader)
+        assert (status, headers["connection"]) == (408, "close")
+        assert json.loads(body)["error"]["code"] == "upload_timeout"
+        assert router.app.clients.budget.held == 0
+        assert await asyncio.wait_for(reader.read(), DEADLINE) == b""
+        writer.close()
+
+
+@pytest.mark.slow
+async def test_a_slow_upload_is_served_as_long_as_something_comes(start, monkeypatch):
+    monkeypatch.setattr(inbound, "_SILENT_SECONDS", 1.5)
+    async with start("p0", "d0") as router:
+        reader, writer = await router.connect()
+        data = post()
+        writer.write(data[:-10])
+        for byte in data[-10:]:
+            await asyncio.sleep(0.4)
+            writer.write(b"%c" % byte)
+        assert (await response(reader))[0] == 200
+        writer.close()
+
+
+@pytest.mark.slow
+async def test_where_memory_is_short_old_uploads_make_room(start, monkeypatch):
+    """A byte now and then would hold it for ever."""
+    monkeypatch.setattr(inbound, "_LONG_SECONDS", 0.5)
+    async with start("p0", "d0", settings={"max_body": 1 << 20, "max_bodies": 1 << 20}) as router:
+        old, old_writer = await router.connect()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (1 << 20)
+        old_writer.write(head + b" " * ((1 << 20) - 8))
+        await until(lambda: router.app.clients.budget.held > 1 << 19, "the upload to arrive")
+        await asyncio.sleep(1.6)
+        assert router.app.clients.budget.held, "nobody needs the room"
+        assert (await router.post()).status_code == 503
+        assert (await response(old))[0] == 408
+        await until(lambda: not router.app.clients.budget.held, "the room")
+        assert (await router.post()).status_code == 200
+        old_writer.close()
 
 
 async def test_a_bug_in_a_handler_is_a_500_and_not_a_hang(start, monkeypatch, caplog):

@@ -21,17 +21,24 @@ class Budget:
     ----------
     limit : int
         Bytes.
+
+    Attributes
+    ----------
+    fell_short : bool
+        Somebody was refused; whoever makes room clears this.
     """
 
-    __slots__ = ("held", "limit")
+    __slots__ = ("fell_short", "held", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        self.fell_short = False
 
     def take(self, size: int) -> bool:
         """Take so many bytes; False, and nothing is taken, if they are not left."""
         if self.held + size > self.limit:
+            self.fell_short = True
             return False
         self.held += size
         return True

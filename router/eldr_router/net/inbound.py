@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1 << 16
 _IDLE_SECONDS = 75.0
-_RECEIVE_SECONDS = 120.0
+_SILENT_SECONDS = 60.0
+"""Of a client in the middle of a request."""
+_LONG_SECONDS = 120.0
+"""Of an upload; longer ones give way where memory is short."""
 _LINGER_SECONDS = 2.0
 _PROBE_SECONDS = 0.1
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -80,9 +83,10 @@ class Server:
 
     def sweep(self) -> None:
         """Look after connections that wait: for a request, its rest, or a client that may be gone."""
-        now = self.loop.time()
+        now, short = self.loop.time(), self.budget.fell_short
+        self.budget.fell_short = False
         for connection in tuple(self.connections):
-            connection.sweep(now)
+            connection.sweep(now, short=short)
 
     def close_idle(self) -> None:
         """Close connections without a request; one that is arriving is waited for."""
@@ -118,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         self._backlog = bytearray()
         self._request: Request | None = None
         self._work: Work | None = None
-        self._since = server.loop.time()
+        self._since = self._begun = server.loop.time()
         self._half_closed = False
         self._advancing = False
         self._waiter: asyncio.Future[None] | None = None
@@ -253,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
         keep_alive = self.keep_alive
         self._drop_request()
         self._work = None
-        self._since = self._server.loop.time()
+        self._since = self._begun = self._server.loop.time()
         if keep_alive:
             self.state = _IDLE
             self._advance()
@@ -293,13 +297,20 @@ class ClientConnection(asyncio.Protocol):
             return True
         return self.state is not _CLOSED and self._transport.get_write_buffer_size() > 0
 
-    def sweep(self, now: float) -> None:
-        """Close the connection if it has waited too long; find out whether a silent client is still there."""
+    def sweep(self, now: float, *, short: bool) -> None:
+        """Close the connection if it has waited too long; find out whether a silent client is still there.
+
+        Where memory is ``short``, uploads that take long give theirs back.
+        """
         waited = now - self._since
         if self.state is _IDLE and waited > _IDLE_SECONDS:
             self.close() if self.can_write else self.abort()
-        elif self.state is _RECEIVING and waited > _RECEIVE_SECONDS:
-            self.abort()
+        elif self.state is _RECEIVING and waited > _SILENT_SECONDS:
+            self._end_upload(f"nothing of the request came for {_SILENT_SECONDS:g} s; send it again")
+        elif self.state is _RECEIVING and short and now - self._begun > _LONG_SECONDS:
+            self._end_upload(
+                f"memory is short, and the upload takes more than {_LONG_SECONDS:g} s; retry later"
+            )
         elif self.state is _CLOSING and waited > _LINGER_SECONDS:
             # what is written may still go out, but not for ever
             self.abort() if waited > _IDLE_SECONDS else self._transport.close()
@@ -320,8 +331,9 @@ class ClientConnection(asyncio.Protocol):
     # inside
 
     def _read(self, data: bytes) -> None:
+        self._since = self._server.loop.time()
         if self.state is _IDLE:
-            self._since = self._server.loop.time()
+            self._begun = self._since
         self._reader.feed(data)
         self._advance()
 
@@ -379,6 +391,10 @@ class ClientConnection(asyncio.Protocol):
         self._since = self._server.loop.time()
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+    def _end_upload(self, why: str) -> None:
+        self._reader.close()
+        self._refuse(RouterError(408, why, "upload_timeout"))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
