@@ -63,7 +63,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "must exceed the longest answer that is not streamed.",
 )
 @_option("--connect-timeout-seconds", type=_POSITIVE, default=2.0, help="Longest wait for a connection.")
-@_option("--max-body-mebibytes", type=click.IntRange(1, 4096), default=64, help="Larger requests get 413.")
+@_option("--max-body-mebibytes", type=click.IntRange(1, 4096), default=16, help="Larger requests get 413.")
 @_option(
     "--max-bodies-mebibytes",
     type=click.IntRange(1),

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from eldr.contract import PORT_ADMIN, PORT_ENGINE, PORT_ROUTER
 from eldr.shown import shown
+from eldr_router.plan.cost import MAX_BODY
 
 
 class SettingsError(ValueError):
@@ -42,7 +43,7 @@ class Settings:
     prefill_timeout: float = 120.0
     decode_idle_timeout: float = 600.0
     connect_timeout: float = 2.0
-    max_body: int = 64 << 20
+    max_body: int = MAX_BODY
     max_bodies: int = 512 << 20
     access_log: bool = False
     attempts: int = 3

@@ -23,8 +23,9 @@ BENCHMARKS = {
     "fit": ("fit",),
     "large fit": ("fit", "--large"),
     "router": ("router",),
+    "bodies": ("bodies",),
 }
-USUAL = ("decision", "fit", "router")
+USUAL = ("decision", "fit", "router", "bodies")
 INTRODUCTION = """# Benchmarks
 
 `make bench` writes this page; `make bench ONLY=decision` measures one part again, `ONLY="large fit"` fits of 100,000 records. Smaller is

@@ -241,7 +241,11 @@ class RequestReader:
             self._refuse(503, f"request bodies hold {limit} bytes already; retry later", "uploads_full", 1)
 
     def _body_too_large(self) -> None:
-        self._refuse(413, f"the request body is longer than {self._max_body} bytes", "body_too_large")
+        self._refuse(
+            413,
+            f"the request body is longer than {self._max_body} bytes; send less, or raise the router's --max-body-mebibytes",
+            "body_too_large",
+        )
 
     def on_message_complete(self) -> None:
         """Queue a complete request."""

@@ -8,33 +8,21 @@ read two different requests out of one text (duplicate keys, escapes).
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
 
 from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
 from eldr_router.http.errors import bad_request
+from eldr_router.plan.cost import MAX_BODY
+from eldr_router.plan.fields import check_count, check_objects, read
 from eldr_router.plan.steps import Form
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 _SHORT_ANSWER = 1024
 """Tokens. A whole answer of at most so many is there long before a lease of the usual length is over."""
-_READ = frozenset(
-    (
-        *(
-            "n",
-            "best_of",
-            "echo",
-            "use_beam_search",
-            "prompt_logprobs",
-            "max_tokens",
-            "max_completion_tokens",
-        ),
-        *("min_tokens", "stream", "stream_options", "vllm_xargs", "tools", "functions"),
-    )
-)
-_LEAST = {"max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 0, "n": 1, "best_of": 1}
 _NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
 _REMOTE_DECODE = msgspec.Raw(
     msgspec.json.encode(
@@ -51,12 +39,10 @@ _REMOTE_DECODE = msgspec.Raw(
 _MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
 _ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
 _NULL = msgspec.Raw(b"null")
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_VALUE = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 _MESSAGE = json.JSONDecoder()
-_STEM_BYTES = 1 << 16
+_STEM_BYTES, _STEM_MESSAGES = 1 << 16, 256
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Parsed:
@@ -103,56 +89,31 @@ class Parsed:
         return memoryview(b"") if raw is None or raw == _NULL else memoryview(raw)
 
 
-def parse(raw: bytes, path: str = COMPLETIONS) -> Parsed:
+def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Parsed:
     """Parse a client's body and refuse what must never reach an engine.
+
+    Parameters
+    ----------
+    max_body : int
+        Bytes that a body may have; the more, the longer one may take here.
 
     Raises
     ------
     RouterError
-        400 if it is no JSON object or carries ``kv_transfer_params``, at the top or through ``vllm_xargs``.
+        400 if it is no JSON object, a field is beyond its limit, or it carries ``kv_transfer_params``, at the top or
+        through ``vllm_xargs``.
     """
-    try:
-        fields = _FIELDS.decode(raw)
-        known = {name: _VALUE.decode(fields[name]) for name in fields.keys() & _READ}
-    except msgspec.ValidationError as error:
-        raise bad_request(f"the request body must be a JSON object: {error}", "invalid_json") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(
-            f"the request body is not JSON that can be forwarded: {error}", "invalid_json"
-        ) from None
-    extra = known.get("vllm_xargs")
-    if KV_KEY in fields or (isinstance(extra, dict) and KV_KEY in extra):
+    fields, known = read(raw, max_body)
+    if KV_KEY in fields or KV_KEY in (known.get("vllm_xargs") or ()):
         raise bad_request(
             f"{KV_KEY} is reserved for the router: it names other requests' memory; remove it",
             "reserved",
             KV_KEY,
         )
-    _check(known)
-    for name in ("vllm_xargs", "stream_options"):
-        if name in known:  # objects that were looked into: what was read is what is sent
-            fields[name] = _raw(known[name])
-    return Parsed(path, fields, known)
-
-
-def _check(known: dict[str, Any]) -> None:
-    """Refuse bad values of the fields that the prefill body overrides.
-
-    The prefill engine never sees them: it would compute the prompt and hold its blocks for a request that the decode
-    engine refuses.
-    """
-    for name, value in known.items():
-        if value is None:
-            continue
-        if name in _LEAST:
-            low = 0 if known.get("echo") and name.startswith("max_") else _LEAST[name]
-            if type(value) is not int or value < low:
-                raise bad_request(
-                    f"{name}: expected an integer of at least {low}, got {value!r:.40}", "invalid_value", name
-                )
-        elif name == "stream" and not isinstance(value, bool):
-            raise bad_request(f"stream: expected true or false, got {value!r:.40}", "invalid_value", name)
-        elif name == "stream_options" and not isinstance(value, dict):
-            raise bad_request(f"stream_options: expected an object, got {value!r:.40}", "invalid_value", name)
+    body = Parsed(path, fields, known)
+    if path == CHAT:
+        check_objects("messages", body.prompt)
+    return body
 
 
 def unsplittable(body: Parsed) -> str | None:
@@ -192,7 +153,7 @@ def _prompts(prompt: memoryview) -> int:
     kind = _kind(prompt)
     if kind[:1] != b"[" or _is_token_ids(kind):
         return kind not in (b"", b'""')
-    return len(_ITEMS.decode(prompt))
+    return check_count("prompt", prompt)
 
 
 def _stem(messages: memoryview) -> int:
@@ -200,13 +161,11 @@ def _stem(messages: memoryview) -> int:
     try:
         text = str(messages[:_STEM_BYTES], "utf-8", "replace")
         at = 1
-        while at < len(text):
-            while text[at] in " \t\r\n,":
-                at += 1
-            message, at = _MESSAGE.raw_decode(text, at)
+        for _ in range(_STEM_MESSAGES):
+            message, at = _MESSAGE.raw_decode(text, _BETWEEN.match(text, at).end())  # type: ignore[union-attr]
             if isinstance(message, dict) and message.get("role") == "user":
                 return len(text[:at].encode())
-    except (ValueError, IndexError, RecursionError):
+    except (ValueError, RecursionError):
         pass  # none within so many bytes, or none at all
     return 0
 
@@ -283,7 +242,3 @@ def _one_token(body: Parsed, kv: object) -> bytes:
         first["max_completion_tokens"] = _ONE
     first[KV_KEY] = kv
     return _ENCODER.encode(first)
-
-
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(_ENCODER.encode(value))

@@ -72,7 +72,7 @@ class Completion:
 
     def _begin(self) -> None:
         services = self._services
-        body = self._body = bodies.parse(self._request.body, self._request.path)
+        body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
         self._lines = headers.lines(self._request)
         limit = self._table.max_in_flight
         whole = bodies.unsplittable(body)
