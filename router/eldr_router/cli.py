@@ -68,7 +68,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--max-bodies-mebibytes",
     type=click.IntRange(1),
     default=512,
-    help="Request bodies held together, until their answers begin; beyond it 503. Sending one needs a second copy.",
+    help="Bodies held together: requests until their answers begin, answers put together or not read. Beyond it 503. Sending one needs a second copy.",
 )
 @_option(
     "--access-log",

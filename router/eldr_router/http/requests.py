@@ -15,7 +15,7 @@ MAX_HEADERS = 128
 
 
 class Budget:
-    """Memory for the bodies of all requests of a port, those that are still arriving included.
+    """Memory for all bodies of a port: requests, those that are still arriving included, and answers that are put together or not read.
 
     Parameters
     ----------
@@ -42,6 +42,10 @@ class Budget:
             return False
         self.held += size
         return True
+
+    def owe(self, size: int) -> None:
+        """Take bytes that are in memory already, whether they are left or not: then others get none."""
+        self.held += size
 
     def give(self, size: int) -> None:
         """Give bytes back."""

@@ -123,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
         self._request: Request | None = None
         self._work: Work | None = None
         self._since = self._begun = server.loop.time()
+        self._unread = 0
         self._half_closed = False
         self._advancing = False
         self._waiter: asyncio.Future[None] | None = None
@@ -146,6 +147,7 @@ class ClientConnection(asyncio.Protocol):
         self.state = _CLOSED
         self._reader.close()
         self._drop_request()
+        self._give_unread()
         self._wake()
         work, self._work = self._work, None
         if work is not None:
@@ -176,6 +178,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Let the engine go on, or the next request."""
         self.can_write = True
+        self._give_unread()
         self._wake()
         if self._work is not None:
             self._work.resume()
@@ -269,6 +272,9 @@ class ClientConnection(asyncio.Protocol):
         head = self.head(status, [*headers, (b"content-length", b"%d" % len(body))])
         is_head = self._request is not None and self._request.method == "HEAD"
         self.begin_raw(head if is_head else head + body)
+        if not self.can_write and not self._unread:  # the transport holds it until the client reads
+            self._unread = len(body)
+            self._server.budget.owe(self._unread)
         self.end()
 
     def respond_error(self, error: RouterError, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
@@ -399,6 +405,10 @@ class ClientConnection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _give_unread(self) -> None:
+        self._server.budget.give(self._unread)
+        self._unread = 0
 
     def _drop_request(self) -> None:
         request, self._request = self._request, None

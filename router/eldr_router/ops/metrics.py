@@ -111,7 +111,7 @@ class Metrics:
         self.epoch = self._gauge("epoch", "Epoch of the centroids in effect.")
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
         self.ready = self._gauge("ready", "1 once /ready answers 200.")
-        self.body_bytes = self._gauge("body_bytes", "Memory that request bodies hold.")
+        self.body_bytes = self._gauge("body_bytes", "Memory that bodies of requests and answers hold.")
         self.band = self._spread("band_size", "Decode engines in the band.", _BAND)
         self.similarity = self._spread("similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY)
         self.prefill = self._spread("prefill_seconds", "Arrival to prefill answer.", _LATENCY)

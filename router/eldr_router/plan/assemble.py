@@ -27,6 +27,11 @@ _TOP = (
 )
 _ONCE = ("finish_reason", "stop_reason", "prompt_token_ids")
 _DONE = b"[DONE]"
+_AROUND, _LEAST = 128, 64
+"""Bytes of an event that are not kept, and of a word that is."""
+_RICH = b'"logprobs":{'
+_TREE = 4
+"""How many bytes of memory a byte of such JSON takes."""
 
 
 class AssemblyError(Exception):
@@ -53,9 +58,14 @@ class Assembly:
     ----------
     chat : bool
         A chat's answer: messages instead of text.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of memory that are held, about.
     """
 
-    __slots__ = ("_answer", "_chat", "_choices", "_done", "_events")
+    __slots__ = ("_answer", "_chat", "_choices", "_done", "_events", "size")
 
     def __init__(self, *, chat: bool) -> None:
         self._chat = chat
@@ -65,6 +75,7 @@ class Assembly:
         self._choices: dict[int, _Choice] = {}
         self._done = False
         self._events = EventReader()
+        self.size = 0
 
     def feed(self, payload: bytes) -> None:
         """Take decoded bytes of the stream, however it is cut; raises as :meth:`add` does."""
@@ -77,6 +88,7 @@ class Assembly:
             self._done = True
             return
         event = _parse(data)
+        self.size += len(data) * _TREE if _RICH in data else max(_LEAST, len(data) - _AROUND)
         answer = self._answer
         for name in answer:
             if name != "object" and event.get(name) is not None:

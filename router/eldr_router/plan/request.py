@@ -41,6 +41,7 @@ from eldr_router.plan.steps import (
     Failure,
     Form,
     Free,
+    Full,
     Gone,
     Heard,
     Keep,
@@ -163,6 +164,10 @@ def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
 
 def _nobody(state: State, event: Nobody) -> Step:
     return _over(state, PassOn(kept=True) if state.busy else Fail(event.status, event.message, event.code))
+
+
+def _full(state: State, event: Full) -> Step:
+    return _over(state, Leave(), Fail(503, event.message, "answers_full"))
 
 
 def _unpaired(state: State, event: Unpaired) -> Step:  # noqa: ARG001
@@ -301,6 +306,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_PREFILL, Answered): _leg_answered,
     (_PREFILL, Gone): _leg_gone,
     (_DECODE, Nobody): _nobody,
+    (_DECODE, Full): _full,
     (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
     (_DECODE, Connected): _connected,

@@ -170,6 +170,12 @@ class Nobody(Struct, frozen=True):
     code: str
 
 
+class Full(Struct, frozen=True):
+    """The router has no memory left for the answer that it puts together."""
+
+    message: str
+
+
 class Unpaired(Struct, frozen=True):
     """No decode engine that may have the result's blocks has room; another one may do the whole request."""
 
@@ -190,6 +196,7 @@ Event = (
     | Ended
     | Tick
     | Nobody
+    | Full
     | Unpaired
     | Gone
 )

@@ -197,6 +197,7 @@ class Completion:
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
             form=action.form, dechunk=self._request.http10, chat=self._request.path == bodies.CHAT,
+            budget=self._request.budget,
         )  # fmt: skip
         leg.connect()
 

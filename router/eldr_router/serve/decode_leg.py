@@ -5,11 +5,12 @@ from __future__ import annotations
 from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import JSON, ResponseHead
+from eldr_router.http.requests import Budget
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.assemble import Assembly, AssemblyError
 from eldr_router.plan.relay import Relay
-from eldr_router.plan.steps import Answered, Connected, Ended, Form, Heard, Ready
+from eldr_router.plan.steps import Answered, Connected, Ended, Form, Full, Heard, Ready
 from eldr_router.serve.legs import OK, Flow, Leg
 from eldr_router.state.registry import Endpoint, Lease
 
@@ -28,15 +29,19 @@ class DecodeLeg(Leg):
         The client knows no chunks.
     chat : bool
         Which object an assembled answer is.
+    budget : Budget, optional
+        Memory for answers that are put together.
     """
 
     __slots__ = (
         "_assembly",
         "_begun",
+        "_budget",
         "_chat",
         "_dechunk",
         "_first",
         "_form",
+        "_held",
         "_pending",
         "_relay",
     )
@@ -51,11 +56,14 @@ class DecodeLeg(Leg):
         form: Form,
         dechunk: bool,
         chat: bool,
+        budget: Budget | None = None,
     ) -> None:
         super().__init__(flow, pool, endpoint, lease)
         self._form = form
         self._dechunk = dechunk
         self._chat = chat
+        self._budget = budget
+        self._held = 0
         self._begun = False
         self._assembly: Assembly | None = None
         self._relay: Relay | None = None
@@ -137,6 +145,23 @@ class DecodeLeg(Leg):
             assembly.feed(data)
         except AssemblyError as error:
             self._misassembled(error)
+            return
+        budget, grown = self._budget, assembly.size - self._held
+        if budget is None:
+            return
+        if budget.take(grown):
+            self._held += grown
+        else:
+            self._flow.handle(
+                Full(f"bodies and answers hold {budget.limit} bytes already; retry later, or stream")
+            )
+
+    def leave(self) -> None:
+        """See :class:`Leg`; what is left of an assembled answer is the client connection's from now on."""
+        super().leave()
+        if self._budget is not None:
+            self._budget.give(self._held)
+            self._held = 0
 
     def _misassembled(self, error: AssemblyError) -> None:
         if error.answer is None or self.head is None:

@@ -73,7 +73,7 @@ class Driver:
                 return leg is steps.Prefill
             case steps.Connected | steps.Refused:
                 return self.leg is not None and not self.sent
-            case steps.Heard | steps.Ready:
+            case steps.Heard | steps.Ready | steps.Full:
                 return leg is steps.Decode and self.sent and not self.begun
             case steps.Ended:
                 return self.begun
@@ -147,6 +147,7 @@ def events(legs=("p0", "d0", "d1")):
     yield steps.Gone()
     yield steps.Ended()
     yield steps.Nobody(503, "none", "none")
+    yield steps.Full("no memory")
     yield steps.Prefilled(prefill, kv=True, expires=EXPIRES)
     yield steps.Prefilled(prefill, kv=False, expires=math.inf)
     yield steps.Tick("d0", LATE)
