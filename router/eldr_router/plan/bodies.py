@@ -16,7 +16,7 @@ import msgspec
 from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
 from eldr_router.http.errors import bad_request
 from eldr_router.plan.cost import MAX_BODY
-from eldr_router.plan.fields import check_count, check_objects, read
+from eldr_router.plan.fields import FEW_BYTES, check_count, check_objects, read
 from eldr_router.plan.steps import Form
 
 CHAT = "/v1/chat/completions"
@@ -111,7 +111,7 @@ def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Pars
             KV_KEY,
         )
     body = Parsed(path, fields, known)
-    if path == CHAT:
+    if path == CHAT and len(raw) > FEW_BYTES:
         check_objects("messages", body.prompt)
     return body
 

@@ -14,7 +14,7 @@ from eldr_router.plan import cost
 MOST_ITEMS = 8192
 """Messages, tools, or prompts of a list."""
 _MOST_FIELDS = 256
-_FEW_BYTES = 1 << 16
+FEW_BYTES = 1 << 16
 """In so many there are never too many fields, or messages, to be counted afterwards."""
 _LARGE = 8 << 20
 _LONGEST_SCALAR = 64
@@ -82,11 +82,11 @@ def read(raw: bytes, max_body: int) -> tuple[Fields, dict[str, Any]]:
             known[name] = _structured(name, value)
         elif name not in _TEXTS:
             _check_number(name, value)
-    for name in _LEAST.keys() & known.keys():
-        _check_integer(name, known[name], echo=bool(known.get("echo")))
-    for name in ("vllm_xargs", "stream_options"):
-        if isinstance(known.get(name), dict):
-            fields[name] = msgspec.Raw(_ENCODER.encode(known[name]))
+    for name, value in known.items():
+        if name in _LEAST:
+            _check_integer(name, value, echo=bool(known.get("echo")))
+        elif name in _LONGEST and isinstance(value, dict):
+            fields[name] = msgspec.Raw(_ENCODER.encode(value))
     return fields, known
 
 
@@ -115,7 +115,7 @@ def check_count(name: str, items: memoryview) -> int:
 
 def check_objects(name: str, items: memoryview) -> None:
     """Refuse a list of too many objects; they are counted only where there are as many braces."""
-    if len(items) > _FEW_BYTES and bytes(items[:1]) == b"[" and cost.tally(items, ord("{")) > MOST_ITEMS:
+    if len(items) > FEW_BYTES and bytes(items[:1]) == b"[" and cost.tally(items, ord("{")) > MOST_ITEMS:
         check_count(name, items)
 
 
@@ -127,7 +127,7 @@ def _decode(raw: bytes, max_body: int) -> Fields:
             "invalid_json",
         )
     try:
-        if len(raw) <= _FEW_BYTES:
+        if len(raw) <= FEW_BYTES:
             fields = _FIELDS.decode(raw)
         else:
             _counter.left = _MOST_FIELDS
@@ -138,7 +138,7 @@ def _decode(raw: bytes, max_body: int) -> Fields:
             "invalid_json",
         ) from None
     except msgspec.ValidationError as error:
-        if len(raw) > _FEW_BYTES and _counter.left < 0:
+        if len(raw) > FEW_BYTES and _counter.left < 0:
             raise _too_many_fields() from None
         raise bad_request(f"the request body must be a JSON object: {error}", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -200,7 +200,7 @@ def _structured(name: str, raw: msgspec.Raw) -> Any:
 
 def _check_number(name: str, raw: msgspec.Raw) -> None:
     view = memoryview(raw)
-    if view[0] in _NUMBER and (len(view) > _LONGEST_SCALAR or not math.isfinite(float(bytes(view)))):
+    if view[0] in _NUMBER and (len(view) > _LONGEST_SCALAR or not math.isfinite(float(view))):
         raise bad_request(
             f"{name:.40}: expected a number in range, got {_shown(view)}", "invalid_value", name[:40]
         )
