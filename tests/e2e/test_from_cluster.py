@@ -28,6 +28,7 @@ def step_times(system: System) -> list[dict[str, float] | None]:
     return [state["step_time"] for state in system.states()]
 
 
+@pytest.mark.costly
 async def test_a_running_deployments_logs_answer(system: System):
     def logged() -> int:
         return sum(state["samples"] for state in system.states())

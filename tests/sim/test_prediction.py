@@ -262,6 +262,7 @@ def test_the_routers_log_predicts_what_policies_do(live):
     same_order(live, {policy: row["tpot_mean"] for policy, row in found.items()})
 
 
+@pytest.mark.costly
 def test_engines_that_take_their_time_use_the_experts_that_a_simulation_says(source, tmp_path):
     """Steps so long that a busy machine keeps up with them."""
     policy, slower = "MarginalUnion", 4.0

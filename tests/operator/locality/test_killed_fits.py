@@ -60,15 +60,9 @@ def after_its_report(world, start):
     run.kill()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
-    "killed",
-    [
-        after_its_report,
-        *(
-            pytest.param(step, marks=pytest.mark.costly)
-            for step in (at_once, while_it_reads_the_log, with_its_set_written_and_no_report)
-        ),
-    ],
+    "killed", [at_once, while_it_reads_the_log, with_its_set_written_and_no_report, after_its_report]
 )
 def test_a_killed_fit_leaves_the_same_end(world, served, killed):
     one = router(world)
