@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 
+from eldr.cli import main
 from tests.support.blocks import ROOT, blocks
 
 pytestmark = pytest.mark.process
@@ -29,3 +34,45 @@ def test_commands_say_who_runs_them_and_are_whole(block):
     assert set(re.findall(r"^make ([\w-]+)", block.text, re.MULTILINE)) <= TARGETS
     for path in re.findall(r"(?:^| )((?:charts|examples|hack)/[\w./-]+)", block.text):
         assert (ROOT / path).exists(), f"{block}: there is no {path}"
+
+
+RUNNERS = {"README.md"}
+"""Pages whose blocks a test runs as a whole: tests/e2e/test_quickstart.py, and CI the long ones."""
+KUBECTL = (
+    "annotate apply create delete describe edit explain get label logs patch port-forward rollout scale wait"
+)
+HELM = "install lint package push template test uninstall upgrade"
+VERBS = {"kubectl": KUBECTL.split(), "helm": HELM.split()}
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md")]
+
+
+def lines() -> Iterator[tuple[str, list[str]]]:
+    """Yield where a command of `eldr`, kubectl or helm stands in a page, and its words."""
+    for page in PAGES:
+        text = re.sub(r"\\\n\s*", " ", page.read_text())
+        for line in re.findall(r"^(?: {4,})?((?:\.venv/bin/)?(?:eldr|kubectl|helm) .*)$", text, re.MULTILINE):
+            if not re.search(r"[|<>]|\$\(|\[", line.partition("#")[0]):
+                first, *words = shlex.split(line.rstrip(" &"), comments=True)
+                yield f"{page.relative_to(ROOT)}: {line}", [Path(first).name, *words]
+
+
+def parse(command: click.Command, words: list[str], name: str) -> None:
+    """Parse a command line without its values, down to the last subcommand."""
+    context = click.Context(command, info_name=name)
+    _, left, _ = command.make_parser(context).parse_args(list(words))
+    if isinstance(command, click.Group):
+        below = command.get_command(context, left[0])
+        assert below is not None, f"{name} has no {left[0]}"
+        parse(below, left[1:], f"{name} {left[0]}")
+
+
+def test_blocks_marked_run_stand_where_a_test_runs_them():
+    assert {str(block.page.relative_to(ROOT)) for block in COMMANDS if block.mark == "run"} == RUNNERS
+
+
+@pytest.mark.parametrize(("where", "words"), [pytest.param(*one, id=one[0][:80]) for one in lines()])
+def test_commands_have_the_options_that_they_are_given(where, words):
+    if words[0] == "eldr":
+        parse(main, words[1:], "eldr")
+    else:
+        assert words[1] in VERBS[words[0]], where
