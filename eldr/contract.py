@@ -81,7 +81,8 @@ PATH_SIGLOG: Final = "/eldr/v1/siglog"
 PATH_COUNTS: Final = "/eldr/v1/counts"
 """GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
 the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
-name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name. See ``docs/reference/admin-api.md``."""
+name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``held``, if there is any: by
+address, what routers that lapsed had in flight. See ``docs/reference/admin-api.md``."""
 PATH_UNIONS: Final = "/eldr/v1/unions"
 """GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
 ``{"v": 1, "of": id, "version": n, "shape": [layers, experts, top_k, [layer, ...]] | null, "rows": {decode name:
@@ -122,7 +123,8 @@ METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 METRIC_RECORDS: Final = "eldr_engine_records"
 """Counter on engines: requests by ``result``: exact, inexact, or unavailable counts."""
 METRIC_LATE_PULLS: Final = "eldr_engine_late_pulls"
-"""Counter on decode engines: requests whose deadline passed before their KV was there, by ``outcome``."""
+"""Counter on decode engines: requests whose deadline passed before their KV was there, by ``outcome``. By its name routers
+know that an engine keeps deadlines: one that does not must not have it."""
 LATE_PREFILLED: Final = "prefilled"
 """Outcome: nothing was pulled, the prompt was prefilled here."""
 LATE_DISCARDED: Final = "discarded"

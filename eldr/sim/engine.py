@@ -90,7 +90,9 @@ class Engine:
         self.traces = traces
         self.step_time = QWEN3_30B_MI300X.for_experts(traces.n_experts)
         self.engine_id = str(uuid.uuid4())
-        self.metrics = EngineMetrics(settings.model, traces.n_experts)
+        self.metrics = EngineMetrics(
+            settings.model, traces.n_experts, keeps_deadlines=settings.heeds_deadlines
+        )
         self.ring = ActivationRing(settings.activations)
         self.pool = BlockPool(settings.kv_blocks, settings.block_size)
         self.results = PrefillResults(self.pool, settings.lease)

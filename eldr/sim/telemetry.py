@@ -24,9 +24,11 @@ class EngineMetrics:
         Value of the label ``model_name``.
     n_experts : int
         Experts per layer, for the buckets of the union.
+    keeps_deadlines : bool
+        Whether late pulls are counted, as an engine with the plug-in does.
     """
 
-    def __init__(self, model: str, n_experts: int) -> None:
+    def __init__(self, model: str, n_experts: int, *, keeps_deadlines: bool = True) -> None:
         self.registry = CollectorRegistry()
         names = ("engine", "model_name")
         values = ("0", model)
@@ -59,7 +61,7 @@ class EngineMetrics:
             contract.METRIC_LATE_PULLS,
             "Requests whose deadline passed before their KV was there.",
             (*names, "outcome"),
-            registry=self.registry,
+            registry=self.registry if keeps_deadlines else None,
         )
         self._values = values
         for outcome in (contract.LATE_PREFILLED, contract.LATE_DISCARDED):

@@ -93,13 +93,20 @@ class App:
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[tuple[Server, asyncio.Server]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._was_ready = self._is_leaving = False
         self.addresses: list[tuple[str, int]] = []
 
     def is_ready(self) -> bool:
-        """Tell whether new clients should come: the active set is loaded or refused, or time is up."""
-        if self.draining:
+        """Tell whether new clients should come: there is room for them, and the active set is loaded or refused, or time is up.
+
+        A router becomes ready with room on every decode engine, and stays so as long as it has room on one.
+        """
+        registry, limit = self.services.registry, self.services.table.max_in_flight
+        if self.draining or not registry.has_share(limit, everywhere=not self._was_ready):
             return False
-        return self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
+        is_late = self._loop.time() - self._started > self._settings.ready_seconds
+        self._was_ready = self._was_ready or self.control.settled or is_late
+        return self.control.settled or is_late
 
     async def start(self) -> None:
         """Listen and begin the background work; OSError if a port cannot be bound."""
@@ -111,7 +118,7 @@ class App:
         ]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
-        peers = Peers(self.services, settings.admin_token)
+        peers = Peers(self.services, settings.admin_token, lambda: self._is_leaving)
         for name, work in (
             ("source", await self._source()),
             ("centroids", self.control.run),
@@ -174,6 +181,7 @@ class App:
             if server is self.clients:
                 listener.close()
         self.clients.close_idle()
+        self._is_leaving = True
         while self.clients.busy and self._loop.time() < deadline:
             await asyncio.sleep(0.05)
             self.clients.close_idle()

@@ -183,7 +183,10 @@ async def test_ready_waits_for_the_active_set_but_not_for_ever(tmp_path):
         app.control.set_endpoints("decode", [])
         app.control.set_intent(Intent(model="m", active=ref(GOOD, "a")), Store().fetch)
         assert not app.is_ready(), "the set is neither loaded nor refused"
-        await until(app.is_ready, "time to be up")
+        await until(lambda: app._loop.time() - app._started > 2.0, "time to be up")
+        assert not app.is_ready(), "nobody has said that it is alone"
+        app.control.set_peers([])
+        assert app.is_ready()
         app.draining = True
         assert not app.is_ready()
     finally:

@@ -16,7 +16,7 @@ import pytest
 from eldr.clients import UNBOUNDED
 from eldr_kube.ports import free_port, free_ports
 from eldr_router.app import App
-from eldr_router.plan import shares as rules
+from eldr_router.plan import members as rules
 from eldr_router.settings import Settings
 from tests.fakes.engines import Exchange, FakeEngine, engines, prefill, slow, token_event
 from tests.router.conftest import DEADLINE, Router, signature, until, write_workers
@@ -41,13 +41,16 @@ async def peers(made: list[FakeEngine], folder, count: int, **fields) -> AsyncIt
 
 
 @contextlib.asynccontextmanager
-async def starting(made, workers, client, port: int, ports: list[int]) -> AsyncIterator[Router]:
+async def starting(
+    made, workers, client, port: int, ports: list[int], *, is_ready: bool = True
+) -> AsyncIterator[Router]:
     others = tuple(f"http://127.0.0.1:{other}" for other in ports if other != port)
     options = {"port": 0, "admin_port": port, "admin_token": TOKEN, "peers": others, "lame_duck_seconds": 0.0}
     app = App(Settings(workers=workers, **options))
     await app.start()
     try:
-        await until(app.is_ready, "the router to be ready")
+        if is_ready:
+            await until(app.is_ready, "the router to be ready")
         yield Router(app, {engine.name: engine for engine in made}, workers, client)
     finally:
         await app.stop()
@@ -264,13 +267,14 @@ async def test_a_router_that_another_one_does_not_list_says_so(tmp_path, monkeyp
         write_workers(workers, made, max_in_flight=4)
         async with (
             starting(made, workers, client, ports[0], []) as first,
-            starting(made, workers, client, ports[1], ports) as second,
+            starting(made, workers, client, ports[1], ports, is_ready=False) as second,
         ):
             await until(lambda: len(view(second).members) == 2, "the second one to hear the first")
             assert (await first.post()).status_code == 200
             answer = await second.post()
             assert answer.status_code == 429
             assert f"127.0.0.1:{ports[0]}" in answer.json()["error"]["message"]
+            assert not second.app.is_ready()
             await until(lambda: "--peer" in str(problem(second)), "the reason to be told")
 
 

@@ -6,7 +6,8 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.members import LAPSE_SECONDS, Address
+from eldr_router.plan.shares import Shares
 from eldr_router.plan.split import Report
 
 ENGINES = ("d0", "d1", "d2")
@@ -17,6 +18,7 @@ class Node:
     """A router process."""
 
     shares: Shares
+    stopped: bool = False
     flights: Counter[str] = field(default_factory=Counter)
     questions: itertools.count = field(default_factory=itertools.count)
     latest: dict[Address, int] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Letter:
     asked: int
     answered: bool = False
     report: Report | None = None
+    lost: bool = False
 
 
 class World:
@@ -48,6 +51,7 @@ class World:
     def start(self, place: int) -> Node:
         address = ("r", place)
         node = self.nodes[address] = Node(Shares(f"{place}.{next(self.ids)}", self.limit))
+        node.shares.pass_time(self.clock, deadlines=None)
         self.listed.add(address)
         self.list(address)
         return node
@@ -68,13 +72,17 @@ class World:
         node, shares = letter.node, letter.node.shares
         if not letter.answered:
             target = self.nodes.get(letter.to)
-            if target is not None:
+            letter.lost = target is not None and target.stopped
+            if target is not None and not target.stopped:
                 target.shares.asked(shares.router, letter.asked)
                 letter.report = target.shares.report(shares.router, flights(target), 0)
             letter.answered = True
             return
         self.letters.remove(letter)
-        if not self.alive(node):
+        if not self.alive(node) or node.stopped:
+            return
+        if letter.lost:
+            shares.silent(letter.to, "does not answer")
             return
         known = shares.peers.get(letter.to)
         fresh = letter.number > node.latest.get(letter.to, -1)
@@ -85,10 +93,13 @@ class World:
         if letter.report is None:
             shares.refused(letter.to)
         else:
-            self.clock += 1
+            self.clock += 1e-3
             shares.heard(letter.to, letter.report, letter.asked, self.clock)
 
     def admit(self, node: Node, engine: str, sequences: int = 1) -> bool:
+        if node.stopped:
+            return False
+        node.shares.awake(self.clock)
         if node.flights[engine] + sequences > node.shares.bound(engine):
             return False
         node.flights[engine] += sequences
@@ -96,11 +107,37 @@ class World:
         assert total <= node.shares.view.limit, f"{total} on {engine}"
         return True
 
+    def running(self) -> dict[Address, Node]:
+        return {address: node for address, node in self.nodes.items() if not node.stopped}
+
+    def stop(self, address: Address) -> None:
+        """A process is stopped just after it has read the list, and everybody has heard it."""
+        self.list(address)
+        for other, node in self.running().items():
+            if address in node.shares.peers and other != address:
+                self.ask(other, address)
+                letter = self.letters[-1]
+                self.step(letter)
+                self.step(letter)
+        self.nodes[address].stopped = True
+
+    def lapse(self, seconds: float = LAPSE_SECONDS + 1) -> None:
+        """Time passes, and Kubernetes doubts whoever is stopped."""
+        stopped = self.nodes.keys() - self.running().keys()
+        for step in range(5):
+            self.clock += seconds / 4 if step else 0
+            for address, node in self.running().items():
+                node.shares.set_addresses(set(node.shares.peers), stopped - {address})
+                node.shares.pass_time(self.clock, deadlines=True)
+
+    def wake(self, address: Address) -> None:
+        self.nodes[address].stopped = False
+
     def talk(self, rounds: int = 8) -> None:
         """Messages flow again: everybody hears everybody, and knows list and limit."""
         self.letters.clear()
         for _ in range(rounds):
-            for address, node in self.nodes.items():
+            for address, node in self.running().items():
                 self.list(address)
                 node.shares.set_limit(self.limit)
                 for to in self.listed:

@@ -9,7 +9,7 @@ from eldr.core.step_time_fit import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.plan.exposition import read_counting, read_steps, read_sums, read_untested
+from eldr_router.plan.exposition import read_counting, read_deadlines, read_steps, read_sums, read_untested
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Registry
 from eldr_router.state.step_times import default_step_time
@@ -72,6 +72,7 @@ class Steps:
         if answer.status == 200:
             endpoint.untested = read_untested(answer.body)
             endpoint.counting = read_counting(answer.body)
+            endpoint.keeps_deadlines = read_deadlines(answer.body)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

@@ -47,3 +47,21 @@ def grants(own: str, free: Mapping[str, int], demand: Mapping[str, float]) -> di
             given[router] = number
             left -= number
     return given
+
+
+def given_up(own: str, free: Mapping[str, int], waiting: int) -> dict[str, int]:
+    """Return what router ``own`` gives that takes no new requests: all but the places of those that wait, evenly.
+
+    Parameters
+    ----------
+    free : mapping
+        Room on the engine by router.
+    waiting : int
+        Its sequences that have no engine yet.
+    """
+    others = sorted(router for router in free if router != own)
+    spare = max(0, free[own] - waiting)
+    if not others or not spare:
+        return {}
+    each, rest = divmod(spare, len(others))
+    return {router: each + (at < rest) for at, router in enumerate(others) if each + (at < rest)}

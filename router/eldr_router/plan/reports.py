@@ -25,7 +25,7 @@ def read_question(query: str) -> tuple[str, int]:
 
 def write_report(report: Report) -> dict[str, Any]:
     """Return the object of :data:`eldr.contract.PATH_COUNTS`."""
-    return {
+    fields = {
         "v": 1,
         "router": report.router,
         "seq": report.seq,
@@ -39,6 +39,9 @@ def write_report(report: Report) -> dict[str, Any]:
         "waiting": report.waiting,
         "prefill": dict(report.prefill),
     }
+    if report.held:  # seldom
+        fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
+    return fields
 
 
 def read_object(status: int, body: bytes, what: str) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def read_report(status: int, body: bytes) -> Report:
             got=_counts(fields["got"]),
             waiting=int(fields["waiting"]),
             prefill=_counts(fields["prefill"]),
+            held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None

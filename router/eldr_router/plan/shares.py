@@ -12,34 +12,21 @@ delayed or lost:
   and belong to the giver's *turn*, the number of its view: a lost or late answer loses nothing, and a giver that starts
   anew asks with its new turn, which ends the old grants before it may use what it gave.
 
-A member leaves only when its source no longer lists it or its address refuses connections. One that is silent keeps its
-share: it may be alive behind a broken network, and too few sequences are better than wrong tokens.
+A member leaves when its source no longer lists it or its address refuses connections. One that is silent keeps its share,
+unless it lapses, see :mod:`.members`. What it had in flight when it was last heard then belongs to nobody for a while. A
+router that may have lapsed elsewhere begins anew: one that did nothing for long, or that reads of a view without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 
-from eldr_router.plan.lending import grants
+from eldr_router.plan.lending import given_up, grants
 from eldr_router.plan.loads import STALE_SECONDS
+from eldr_router.plan.members import STOPPED_SECONDS, Address, Held, Peer, last_reports
 from eldr_router.plan.split import Report, Rights, View
 
-Address = tuple[str, int]
 NO_LIMIT = 1 << 20
-_UNLISTED_SECONDS = 5.0
-"""Lists of two routers may differ for so long; after that it is a mistake in somebody's settings."""
-
-
-@dataclass(slots=True)
-class Peer:
-    """What is known of an address: ``problem`` says why the last question was not answered, or what is wrong there."""
-
-    report: Report | None = None
-    heard: float | None = None
-    unlisted: float | None = None
-    resolved: bool = False
-    problem: str | None = None
 
 
 class Shares:
@@ -61,10 +48,12 @@ class Shares:
         self._now = Rights(View((router,), limit))
         self._settled = False
         self._before: Rights | None = None  # the last rights that were in full effect; None for a newcomer
-        self._since: dict[View, None] = {}  # views since then: each one has lowered the bound
+        self._since: dict[View, Rights] = {}  # views since then: each one has lowered the bound
         self._acked: set[str] = set()
         self._turns: dict[str, int] = {}
         self._seq = 0
+        self._held = Held()
+        self._awake: float | None = None
 
     # what is in effect
 
@@ -76,7 +65,7 @@ class Shares:
     @property
     def alone(self) -> bool:
         """Whether this router has every limit to itself."""
-        return self._settled and not self.peers and len(self._now.view.members) == 1
+        return self._settled and not self.peers and not self._held.counts and len(self._now.view.members) == 1
 
     @property
     def begun(self) -> bool:
@@ -89,13 +78,10 @@ class Shares:
         if self._settled:
             return []
         at = {peer.report.router: f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if peer.report}
-        silent = [f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if not peer.resolved]
+        silent = [f"{a[0]}:{a[1]}" for a, peer in self.peers.items() if not (peer.resolved or peer.lapsed)]
         others = [at.get(m, m) for m in self.view.members if m != self.router and m not in self._acked]
-        return (
-            ([] if self._listed else ["the list of routers"])
-            + others
-            + (silent if self._before is None else [])
-        )
+        missing = [] if self._listed else ["the list of routers"]
+        return list(dict.fromkeys(missing + others + (silent if self._before is None else [])))
 
     def bound(self, engine: str) -> int:
         """Return how many sequences this router may have on an engine."""
@@ -107,33 +93,23 @@ class Shares:
         # under each of these views the others may have all but this router's part; of a limit that is lower now, the
         # whole difference is missing here until they are known to have given way
         parts = [(before.view.limit, before.bound(self.router, engine))]
-        parts += [(view.limit, view.share(self.router, engine)) for view in self._since]
+        parts += [(rights.view.limit, rights.share(self.router, engine)) for rights in self._since.values()]
         limit = self.view.limit
         least = min(part - max(0, former - limit) for former, part in parts)
         return max(0, min(least, self._now.rights(self.router, engine)))
 
     def others(self) -> list[Report]:
         """Last reports of the other members."""
-        return [report for _, report in self._last()]
+        return [report for _, report in last_reports(self.peers, self.view.members)]
 
     def told(self, now: float) -> tuple[list[Report], list[Report]]:
         """Last reports of the other members that were heard lately, and of those that have fallen silent.
 
         That says how far to believe what they have in flight where; their rights do not change with it.
         """
-        last = self._last()
+        last = last_reports(self.peers, self.view.members)
         fresh = [report for heard, report in last if now - heard <= STALE_SECONDS]
         return fresh, [report for heard, report in last if now - heard > STALE_SECONDS]
-
-    def _last(self) -> list[tuple[float, Report]]:
-        """When each other member was last heard, at whichever address, and what it said."""
-        found: dict[str, tuple[float, Report]] = {}
-        for peer in self.peers.values():
-            if peer.report is not None and peer.heard is not None:
-                known = found.get(peer.report.router)
-                if known is None or known[0] < peer.heard:
-                    found[peer.report.router] = peer.heard, peer.report
-        return [found[member] for member in self.view.members if member in found]
 
     # what is learned
 
@@ -141,10 +117,48 @@ class Shares:
         """Take a new limit."""
         self._look(limit)
 
-    def set_addresses(self, addresses: Iterable[Address]) -> None:
-        """Take the addresses of the other routers: what is not listed any more is gone."""
-        self.peers = {address: self.peers.get(address) or Peer() for address in addresses}
+    def set_addresses(self, addresses: Iterable[Address], in_doubt: Collection[Address] = ()) -> None:
+        """Take the addresses of the other routers, and those that the source doubts: what is not listed any more is gone."""
+        before = self.peers
+        self.peers = {address: before.get(address) or Peer() for address in addresses}
+        for address, peer in self.peers.items():
+            peer.in_doubt = address in in_doubt
+        for address in before.keys() - self.peers.keys():
+            self._held.left(address, before[address], self.peers.values())
         self._listed = True
+        self._look(self.view.limit)
+
+    def awake(self, now: float) -> None:
+        """Take note that this router runs: whoever was stopped for long knows nothing of the others any longer."""
+        if self._awake is None:
+            return
+        if now - self._awake > STOPPED_SECONDS and self.peers:
+            for peer in self.peers.values():
+                peer.forget(now)
+            self._begin_anew()
+        self._awake = now
+
+    def pass_time(self, now: float, *, deadlines: bool | None) -> None:
+        """Let members lapse, and what they held age.
+
+        Parameters
+        ----------
+        deadlines : bool or None
+            Whether all decode engines refuse late pulls; None: not all have said so yet, and none denies it.
+        """
+        self._awake = now if self._awake is None else self._awake
+        self.awake(now)
+        for address, peer in self.peers.items():
+            if peer.pass_time(now) and deadlines and (peer.report is not None or not self.begun):
+                peer.lapsed = True  # one that was never heard has no rights that a router which has begun did not confirm
+                where = self._held.lapsed(address, peer, now)
+                if peer.report is None:  # the view stays as it is
+                    self._now.held[where] = None
+            elif peer.lapsed and deadlines is False and peer.report is not None:
+                peer.lapsed = False
+                self._held.drop(address)
+        for address in self._held.aged(now):
+            self._drop(address)
         self._look(self.view.limit)
 
     def heard(self, address: Address, report: Report, asked: int, now: float) -> None:
@@ -157,22 +171,23 @@ class Shares:
             return
         if report.turn < self._turns.get(member, 0):
             return  # it has asked since, in a later turn
-        peer.resolved, peer.heard, peer.problem = True, now, None
+        peer.resolved, peer.heard, peer.problem, peer.lapsed = True, now, None, False
+        self._held.drop(address)  # it says itself what it has in flight, in the view that follows
         if member == self.router:  # the list names this router too
             self._look(self.view.limit)
             return
+        knew = known is not None and known.router == member and self.router in known.view.members
+        dropped = knew and self.router not in report.view.members
         peer.report = report
-        if self.router in report.view.members:
-            peer.unlisted = None
-        elif peer.unlisted is None:
-            peer.unlisted = now
-        elif now - peer.unlisted > _UNLISTED_SECONDS:
-            peer.problem = "does not list this router: every router needs a --peer for every other one"
+        peer.lists(self.router, report, now)
+        if dropped:
+            self._begin_anew()
         self.asked(member, report.turn)
         self._look(self.view.limit)
         if report.view == self.view and asked == self.turn:
             self._acked.add(member)
             self._now.got[member] = report.granted
+            self._now.told[member] = report.held
             self._now.excess[member] = {
                 engine: count - report.rights.get(engine, 0)
                 for engine, count in report.in_flight.items()
@@ -190,13 +205,15 @@ class Shares:
         """Nobody lives at an address."""
         peer = self.peers.get(address)
         if peer is not None:
-            peer.report, peer.resolved, peer.problem = None, True, "refuses connections"
+            peer.report, peer.resolved, peer.problem, peer.lapsed = None, True, "refuses connections", False
+            self._drop(address)
             self._look(self.view.limit)
 
     def silent(self, address: Address, problem: str) -> None:
-        """Somebody may live at an address, who does not answer: what is his stays his."""
+        """Somebody may live at an address, who does not answer: what is his stays his, unless he has lapsed."""
         if (peer := self.peers.get(address)) is not None:
-            peer.problem = problem
+            lapsed = "Kubernetes doubts it, so the part of its share that it did not use is divided"
+            peer.problem = f"{problem}; {lapsed if peer.lapsed else 'its share stays reserved'}"
 
     # what is told
 
@@ -206,12 +223,14 @@ class Shares:
         now = self._now
         rights = {engine: now.rights(self.router, engine) for engine in in_flight}
         granted, got = now.given.get(asker, {}), now.got.get(asker, {})
-        return Report(
+        held = {where: counts for where, counts in self._held.counts.items() if counts is not None}
+        report = Report(
             self.router, self._seq, now.view, self.turn, in_flight, rights, dict(granted), got, waiting
         )
+        return report._replace(held=held) if held else report
 
-    def give(self, in_flight: Mapping[str, int], waiting: int) -> None:
-        """Give rights that are spare here to members that lack room."""
+    def give(self, in_flight: Mapping[str, int], waiting: int, *, leaving: bool = False) -> None:
+        """Give rights that are spare here to members that lack room; a router that is leaving gives all of them."""
         others = [report for report in self.others() if report.view == self.view]
         if not self._settled or not others:
             return
@@ -224,26 +243,39 @@ class Shares:
                 if engine in r.rights:
                     coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
                     free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
-            for router, number in grants(self.router, free, demand).items():
+            chosen = given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand)
+            for router, number in chosen.items():
                 given = self._now.given.setdefault(router, {})
                 given[engine] = given.get(engine, 0) + number
 
     def _look(self, limit: int) -> None:
         """Bring the view to what is known."""
-        ids = {peer.report.router for peer in self.peers.values() if peer.report is not None}
+        ids = {p.report.router for p in self.peers.values() if p.report is not None and not p.lapsed}
         view = View(tuple(sorted({self.router, *ids})), limit)
         if view != self.view:
             if self._settled:
                 self._before, self._since, self._settled = self._now, {}, False
-            self._since[view] = None
-            self._now = Rights(view)
-            self.turn += 1
-            self._acked.clear()
+            self._take(view)
         self._settle()
+
+    def _take(self, view: View) -> None:
+        self._now = self._since[view] = Rights(view, held=dict(self._held.counts))
+        self.turn += 1
+        self._acked.clear()
+
+    def _begin_anew(self) -> None:
+        """Have nothing, as a newcomer."""
+        self._before, self._since, self._settled = None, {}, False
+        self._take(self.view)
+
+    def _drop(self, address: Address) -> None:
+        """Nobody's requests at an address are counted any longer."""
+        if self._held.counts:
+            self._now.held.pop(self._held.drop(address), None)
 
     def _settle(self) -> None:
         known = self._listed and (
-            self._before is not None or all(peer.resolved for peer in self.peers.values())
+            self._before is not None or all(peer.resolved or peer.lapsed for peer in self.peers.values())
         )
         others = [member for member in self.view.members if member != self.router]
         if known and self._acked.issuperset(others):

@@ -19,12 +19,12 @@ class View(NamedTuple):
     members: tuple[str, ...]
     limit: int
 
-    def share(self, router: str, engine: str) -> int:
-        """Return a member's part of an engine; engines differ in who gets the remainder."""
-        count = len(self.members)
+    def share(self, router: str, engine: str, held: int = 0) -> int:
+        """Return a member's part of an engine, of which ``held`` places belong to nobody; engines differ in who gets the remainder."""
+        count, limit = len(self.members), max(0, self.limit - held)
         if count == 1:
-            return self.limit
-        each, rest = divmod(self.limit, count)
+            return limit
+        each, rest = divmod(limit, count)
         return each + ((self.members.index(router) - _seed(engine)) % count < rest)
 
 
@@ -33,7 +33,8 @@ class Report(NamedTuple):
 
     ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``turn``,
     ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
-    ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited.
+    ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
+    that left without a word had in flight when it last heard them, by their address.
     """
 
     router: str
@@ -46,20 +47,43 @@ class Report(NamedTuple):
     got: Mapping[str, int]
     waiting: int
     prefill: Mapping[str, int] = MappingProxyType({})
+    held: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class Rights:
-    """A router's rights under one view, and what others hold beyond theirs."""
+    """A router's rights under one view, and what others hold beyond theirs.
+
+    ``held`` is what members that left without a word had in flight, by address; None for one that was never heard. ``told``
+    is what the other members say of that.
+    """
 
     view: View
     got: dict[str, Mapping[str, int]] = field(default_factory=dict)
     given: dict[str, dict[str, int]] = field(default_factory=dict)
     excess: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    held: dict[str, Mapping[str, int] | None] = field(default_factory=dict)
+    told: dict[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+
+    def share(self, router: str, engine: str) -> int:
+        """Return a member's part of what nobody holds who has left."""
+        return self.view.share(router, engine, self._lost(engine) if self.held or self.told else 0)
+
+    def _lost(self, engine: str) -> int:
+        found: dict[str, int] = {}
+        for said in (
+            {at: counts for at, counts in self.held.items() if counts is not None},
+            *self.told.values(),
+        ):
+            for address, counts in said.items():
+                found[address] = max(found.get(address, 0), counts.get(engine, 0))
+        unknown = len(self.held.keys() - found.keys())
+        part = self.view.limit // (len(self.view.members) + unknown)  # as if each had its even part in flight
+        return sum(found.values()) + unknown * part
 
     def rights(self, router: str, engine: str) -> int:
         """Return a router's part of an engine, given and taken."""
-        total = self.view.share(router, engine)
+        total = self.share(router, engine)
         for granted in self.got.values():
             total += granted.get(engine, 0)
         for given in self.given.values():

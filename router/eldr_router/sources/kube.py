@@ -28,7 +28,7 @@ from eldr.contract import (
 from eldr_router.plan.table import RoutingError, SetRef, parse
 from eldr_router.sources.api import Api, ApiError, Object
 from eldr_router.sources.follow import Follower, Watch
-from eldr_router.sources.pods import engines, peers
+from eldr_router.sources.pods import doubted, engines, peers
 from eldr_router.state.control import Control, MissingError
 
 
@@ -87,7 +87,7 @@ class KubeSource:
         self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
         others = peers(self._pods.values(), self._own_ip)
         if others is not None:
-            self._control.set_peers(others)
+            self._control.set_peers(others, doubted(self._pods.values()))
 
     async def _get_routing(self) -> str:
         config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")

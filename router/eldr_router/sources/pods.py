@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from eldr.contract import (
@@ -48,16 +48,32 @@ def peers(pods: Iterable[Pod], own_address: str) -> list[tuple[str, int]] | None
     still has requests in flight. Whoever finds its own address in a list finds all that were there before it, so that of
     two routers that start together at least one knows the other.
     """
-    found = [
-        address
-        for pod in pods
-        if (pod["metadata"].get("labels") or {}).get(LABEL_ROUTER) == "true"
-        and (address := (pod.get("status") or {}).get("podIP"))
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-    ]
+    found = [address for address, _ in _routers(pods)]
     if own_address and own_address not in found:
         return None
     return [(address, PORT_ADMIN) for address in found if address != own_address]
+
+
+def doubted(pods: Iterable[Pod]) -> set[tuple[str, int]]:
+    """Return the admin addresses of routers of which Kubernetes does not say that they serve: not ready, or terminating."""
+    return {
+        (address, PORT_ADMIN)
+        for address, pod in _routers(pods)
+        if pod["metadata"].get("deletionTimestamp") or not _is_ready(pod)
+    }
+
+
+def _routers(pods: Iterable[Pod]) -> Iterator[tuple[str, Pod]]:
+    for pod in pods:
+        status = pod.get("status") or {}
+        is_router = (pod["metadata"].get("labels") or {}).get(LABEL_ROUTER) == "true"
+        if is_router and status.get("podIP") and status.get("phase") not in ("Succeeded", "Failed"):
+            yield status["podIP"], pod
+
+
+def _is_ready(pod: Pod) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def _container(pod: Pod, name: str) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from eldr import centroids
@@ -71,9 +71,11 @@ class Control:
                 spec.name for spec in known - kept
             )  # one that is new has nothing cached
 
-    def set_peers(self, addresses: Iterable[tuple[str, int]]) -> None:
-        """Take the admin addresses of the other routers."""
-        self._services.registry.shares.set_addresses(addresses)
+    def set_peers(
+        self, addresses: Iterable[tuple[str, int]], in_doubt: Collection[tuple[str, int]] = ()
+    ) -> None:
+        """Take the admin addresses of the other routers, and those that may not live any more."""
+        self._services.registry.shares.set_addresses(addresses, in_doubt)
 
     def set_intent(self, intent: Intent, fetch: Fetch) -> None:
         """Take a routing document, and how its sets are fetched."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from eldr_router.http.head import authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import tables
+from eldr_router.plan.members import Address
 from eldr_router.plan.reports import question, read_report
-from eldr_router.plan.shares import Address
 from eldr_router.serve.services import Services
 from eldr_router.state.tables import Tables
 
@@ -34,11 +35,14 @@ class Peers:
         Its registry's shares know who the others are, and get what they answer.
     token : str
         Bearer token of their admin ports.
+    is_leaving : callable
+        Whether this router takes no requests any more.
     """
 
-    def __init__(self, services: Services, token: str) -> None:
+    def __init__(self, services: Services, token: str, is_leaving: Callable[[], bool]) -> None:
         self._services = services
         self._shares = services.registry.shares
+        self._is_leaving = is_leaving
         self._tables = Tables(services.placer.locality)
         self._authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
 
@@ -54,7 +58,8 @@ class Peers:
                         tasks[address] = self._services.loop.create_task(self._follow(address))
                 self._tables.retain(set(self._shares.peers))
                 self._tables.expire(self._services.clock())
-                self._services.registry.give()
+                self._services.registry.pass_time()
+                self._services.registry.give(leaving=self._is_leaving())
                 await asyncio.sleep(self._pause())
         finally:
             for task in tasks.values():
@@ -92,14 +97,14 @@ class Peers:
             if error.refused:
                 shares.refused(address)
             else:
-                shares.silent(address, "does not accept connections; its share stays reserved")
+                shares.silent(address, "does not accept connections")
         except (TimeoutError, BrokenError, ValueError) as error:
             cause = getattr(error, "cause", None)
             if cause == "stale":
                 return  # a pooled connection had ended; the next question opens another one
             timed_out = isinstance(error, TimeoutError) or cause == "timeout"
             what = f"does not answer within {_PATIENCE:g} s" if timed_out else str(error)
-            shares.silent(address, f"{what}; its share stays reserved")
+            shares.silent(address, what)
         else:
             shares.heard(address, report, asked, self._services.clock())
             if report.router != shares.router:  # a list may hold this router's own address

@@ -15,7 +15,8 @@ from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.plan import loads, pairing
 from eldr_router.plan.health import Health
-from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.members import Address
+from eldr_router.plan.shares import Shares
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report
 
@@ -26,7 +27,17 @@ _LACK_SECONDS = 2.0
 class Endpoint:
     """An engine that may be sent requests."""
 
-    __slots__ = ("address", "authority", "counting", "health", "in_flight", "name", "spec", "untested")
+    __slots__ = (
+        "address",
+        "authority",
+        "counting",
+        "health",
+        "in_flight",
+        "keeps_deadlines",
+        "name",
+        "spec",
+        "untested",
+    )
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
@@ -34,6 +45,9 @@ class Endpoint:
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to
+        self.keeps_deadlines: bool | None = (
+            None  # whether it refuses late pulls; until it says so, that is not known
+        )
         # what never changes, as each request needs it
         self.name = spec.name
         self.address = spec.host, spec.port
@@ -205,6 +219,7 @@ class Registry:
         """Return how many sequences this router may have on an engine, of a limit over all routers."""
         if self.shares.alone:
             return limit
+        self.shares.awake(self._clock())
         return min(limit, self.shares.bound(endpoint.name))
 
     def with_room(self, endpoints: Iterable[Endpoint], limit: int, sequences: int) -> list[Endpoint]:
@@ -213,6 +228,23 @@ class Registry:
             most = limit - sequences
             return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
         return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
+
+    def has_share(self, limit: int, *, everywhere: bool) -> bool:
+        """Tell whether this router may serve: it has a place on some decode engine, or on each one.
+
+        With fewer places than routers, some have none on some engine, and that is enough.
+        """
+        if not self.shares.begun:
+            return False
+        bounds = [self.bound(endpoint, limit) for endpoint in self._endpoints[ROLE_DECODE].values()]
+        enough = all if everywhere and limit >= len(self.shares.view.members) else any
+        return not bounds or enough(bound > 0 for bound in bounds)
+
+    def pass_time(self) -> None:
+        """Let routers that fell silent lapse, where that is safe."""
+        told = {endpoint.keeps_deadlines for endpoint in self._endpoints[ROLE_DECODE].values()}
+        deadlines = False if False in told else True if told == {True} else None
+        self.shares.pass_time(self._clock(), deadlines=deadlines)
 
     def most(self, limit: int) -> int:
         """Return how many sequences of an engine's limit one request may ask for: other routers never give their last."""
@@ -280,9 +312,12 @@ class Registry:
         report = self.shares.report(asker, self.counts(), self.waiting)
         return report._replace(prefill=self.counts(ROLE_PREFILL))
 
-    def give(self) -> None:
-        """Give room that is spare here to routers that lack it."""
-        self.shares.give(self.counts(), self.waiting)
+    def give(self, *, leaving: bool = False) -> None:
+        """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
+        if leaving:
+            self.shares.give(self.counts(), self._undecided, leaving=True)
+        else:
+            self.shares.give(self.counts(), self.waiting)
 
 
 class Admission:

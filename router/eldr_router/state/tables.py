@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eldr.core.signature import Floats
 from eldr_router.plan.loads import STALE_SECONDS
-from eldr_router.plan.shares import Address
+from eldr_router.plan.members import Address
 from eldr_router.plan.tables import Told
 from eldr_router.state.locality import Locality
 

@@ -251,7 +251,10 @@ def test_what_routers_say_to_each_other():
     report = Report("ab", 3, view, 2, {"d0": 2}, {"d0": 4}, {"d0": 1}, {}, 5)
     good = orjson.loads(orjson.dumps(write_report(report)))
     assert read_report(200, orjson.dumps(good)) == report
-    for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), (200, {**good, "in_flight": 1})):
+    held = report._replace(held={"10.0.0.7:9100": {"d0": 3}})
+    assert read_report(200, orjson.dumps(write_report(held))) == held
+    wrong = [{**good, field: 1} for field in ("in_flight", "held")]
+    for status, value in ((401, good), (200, {**good, "v": 2}), (200, []), *((200, each) for each in wrong)):
         with pytest.raises(ValueError, match=r"counts|401"):
             read_report(status, orjson.dumps(value))
     for missing in good:

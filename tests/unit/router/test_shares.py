@@ -9,8 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from eldr_router.plan.lending import grants
-from eldr_router.plan.shares import Address, Shares
+from eldr_router.plan.lending import given_up, grants
+from eldr_router.plan.members import HELD_SECONDS, LAPSE_SECONDS, Address
+from eldr_router.plan.shares import Shares
 from eldr_router.plan.split import View
 from tests.support.world import ENGINES, World, flights
 
@@ -30,6 +31,21 @@ def test_with_fewer_places_than_routers_everybody_has_some():
         assert sum(view.share(router, f"decode-{i}") for i in range(32)) >= 3
 
 
+def lapses(world: World) -> bool:
+    """Whether everybody that runs knows what those have who are stopped: nothing else can be divided exactly."""
+    stopped = {address: node for address, node in world.nodes.items() if node.stopped}
+    for node in world.running().values():
+        for address, silent in stopped.items():
+            peer = node.shares.peers.get(address)
+            if peer is None or peer.report is None or peer.report.router != silent.shares.router:
+                return False
+            if any(peer.report.in_flight.get(engine, 0) < n for engine, n in silent.flights.items()):
+                return False
+            if peer.heard is None or world.clock - peer.heard > HELD_SECONDS / 2:
+                return False
+    return True
+
+
 class Routers(RuleBasedStateMachine):
     """Everything that may happen, in any order."""
 
@@ -39,14 +55,32 @@ class Routers(RuleBasedStateMachine):
         self.world.start(0)
 
     def node(self, data) -> Address:
-        return data.draw(st.sampled_from(sorted(self.world.nodes)))
+        return data.draw(st.sampled_from(sorted(self.world.running())))
+
+    def stopped(self) -> list[Address]:
+        return sorted(self.world.nodes.keys() - self.world.running().keys())
+
+    @precondition(lambda self: len(self.world.running()) > 1)
+    @rule(data=st.data())
+    def stop(self, data):
+        self.world.stop(self.node(data))
+
+    @precondition(lambda self: self.stopped() and lapses(self.world))
+    @rule()
+    def lapse(self):
+        self.world.lapse()
+
+    @precondition(lambda self: self.stopped())
+    @rule(data=st.data())
+    def wake(self, data):
+        self.world.wake(data.draw(st.sampled_from(self.stopped())))
 
     @rule(place=st.integers(0, 3))
     def start(self, place):
-        if ("r", place) not in self.world.nodes:
+        if ("r", place) not in self.world.nodes and not self.stopped():
             self.world.start(place)
 
-    @precondition(lambda self: len(self.world.nodes) > 1)
+    @precondition(lambda self: len(self.world.running()) > 1)
     @rule(data=st.data(), leaves=st.booleans())
     def die(self, data, leaves):
         address = self.node(data)
@@ -116,17 +150,20 @@ class Routers(RuleBasedStateMachine):
         node = self.world.nodes[self.node(data)]
         node.flights[engine] = max(0, node.flights[engine] - 1)
 
-    @rule(data=st.data(), waiting=st.integers(0, 20))
-    def give(self, data, waiting):
+    @rule(data=st.data(), waiting=st.integers(0, 20), leaving=st.booleans())
+    def give(self, data, waiting, leaving):
         node = self.world.nodes[self.node(data)]
-        node.shares.give(flights(node), waiting)
+        node.shares.give(flights(node), waiting, leaving=leaving)
 
     def teardown(self):
         """However it went: once messages flow and what is too much has ended, the whole limit is in use."""
         world = self.world
+        for address in self.stopped():
+            world.wake(address)
         world.talk()
         for node in world.nodes.values():
             node.flights.clear()
+        world.lapse(2 * HELD_SECONDS)
         world.talk()
         for engine in ENGINES:
             assert sum(world.bounds(engine)) == world.limit, world.bounds(engine)
@@ -141,7 +178,8 @@ def wander(seed: int, steps: int = 250) -> None:
     places = rng.randint(2, 4)
     world.start(0)
     rates = {
-        name: rng.choice((0.2, 1, 4)) for name in ("start", "die", "list", "limit", "give", "slow", "fill")
+        name: rng.choice((0.2, 1, 4))
+        for name in ("start", "die", "list", "limit", "give", "slow", "fill", "stop")
     }
     names, weights = zip(
         *{
@@ -157,20 +195,33 @@ def wander(seed: int, steps: int = 250) -> None:
             "fill": rates["fill"] * 6,
             "finish": 6,
             "give": rates["give"] * 4,
+            "stop": rates["stop"],
+            "lapse": rates["stop"] * 2,
+            "wake": rates["stop"] * 2,
         }.items(),
         strict=True,
     )
     for name in rng.choices(names, weights, k=steps):
-        address = rng.choice(sorted(world.nodes))
+        address = rng.choice(sorted(world.running()))
         node = world.nodes[address]
         others = sorted(node.shares.peers)
         engine = rng.choice(engines)
-        if name == "start":
+        stopped = sorted(world.nodes.keys() - world.running().keys())
+        if name == "stop":
+            if len(world.running()) > 1:
+                world.stop(address)
+        elif name == "lapse":
+            if stopped and lapses(world):
+                world.lapse()
+        elif name == "wake":
+            if stopped:
+                world.wake(rng.choice(stopped))
+        elif name == "start":
             address = ("r", rng.randrange(places))
-            if address not in world.nodes:
+            if address not in world.nodes and not stopped:
                 world.start(address[1])
         elif name == "die":
-            if len(world.nodes) > 1:
+            if len(world.running()) > 1:
                 del world.nodes[address]
             for dead in world.listed - set(world.nodes):
                 if rng.random() < 0.5:
@@ -259,6 +310,143 @@ def test_a_silent_router_keeps_its_share_and_a_dead_one_does_not():
     assert second.flights["d0"] == 0
     world.talk()
     assert world.bounds("d0") == [3, 3]
+
+
+def test_what_a_silent_router_did_not_use_is_divided_once_it_lapses():
+    world = World(limit=9)
+    first, second, third = (world.start(place) for place in range(3))
+    world.talk()
+    assert world.bounds("d0") == [3, 3, 3]
+    assert world.admit(third, "d0")
+    world.stop(("r", 2))
+    world.lapse(LAPSE_SECONDS - 1)
+    world.talk(2)
+    assert first.shares.bound("d0") == 3, "not yet"
+    world.lapse()
+    world.talk(2)
+    assert first.shares.bound("d0") + second.shares.bound("d0") == 8, "one sequence may still run"
+    world.lapse(HELD_SECONDS)
+    world.talk(2)
+    assert first.shares.bound("d0") + second.shares.bound("d0") == 9
+
+
+@pytest.mark.parametrize("deadlines", [False, None])
+def test_nobody_lapses_where_engines_may_pull_late(deadlines):
+    world = World(limit=6)
+    first, _ = world.start(0), world.start(1)
+    world.talk()
+    world.stop(("r", 1))
+    for _ in range(60):
+        world.clock += 1
+        first.shares.set_addresses([("r", 1)], [("r", 1)])
+        first.shares.pass_time(world.clock, deadlines=deadlines)
+    assert first.shares.bound("d0") == 3
+    first.shares.pass_time(world.clock, deadlines=True)
+    assert first.shares.bound("d0") == 6
+    first.shares.pass_time(world.clock, deadlines=None)
+    assert first.shares.bound("d0") == 6, "an engine that is new denies nothing"
+    first.shares.pass_time(world.clock, deadlines=False)
+    assert first.shares.bound("d0") == 3, "an engine that pulls late came"
+
+
+def test_a_router_that_was_stopped_begins_anew():
+    world = World(limit=6)
+    first, second = world.start(0), world.start(1)
+    world.talk()
+    world.stop(("r", 1))
+    world.lapse()
+    while world.admit(first, "d0"):
+        pass
+    assert first.flights["d0"] == 6
+    world.wake(("r", 1))
+    assert not world.admit(second, "d0"), "its share was divided"
+    assert second.shares.awaited == ["r:0"]
+    world.talk()
+    assert not world.admit(second, "d0"), "the first one has all of it in use"
+    first.flights["d0"] = 2
+    world.talk()
+    assert world.bounds("d0") == [3, 3]
+
+
+def test_a_router_that_reads_of_a_view_without_it_begins_anew():
+    world = World(limit=6)
+    first, second = world.start(0), world.start(1)
+    world.talk()
+    for _ in range(20):  # both run, and neither hears the other
+        world.clock += 1
+        first.shares.set_addresses([("r", 1)], [("r", 1)])
+        for node in (first, second):
+            node.shares.pass_time(world.clock, deadlines=True)
+    assert world.bounds("d0") == [6, 3], "nothing can be done about that: engines refuse late pulls"
+    while world.admit(first, "d0"):
+        pass
+    world.ask(("r", 1), ("r", 0))
+    while world.letters:
+        world.step(world.letters[0])
+    assert not world.admit(second, "d0")
+    world.talk()
+    assert not world.admit(second, "d0")
+    first.flights.clear()
+    world.talk()
+    assert world.bounds("d0") == [3, 3]
+
+
+def test_a_newcomer_beside_a_silent_router_gets_its_part():
+    world = World(limit=6)
+    world.start(0)
+    world.talk()
+    world.stop(("r", 0))
+    second = world.start(1)
+    world.lapse(LAPSE_SECONDS - 1)
+    assert second.shares.bound("d0") == 0
+    assert second.shares.awaited == ["r:0"]
+    world.lapse()
+    assert second.shares.bound("d0") == 3, "it may have its even part in flight"
+    third = world.start(2)
+    world.lapse()
+    world.talk()
+    assert [node.shares.bound("d0") for node in (second, third)] == [2, 2]
+    world.lapse(HELD_SECONDS)
+    world.talk()
+    assert [node.shares.bound("d0") for node in (second, third)] == [3, 3]
+
+
+def test_newcomers_are_told_what_a_lapsed_router_had():
+    world = World(limit=8)
+    first, second = world.start(0), world.start(1)
+    world.talk()
+    assert world.admit(second, "d0", 2)
+    world.stop(("r", 1))
+    world.lapse()
+    third = world.start(2)
+    world.lapse()
+    world.talk()
+    assert [node.shares.bound("d0") for node in (first, third)] == [3, 3]
+    assert [node.shares.bound("d1") for node in (first, third)] == [4, 4]
+
+
+def test_a_router_that_begins_is_not_held_up_for_one_that_never_ran():
+    world = World(limit=6)
+    first = world.start(0)
+    world.talk()
+    first.shares.set_addresses([("r", 7)], [("r", 7)])
+    for _ in range(60):
+        world.clock += 1
+        first.shares.silent(("r", 7), "does not answer")
+        first.shares.pass_time(world.clock, deadlines=True)
+    assert first.shares.bound("d0") == 6
+
+
+def test_a_router_that_leaves_gives_everything_but_what_waits():
+    world = World(limit=12)
+    nodes = [world.start(place) for place in range(3)]
+    world.talk()
+    assert world.admit(nodes[0], "d0", 1)
+    nodes[0].shares.give(flights(nodes[0]), 1, leaving=True)
+    world.talk(2)
+    assert world.bounds("d0") == [2, 5, 5]
+    assert given_up("a", {"a": 5, "b": 0, "c": 9}, 0) == {"b": 3, "c": 2}
+    assert given_up("a", {"a": 2, "b": 0}, 3) == given_up("a", {"a": 2}, 0) == {}
 
 
 def test_room_moves_to_where_the_demand_is():
