@@ -20,6 +20,11 @@ log = logging.getLogger(__name__)
 
 _ODD = 20
 """After so many signatures of another shape in a row the engines serve another model."""
+_MOST_ODD = 1280
+_MORE = 4
+"""With each change it takes so many times as many, up to that: two models may be served in turns."""
+_CALM = 1000
+"""After so many of the known shape in a row it takes as few as at first."""
 
 
 class Locality:
@@ -56,7 +61,8 @@ class Locality:
         self._most_layers = most_layers
         self._centroids: CentroidSet | None = None
         self._wanted = False
-        self._odd = 0
+        self._odd = self._even = 0  # signatures in a row that are not of the known shape, and that are
+        self._patience = _ODD
         self._begun = 0
 
     @property
@@ -88,10 +94,16 @@ class Locality:
         known = self.unions
         if known is not None and known.shape == shape:
             self._odd = 0
+            self._even += 1
+            if self._even >= _CALM:
+                self._patience = _ODD
             return
-        if known is not None and known.shape[:3] != shape[:3] and self._odd < _ODD:
-            self._odd += 1
-            return
+        self._even = 0
+        if known is not None and known.shape[:3] != shape[:3]:
+            if self._odd < self._patience:
+                self._odd += 1
+                return
+            self._patience = min(_MOST_ODD, _MORE * self._patience)
         log.info(
             "placing by expected unions of %d layers x %d experts, of layers %s",
             shape.n_layers, shape.n_experts, ", ".join(map(str, shape.layers)),
