@@ -38,11 +38,14 @@ class ConnectError(Exception):
     ----------
     refused : bool
         Nobody listens there, which a time-out does not say.
+    own : bool
+        This process could not even ask: it lacks descriptors or memory. That says nothing about the other side.
     """
 
-    def __init__(self, message: str, *, refused: bool = False) -> None:
+    def __init__(self, message: str, *, refused: bool = False, own: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
+        self.own = own
 
 
 class BrokenError(Exception):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 from eldr_router.http.head import authority
 from eldr_router.net.outbound import Address, ConnectError, EngineConnection
 
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _MAX_IDLE = 256
 DEAF_SECONDS = 30.0
 """Longest silence of who accepts no connections any more: a server that shuts down and waits for answers that never come."""
@@ -56,6 +58,8 @@ class Pool:
             refused = isinstance(error, ConnectionRefusedError)
             if refused:
                 self._deaf.setdefault(address, 0.0)
+            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+                raise ConnectError(f"this router cannot open a connection: {error}", own=True) from None
             raise ConnectError(f"{authority(host, port)}: {error}", refused=refused) from None
         self._deaf.pop(address, None)
         if not connection.is_open:

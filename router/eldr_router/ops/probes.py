@@ -77,6 +77,8 @@ class Probes:
                     self._pool, endpoint.address, PATH_HEALTH, patience=_PATIENCE, fresh=True
                 )
         except (ConnectError, BrokenError, TimeoutError) as error:
+            if isinstance(error, ConnectError) and error.own:
+                return  # nothing was asked
             self._take(endpoint, str(error) or f"no answer in {_PATIENCE:g} s")
             return
         # whoever answers lives, unless it says itself that it is not well

@@ -37,6 +37,7 @@ from eldr_router.plan.steps import (
     Ended,
     Engine,
     Event,
+    Exhausted,
     Fail,
     Failure,
     Form,
@@ -160,6 +161,13 @@ def _leg_answered(state: State, event: Answered) -> Step:
 
 def _leg_gone(state: State, event: Gone) -> Step:  # noqa: ARG001
     return _over(state, Leave())
+
+
+def _exhausted(state: State, event: Exhausted) -> Step:
+    leg = "prefill" if state.phase is _PREFILL else "decode"
+    failure = Failure(leg, event.engine, "exhausted", event.message)
+    state = replace(state, failures=(*state.failures, failure))
+    return _over(state, Leave(), Fail(503, f"{event.message}; retry later", "overloaded"))
 
 
 def _nobody(state: State, event: Nobody) -> Step:
@@ -300,6 +308,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_NEW, Start): _start,
     (_NEW, Gone): lambda state, _: _over(state),
     (_PREFILL, Refused): _prefill_refused,
+    (_PREFILL, Exhausted): _exhausted,
     (_PREFILL, Nobody): _no_prefill,
     (_PREFILL, Broken): _prefill_broken,
     (_PREFILL, Prefilled): _prefilled,
@@ -309,6 +318,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {
     (_DECODE, Full): _full,
     (_DECODE, Unpaired): _unpaired,
     (_DECODE, Refused): _decode_refused,
+    (_DECODE, Exhausted): _exhausted,
     (_DECODE, Connected): _connected,
     (_DECODE, Heard): _heard,
     (_DECODE, Ready): _ready,

@@ -106,6 +106,13 @@ class Refused(Struct, frozen=True):
     message: str = ""
 
 
+class Exhausted(Struct, frozen=True):
+    """The router itself lacks what a connection takes."""
+
+    engine: Engine
+    message: str = ""
+
+
 class Connected(Struct, frozen=True):
     """A decode engine accepted a connection; nothing is sent yet."""
 
@@ -187,6 +194,7 @@ class Gone(Struct, frozen=True):
 Event = (
     Start
     | Refused
+    | Exhausted
     | Connected
     | Prefilled
     | Heard

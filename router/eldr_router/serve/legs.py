@@ -13,7 +13,7 @@ from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
-from eldr_router.plan.steps import Answered, Broken, Event, Refused
+from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.registry import Endpoint, Lease
 
 OK, _BUSY, _UNAVAILABLE = 200, 429, 503
@@ -85,7 +85,8 @@ class Leg:
         try:
             self._connection = await self._pool.dial(self.endpoint.address)
         except ConnectError as error:
-            self._flow.handle(Refused(self.endpoint, str(error)))
+            event = Exhausted if error.own else Refused
+            self._flow.handle(event(self.endpoint, str(error)))
             return
         finally:
             self._dial = None

@@ -75,6 +75,8 @@ class Surface:
                     method=method, headers=headers, body=request.body, patience=_PATIENCE, limit=_MAX_ANSWER,
                 )  # fmt: skip
             except (ConnectError, BrokenError) as error:
+                if isinstance(error, ConnectError) and error.own:
+                    raise RouterError(503, f"{error}; retry later", "overloaded", retry_after=2) from None
                 # these answers say nothing about completions: engines are judged by those, and asked whether they live
                 self._services.probes.suspect(endpoint)
                 failures.append(Failure("any", endpoint, getattr(error, "cause", "refused"), str(error)))

@@ -71,7 +71,7 @@ class Driver:
                 return self.state.phase in (Phase.PREFILL, Phase.DECODE) and self.leg is None
             case steps.Prefilled:
                 return leg is steps.Prefill
-            case steps.Connected | steps.Refused:
+            case steps.Connected | steps.Refused | steps.Exhausted:
                 return self.leg is not None and not self.sent
             case steps.Heard | steps.Ready | steps.Full:
                 return leg is steps.Decode and self.sent and not self.begun
@@ -153,6 +153,7 @@ def events(legs=("p0", "d0", "d1")):
     yield steps.Tick("d0", LATE)
     for engine in legs:
         yield steps.Refused(engine)
+        yield steps.Exhausted(engine)
         yield steps.Broken(engine, "reset", "x")
         yield steps.Broken(engine, "status", "x", unavailable=True)
         yield steps.Answered(engine)
