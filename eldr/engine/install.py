@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -11,18 +13,29 @@ import click
 import eldr
 
 MODULES = ("__init__", "contract", "wire")
+_METADATA = ("METADATA", "entry_points.txt")
+_CACHE = "__pycache__"
+_TEMPORARY = ".eldr-plugin-"
+
+
+class NotACopyError(Exception):
+    """What would be replaced is not an earlier copy; the message says what to do."""
 
 
 @click.command("engine-plugin")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def command(*, folder: Path) -> None:
+@click.argument("folder", type=click.Path(file_okay=False))
+def command(*, folder: str) -> None:
     """Copy the vLLM plug-in into FOLDER, to be named in PYTHONPATH of an engine.
 
     Nothing but ELDR's own modules and its entry points is copied: whatever they need, vLLM brings. The operator runs
-    this in an init container of every vLLM pod.
+    this in an init container of every vLLM pod. An earlier copy is replaced; any other FOLDER/eldr is refused.
     """
+    if not folder:
+        raise click.UsageError("FOLDER is empty; name a folder")
     try:
-        copy(folder)
+        copy(Path(folder))
+    except NotACopyError as error:
+        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(
             f"FOLDER {folder}: {error.strerror or error}; name a folder that can be written"
@@ -31,21 +44,74 @@ def command(*, folder: Path) -> None:
 
 
 def copy(folder: Path) -> None:
-    """Copy package and metadata into a folder, replacing an older copy."""
-    source = Path(eldr.__file__).parent
-    target = folder / "eldr"
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    """Copy package and metadata into a folder, replacing an older copy.
+
+    Raises
+    ------
+    NotACopyError
+        If the folder holds an ``eldr`` that is not such a copy.
+    """
+    source, target = Path(eldr.__file__).resolve().parent, folder / "eldr"
+    older = list(folder.glob("eldr-*.dist-info"))
+    _check(source, target, older)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_TEMPORARY}*"):  # by a process that was killed
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as name:
+        made, away = Path(name) / "new", Path(name) / "old"
+        made.mkdir()
+        away.mkdir()
+        metadata = _make(source, made)
+        # whenever this is killed, a package has metadata beside it: the next run knows it by that
+        for old in (target, *older):  # of two metadata, Python may read either
+            if old.exists():
+                old.rename(away / old.name)
+        for new in (metadata, "eldr"):
+            (made / new).rename(folder / new)
+
+
+def _make(source: Path, folder: Path) -> str:
+    """Make a copy, and return the name of its metadata."""
+    (folder / "eldr").mkdir()
     for module in MODULES:
-        shutil.copy(source / f"{module}.py", target)
-    shutil.copytree(source / "engine", target / "engine", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(source / f"{module}.py", folder / "eldr")
+    shutil.copytree(source / "engine", folder / "eldr" / "engine", ignore=shutil.ignore_patterns(_CACHE))
     installed = distribution("eldr")
-    for older in folder.glob("eldr-*.dist-info"):  # of two, Python may read either
-        shutil.rmtree(older)
     metadata = folder / f"eldr-{installed.version}.dist-info"
     metadata.mkdir()
-    for name in ("METADATA", "entry_points.txt"):
+    for name in _METADATA:
         text = installed.read_text(name)
         if text is None:
             raise FileNotFoundError(f"eldr is installed without {name}")
         (metadata / name).write_text(text)
+    return metadata.name
+
+
+def _check(source: Path, target: Path, metadata: list[Path]) -> None:
+    """Refuse to replace anything but an earlier copy, whole or begun."""
+    remedy = "name another folder, one of its own"
+    where = target.resolve()
+    if where == source or where in source.parents or source in where.parents:
+        raise NotACopyError(f"FOLDER {target.parent}: its eldr is the source of the copy; {remedy}")
+    for one in metadata:
+        if one.is_symlink() or not one.is_dir() or {file.name for file in one.iterdir()} - {*_METADATA}:
+            raise NotACopyError(f"FOLDER {target.parent}: {one.name} is an installation's; {remedy}")
+    if not target.is_symlink() and not target.exists():
+        return
+    if target.is_symlink() or not target.is_dir() or not (metadata or _is_begun(source, target)):
+        raise NotACopyError(
+            f"FOLDER {target.parent}: its eldr is not an earlier copy; remove it, or {remedy}"
+        )
+
+
+def _is_begun(source: Path, target: Path) -> bool:
+    """Tell whether a folder holds nothing but what is copied, or the beginning of it."""
+    return all(
+        (source / file.relative_to(target)).is_file()
+        and (source / file.relative_to(target)).read_bytes().startswith(file.read_bytes())
+        for file in _files(target)
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (one for one in folder.rglob("*") if not one.is_dir() and _CACHE not in one.parts)

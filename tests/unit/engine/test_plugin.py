@@ -1,7 +1,10 @@
 """How the plug-in reaches an engine, and what it refuses."""
 
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,7 @@ import eldr
 from eldr.cli import main
 from eldr.contract import SPECULATION
 from eldr.engine.hooks import compatibility
+from eldr.engine.install import copy
 
 
 @pytest.mark.process
@@ -54,6 +58,101 @@ def test_a_copy_over_another_version_leaves_nothing_of_it(tmp_path):
         "other-1.0.dist-info",
     ]
     assert not (tmp_path / "eldr" / "gone.py").exists()
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A clone with the package that runs in it: a copy, so that a fault costs nothing."""
+    clone = tmp_path / "home" / "eldr"
+    shutil.copytree(
+        Path(eldr.__file__).parent, clone / "eldr", ignore=shutil.ignore_patterns("__pycache__", "data")
+    )
+    (clone / "README.md").write_text("mine")
+    monkeypatch.setattr(eldr, "__file__", str(clone / "eldr" / "__init__.py"))
+    return clone
+
+
+@pytest.mark.parametrize("folder", ["home/eldr", "home", "home/eldr/eldr", "home/eldr/eldr/engine", "link"])
+def test_its_own_source_is_never_replaced(checkout, tmp_path, folder):
+    (tmp_path / "link").symlink_to(checkout)
+    before = sorted(tmp_path.rglob("*"))
+    result = CliRunner().invoke(main, ["engine-plugin", str(tmp_path / folder)])
+    assert result.exit_code == 1, result.output
+    assert str(tmp_path / folder) in result.output
+    assert "its eldr is the source of the copy; name another folder" in result.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_name_of_a_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["engine-plugin", ""]).exit_code == 2
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_is_not_an_earlier_copy_stays(tmp_path):
+    file, foreign, link, pip = (tmp_path / name for name in ("file", "foreign", "link", "pip"))
+    for folder in (file, foreign, link, pip):
+        folder.mkdir()
+    (file / "eldr").write_text("#!/bin/sh")
+    (foreign / "eldr" / ".git").mkdir(parents=True)
+    (foreign / "eldr" / "__init__.py").write_text("mine")
+    (link / "eldr").symlink_to(foreign / "eldr")
+    (pip / "eldr-0.0.1.dist-info").mkdir()
+    (pip / "eldr-0.0.1.dist-info" / "RECORD").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (file, foreign, link, pip):
+        result = CliRunner().invoke(main, ["engine-plugin", str(folder)])
+        assert result.exit_code == 1, result.output
+        assert str(folder) in result.output
+        assert "name another folder" in result.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("renames", range(5))
+def test_a_copy_goes_on_where_another_one_was_killed(tmp_path, monkeypatch, renames):
+    copy(tmp_path)
+    whole = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    left = tmp_path / ".eldr-plugin-x"
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "eldr.engine.install.tempfile.TemporaryDirectory", lambda **_: nullcontext(_made(left))
+        )
+        patched.setattr(Path, "rename", _killed_after(renames, Path.rename))
+        with suppress(KeyboardInterrupt):
+            copy(tmp_path)
+    copy(tmp_path)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == whole
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+def _killed_after(count, rename):
+    done = iter(range(count))
+
+    def act(old, new):
+        if next(done, None) is None:
+            raise KeyboardInterrupt
+        return rename(old, new)
+
+    return act
+
+
+def test_what_an_older_version_had_begun_is_replaced(tmp_path):
+    """It copied in place, and wrote its metadata last."""
+    copy(tmp_path)
+    shutil.rmtree(tmp_path / f"eldr-{eldr.__version__}.dist-info")
+    shutil.rmtree(tmp_path / "eldr" / "engine" / "hooks")
+    cut = tmp_path / "eldr" / "contract.py"
+    cut.write_bytes(cut.read_bytes()[:100])
+    (tmp_path / "eldr" / "__pycache__").mkdir()
+    (tmp_path / "eldr" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    copy(tmp_path)
+    assert len(cut.read_bytes()) > 100
+    assert (tmp_path / "eldr" / "engine" / "hooks").is_dir()
+    assert not (tmp_path / "eldr" / "__pycache__").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
