@@ -1,7 +1,8 @@
-"""Options that commands share."""
+"""Options that commands share, and types of their values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,17 @@ from typing import Any, TypeVar
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, neither NaN nor infinity, which are in no order or within every open end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail."""
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{found}: expected a finite number", param, ctx)
+        return found
 
 
 def of_cluster(command: _Command) -> _Command:

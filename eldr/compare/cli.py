@@ -23,7 +23,7 @@ from eldr.compare.figures import FiguresError, typical_seconds
 from eldr.compare.recovery import CompareError, refuse_or_recover
 from eldr.compare.run import Comparison
 from eldr.kubeconfig import ApiServer, ClusterError
-from eldr.options import of_cluster
+from eldr.options import FiniteRange, of_cluster
 
 _RIGHTS: Final = "a comparison takes get and patch of eldrdeployments, get of the Secret <name>-admin and of pods/proxy, and list of pods"
 _UNKNOWN_SECONDS: Final = 30.0
@@ -56,17 +56,17 @@ class _Clock:
     "--against", type=click.Choice(contract.POLICIES), help="The policy to compare the deployment's own with."
 )
 @click.option(
-    "--hours", type=click.FloatRange(min=0, min_open=True), default=2.0, help="How long it takes altogether."
+    "--hours", type=FiniteRange(0, 720, min_open=True), default=2.0, help="How long it takes altogether."
 )
 @click.option(
     "--window",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=300.0,
     help="Seconds of a window with one policy, its start included.",
 )
 @click.option(
     "--carry-over",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Seconds at the start of a window that are not measured [default: as long as nine tenths of requests last].",
 )
 @click.option(

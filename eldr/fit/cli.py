@@ -11,6 +11,7 @@ import click
 
 from eldr import contract
 from eldr.fit import options
+from eldr.options import FiniteRange
 from eldr.threads import one_thread
 
 MAX_SAMPLES = 4000
@@ -50,7 +51,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--lookback-minutes",
-    type=options.FiniteRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Ignore older records.",
 )
 @click.option(
@@ -58,7 +59,7 @@ def command() -> None:
 )
 @click.option(
     "--tau",
-    type=options.FiniteRange(0, 2),
+    type=FiniteRange(0, 2),
     default=0.1,
     help="Band that the prediction assumes.",
 )
@@ -85,7 +86,7 @@ def log_command(**chosen: Any) -> None:
 @click.option("--model", required=True, help="Served model name.")
 @click.option(
     "--lookback-minutes",
-    type=options.FiniteRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Ignore older records.",
 )
 @click.option(

@@ -24,17 +24,6 @@ def picture(context: click.Context, parameter: click.Parameter, path: Path | Non
     return writable(context, parameter, path)
 
 
-class FiniteRange(click.FloatRange):
-    """A number in a range, neither NaN nor infinity, which are in no order or within every open end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number, or fail."""
-        found: float = super().convert(value, param, ctx)
-        if not math.isfinite(found):
-            self.fail(f"{found}: expected a finite number", param, ctx)
-        return found
-
-
 class Moment(click.ParamType):  # type: ignore[type-arg]  # older click knows none
     """A time: Unix seconds, or ISO 8601 with its zone."""
 

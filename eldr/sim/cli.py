@@ -11,6 +11,7 @@ import click
 import uvicorn
 
 from eldr.contract import DEFAULT_LEASE_SECONDS, PORT_ENGINE
+from eldr.options import FiniteRange
 from eldr.sim import traces
 from eldr.sim.engine import EngineSettings
 from eldr.sim.lifetime import DrainingServer
@@ -24,11 +25,9 @@ from eldr.sim.server import EngineApp
 @click.option("--host", default="127.0.0.1", help="Address to listen on; decode engines pull from it.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT_ENGINE, help="Port to listen on.")
 @click.option("--model", default="simulated", help="Served model name; other names are answered with 404.")
+@click.option("--speed", type=FiniteRange(1e-6), default=1.0, help="Multiplies all times; below 1 is faster.")
 @click.option(
-    "--speed", type=click.FloatRange(1e-6), default=1.0, help="Multiplies all times; below 1 is faster."
-)
-@click.option(
-    "--lease-seconds", type=click.FloatRange(0.1), default=DEFAULT_LEASE_SECONDS, help="Of prefill results."
+    "--lease-seconds", type=FiniteRange(0.1), default=DEFAULT_LEASE_SECONDS, help="Of prefill results."
 )
 @click.option(
     "--ignore-deadlines",
@@ -46,13 +45,13 @@ from eldr.sim.server import EngineApp
 )
 @click.option(
     "--first-step-delay",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.0,
     help="Seconds between a pull and the first token.",
 )
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.0,
     help="Seconds to finish requests after SIGTERM.",
 )

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eldr.fit import options as files
 from eldr.fit.samples import FitError
+from eldr.options import FiniteRange
 from eldr.simulate import options, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender
@@ -46,7 +47,7 @@ _WIDTH = 120  # of a table that goes to a file
 @click.option("--model", help="Served model whose records are used [default: the one with the most]")
 @click.option(
     "--last-minutes",
-    type=files.FiniteRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Use only records from this long before the newest one.",
 )
 @click.option(
@@ -74,7 +75,7 @@ _WIDTH = 120  # of a table that goes to a file
     callback=options.policies,
     help=f"NAME[:option=value]..., separated by commas; {MAPPING} [default: {sources.POLICIES}, or with the deployment's settings]",
 )
-@click.option("--seconds", type=files.FiniteRange(1e-3), default=90.0, help="Measured time, simulated.")
+@click.option("--seconds", type=FiniteRange(1e-3), default=90.0, help="Measured time, simulated.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, help="Repetitions behind the intervals.")
 @click.option(
     "--jobs",

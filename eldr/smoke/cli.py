@@ -8,6 +8,7 @@ import click
 
 from eldr import contract
 from eldr.kubeconfig import ApiServer, ClusterError, Object, foreign
+from eldr.options import FiniteRange
 from eldr.smoke.choice import NoTargetError, choose
 from eldr.smoke.request import RequestError, ask
 
@@ -34,7 +35,7 @@ _RIGHTS = "this takes list of eldrdeployments"
     "--url",
     help="Where to send the request, without a path [default: the Service's, which the cluster's own network resolves].",
 )
-@click.option("--timeout-seconds", type=click.FloatRange(1, 3600), default=60.0, help="For the answer.")
+@click.option("--timeout-seconds", type=FiniteRange(1, 3600), default=60.0, help="For the answer.")
 def command(
     *,
     name: str,

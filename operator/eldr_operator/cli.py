@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from eldr.options import FiniteRange
 from eldr_operator.errors import OperatorError
 from eldr_operator.settings import DEFAULT_IMAGE, Settings
 from eldr_operator.startup import serve
@@ -46,7 +47,7 @@ def _labels(
 )
 @_option(
     "--resync-seconds",
-    type=click.FloatRange(0.5, 3600),
+    type=FiniteRange(0.5, 3600),
     default=60.0,
     help="Between two passes over every resource.",
 )

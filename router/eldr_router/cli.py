@@ -12,12 +12,13 @@ from typing import Any
 import click
 
 from eldr.contract import ENV_ADMIN_TOKEN, ENV_POD_NAMESPACE, PORT_ADMIN, PORT_ROUTER
+from eldr.options import FiniteRange
 from eldr.threads import one_thread
 
 _option = partial(click.option, show_envvar=True)
 _PATH = click.Path(path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = FiniteRange(min=0, min_open=True)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "ELDR_ROUTER", "show_default": True})
@@ -49,9 +50,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
 @_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
 @_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")
-@_option(
-    "--drain-seconds", type=click.FloatRange(0), default=300.0, help="Time for running requests on SIGTERM."
-)
+@_option("--drain-seconds", type=FiniteRange(0), default=300.0, help="Time for running requests on SIGTERM.")
 @_option(
     "--prefill-timeout-seconds", type=_POSITIVE, default=120.0, help="Longest wait for a prefill answer."
 )

@@ -1,11 +1,13 @@
-"""The `eldr` command: what a sub-command lacks is said in a line."""
+"""The `eldr` command: what a sub-command lacks is said in a line, and what holds for all of them."""
 
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from eldr.cli import COMMANDS, main
+from eldr.options import FiniteRange
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
@@ -39,3 +41,46 @@ def test_a_fault_of_ours_stays_a_fault(monkeypatch, name):
     monkeypatch.setattr("eldr.cli.importlib.import_module", lambda _: fails())
     found = CliRunner().invoke(main, ["fit"])
     assert isinstance(found.exception, ModuleNotFoundError)
+
+
+def all_commands():
+    """Yield every command with its name, those of groups too."""
+    waiting = [(name, main.get_command(click.Context(main), name)) for name in COMMANDS]
+    while waiting:
+        name, found = waiting.pop()
+        yield name, found
+        if isinstance(found, click.Group):
+            waiting += [(f"{name} {inner}", one) for inner, one in found.commands.items()]
+
+
+def test_no_number_may_be_nan_or_infinite():
+    """Neither is below or above a bound, so that a range alone lets them through."""
+    unbound = [
+        f"{name} --{option.name}"
+        for name, command in all_commands()
+        for option in command.params
+        if isinstance(option.type, click.types.FloatParamType) and not isinstance(option.type, FiniteRange)
+    ]
+    assert unbound == []
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "x", "--against=JSQ", "--hours"),
+        ("compare", "x", "--against=JSQ", "--hours=1", "--window"),
+        ("compare", "x", "--against=JSQ", "--carry-over"),
+        ("engine-sim", "--role=decode", "--speed"),
+        ("engine-sim", "--role=decode", "--lease-seconds"),
+        ("operator", "--all-namespaces", "--resync-seconds"),
+        ("router", "--drain-seconds"),
+        ("smoke", "--timeout-seconds"),
+    ],
+)
+def test_what_is_no_finite_number_is_refused(arguments, value):
+    *before, option = arguments
+    found = CliRunner().invoke(main, [*before, f"{option}={value}"])
+    assert found.exit_code == 2, found.output
+    assert f"Invalid value for '{option}'" in found.output
+    assert "expected a finite number" in found.output or "is not in the range" in found.output

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from eldr.options import FiniteRange
 from eldr_bench.machine import revision
 from eldr_demo import kept, objects, report
 from eldr_demo.engines import Engines
@@ -34,11 +35,9 @@ from eldr_kube.cluster import Cluster
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default="out", help="Folder of the picture."
 )
-@click.option("--measure", type=click.FloatRange(1), help="Seconds measured per phase.  [default: by engine]")
-@click.option(
-    "--rate", type=click.FloatRange(0.1), default=11.0, help="Requests per second, simulated engines."
-)
-@click.option("--speed", type=click.FloatRange(0.01), default=3.0, help="Step time of simulated engines.")
+@click.option("--measure", type=FiniteRange(1), help="Seconds measured per phase.  [default: by engine]")
+@click.option("--rate", type=FiniteRange(0.1), default=11.0, help="Requests per second, simulated engines.")
+@click.option("--speed", type=FiniteRange(0.01), default=3.0, help="Step time of simulated engines.")
 @click.option(
     "--gpu-mode",
     is_flag=True,
