@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from typing import Any, Self
 
 import kubernetes
 import urllib3
-import yaml
 from urllib3.util.ssl_ import create_urllib3_context
 
-from eldr import contract
+from eldr import contract, credentials
+from eldr.credentials import CredentialsError, KubeconfigError
 
 Object = dict[str, Any]
 
@@ -49,7 +48,7 @@ class ApiServer:
     Raises
     ------
     ClusterError
-        If there is no such context.
+        If there is no such context, or its credentials cannot be had.
     """
 
     def __init__(
@@ -62,11 +61,13 @@ class ApiServer:
     ) -> None:
         configuration = kubernetes.client.Configuration()
         try:
-            own, self.is_inside = _load(configuration, context, kubeconfig)
-        except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, TypeError) as error:
+            own, self.is_inside = credentials.load(configuration, context, kubeconfig)
+        except (kubernetes.config.ConfigException, KubeconfigError, OSError) as error:
             raise ClusterError(
                 "NoKubeconfig", f"{error}; set KUBECONFIG to your cluster's, or name a context of it"
             ) from None
+        except CredentialsError as error:
+            raise ClusterError("NoCredentials", f"{error}; log in to the cluster again") from None
         self.namespace = namespace or own
         self._rights = rights
         configuration.retries = False
@@ -228,22 +229,6 @@ def client_of(configuration: Any) -> Any:
     client = kubernetes.client.ApiClient(configuration)
     client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
     return client
-
-
-def _load(configuration: Any, context: str | None, file: str | None) -> tuple[str, bool]:
-    """Fill in a configuration; return the namespace that belongs to it, and whether this is a pod of that cluster."""
-    file = file or os.environ.get("KUBECONFIG") or None  # the library looks once, when it is imported
-    try:
-        known, active = kubernetes.config.list_kube_config_contexts(file)
-    except kubernetes.config.ConfigException:
-        if context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
-            raise
-        kubernetes.config.load_incluster_config(client_configuration=configuration)
-        return "default", True
-    kubernetes.config.load_kube_config(file, context=context, client_configuration=configuration)
-    if context is not None:
-        active = next(one for one in known if one["name"] == context)
-    return str((active or {}).get("context", {}).get("namespace") or "default"), False
 
 
 def _message(body: bytes) -> str:

@@ -89,7 +89,14 @@ async def connect() -> AsyncIterator[Api]:
             load_incluster_config(client_configuration=configuration)
         else:
             await load_kube_config(client_configuration=configuration)
-    except (ConfigException, yaml.YAMLError, OSError, TypeError) as error:  # a list has no keys
+    except (
+        ConfigException,
+        yaml.YAMLError,
+        OSError,
+        TypeError,  # a list has no keys
+        ValueError,  # what is not text
+        AttributeError,
+    ) as error:
         raise NoClusterError(" ".join(str(error).split())) from error
     # Python 3.13 refuses certificates without an Authority Key Identifier, which many clusters have; kubectl takes them
     configuration.disable_strict_ssl_verification = True
