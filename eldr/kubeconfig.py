@@ -84,10 +84,16 @@ class ApiServer:
         where = f"/apis/{contract.API_VERSION}/namespaces/{self.namespace}/{plural}"
         return f"{where}/{name}" if name else where
 
+    def deployment_path(self, name: str) -> str:
+        """Return the API's path of an EldrDeployment; a ClusterError if none can have that name."""
+        if not name or "/" in name:
+            raise ClusterError("NoName", f"NAME {name!r}: expected the name of an {contract.KIND_DEPLOYMENT}")
+        return self.path(contract.DEPLOYMENTS, name)
+
     def deployment(self, name: str) -> Object:
         """Return an EldrDeployment that has a name and a spec; errors as of :meth:`read`."""
         what = f"{contract.KIND_DEPLOYMENT} {name}"
-        found = self.read(self.path(contract.DEPLOYMENTS, name), what)
+        found = self.read(self.deployment_path(name), what)
         match found:
             case {"metadata": {"name": str()}, "spec": dict()}:
                 return found

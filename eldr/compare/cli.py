@@ -105,6 +105,7 @@ def command(
                 if not refuse_or_recover(target.read(), target, clock, _say):
                     click.echo("nothing to restore")
                 return
+            target.read()  # before it says what it is about to do
             seed = random.SystemRandom().randrange(1 << 31) if seed is None else seed
             course = _course(target, hours, window, carry_over, seed)
             _compare(target, clock, against, course, seed, as_json=as_json)

@@ -43,7 +43,7 @@ class Target:
 
     def patch(self, body: Object) -> None:
         """Change the resource; a ClusterError ``Conflict`` where somebody else did since it was read."""
-        path = self._server.path(contract.DEPLOYMENTS, self._name)
+        path = self._server.deployment_path(self._name)
         self._server.merge(path, f"{contract.KIND_DEPLOYMENT} {self._name}", body)
 
     def policies(self) -> dict[str, str]:

@@ -54,8 +54,8 @@ class Deployment(Protocol):
         """Return what has been counted."""
 
 
-def restore(deployment: Deployment, clock: Clock, mark: Hold, say: Callable[[str], None]) -> None:
-    """Set what was before, but for what somebody else has set meanwhile; CompareError where that cannot be done now."""
+def restore(deployment: Deployment, clock: Clock, mark: Hold, say: Callable[[str], None]) -> str:
+    """Set what was before, but for what somebody else has set meanwhile, and say so; CompareError where that cannot be done now."""
 
     def act() -> str:
         found = deployment.read()
@@ -73,12 +73,14 @@ def restore(deployment: Deployment, clock: Clock, mark: Hold, say: Callable[[str
         )
 
     try:
-        say(patiently(act, clock, _RESTORE_SECONDS, say))
+        done = patiently(act, clock, _RESTORE_SECONDS, say)
     except ClusterError as error:
         raise CompareError(
             "NotRestored",
             f"the policy {mark.was['policy']} could not be set again: {error}; run eldr compare NAME --restore when the cluster answers",
         ) from error
+    say(done)
+    return done
 
 
 def refuse_or_recover(

@@ -26,6 +26,7 @@ from eldr.compare.recovery import (
 from eldr.kubeconfig import ClusterError, Object
 from eldr.status.fields import inside
 
+_STOPPED: Final = "Stopped"
 _RENEW_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 300.0
 """How long an API server may be away; traffic goes on meanwhile, and so does the window."""
@@ -81,10 +82,17 @@ class Comparison:
         if isinstance(found := self._reading(), str):
             raise CompareError("Unreadable", f"nothing was changed: {found}")
         mark = self._begin(course)
+        is_stopped = False
         try:
             self._alternate(course, mark)
+        except CompareError as error:
+            if error.reason != _STOPPED:
+                raise
+            is_stopped = True
         finally:
-            restore(self._deployment, self._clock, mark, self._say)
+            left = restore(self._deployment, self._clock, mark, self._say)
+        if is_stopped:
+            raise CompareError(_STOPPED, f"by Ctrl-C or a signal: {left}")
 
     def _begin(self, course: Course) -> Hold:
         """Put the mark on the deployment together with the first policy."""
@@ -205,7 +213,7 @@ class Comparison:
     def _patiently(self, act: Callable[[], _Result]) -> _Result:
         def unless_stopped() -> _Result:
             if self._clock.is_stopped():
-                raise CompareError("Stopped", "somebody ended it")
+                raise CompareError(_STOPPED, "by Ctrl-C or a signal")
             return act()
 
         return patiently(unless_stopped, self._clock, _PATIENCE_SECONDS, self._say)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,11 @@ class Target:
         self._server = server
         self._name = name
         self._what = f"{contract.KIND_DEPLOYMENT} {name}"
-        self._path = server.path(contract.DEPLOYMENTS, name)
+        self._path = server.deployment_path(name)
 
     def deployment(self) -> Object:
         """Return the resource."""
-        found = self._server.read(self._path, self._what)
-        if not isinstance(found.get("spec"), dict):
-            raise foreign(self._what, "spec")
-        return found
+        return self._server.deployment(self._name)
 
     def revisions(self) -> list[Revision]:
         """Return its revisions."""
@@ -67,8 +65,27 @@ def command(
 
     These commands set prefill.rollout and decode.rollout of the resource. If you keep it in Git, set the fields there.
     """
-    file = str(kubeconfig) if kubeconfig else None
-    ctx.obj = lambda name: Target(ApiServer(context, namespace, file, rights=_RIGHTS), name)
+    ctx.obj = (context, namespace, kubeconfig)
+
+
+def _led(command: Callable[..., None]) -> Callable[..., None]:
+    """Take the options that lead to a deployment after the sub-command, too; those before it are for who writes them there."""
+
+    def led(
+        before: tuple[str | None, str | None, Path | None],
+        /,
+        *,
+        context: str | None,
+        namespace: str | None,
+        kubeconfig: Path | None,
+        **plain: Any,
+    ) -> None:
+        given = [own or early for own, early in zip((context, namespace, kubeconfig), before, strict=True)]
+        where = [str(one) if one else None for one in given]
+        command(lambda name: Target(ApiServer(*where, rights=_RIGHTS), name), **plain)
+
+    functools.update_wrapper(led, command)
+    return of_cluster(click.pass_obj(led))
 
 
 _NAME = click.argument("name")
@@ -82,7 +99,7 @@ _ROLE = click.option(
 @click.option(
     "--wait", is_flag=True, help="Wait until the rollout has ended; exit code 1 if it did not succeed."
 )
-@click.pass_obj
+@_led
 def status(make: Any, *, name: str, wait: bool) -> None:
     """Show the revisions of NAME, those in use first, and what needs attention."""
     with _explained():
@@ -100,7 +117,7 @@ def status(make: Any, *, name: str, wait: bool) -> None:
 @command.command("pause")
 @_NAME
 @_ROLE
-@click.pass_obj
+@_led
 def pause(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
     """Keep the present template of the pods of NAME."""
     _set(make, name, {role: {"pause": "Enabled"} for role in roles or ENGINES})
@@ -109,7 +126,7 @@ def pause(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
 @command.command("resume")
 @_NAME
 @_ROLE
-@click.pass_obj
+@_led
 def resume(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
     """Roll the pods of NAME to what its spec asks for: ends pause and undo."""
     _set(make, name, {role: {"pause": "Disabled", "revision": ""} for role in roles or ENGINES})
@@ -119,7 +136,7 @@ def resume(make: Any, *, name: str, roles: tuple[str, ...]) -> None:
 @_NAME
 @_ROLE
 @click.option("--to-revision", default="", help="Name of the revision [default: the last one that worked].")
-@click.pass_obj
+@_led
 def undo(make: Any, *, name: str, roles: tuple[str, ...], to_revision: str) -> None:
     """Give the pods of NAME an earlier revision, until `eldr rollout resume`.
 

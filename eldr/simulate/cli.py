@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eldr.fit import options as files
 from eldr.fit.samples import FitError
-from eldr.options import FiniteRange
+from eldr.options import FiniteRange, of_cluster
 from eldr.simulate import options, report, sources, text
 from eldr.simulate.advice import MAPPING
 from eldr.simulate.contenders import Contender
@@ -42,8 +42,7 @@ _WIDTH = 120  # of a table that goes to a file
     metavar="NAME",
     help="An EldrDeployment: its routers' logs, engines, policy and learned step time, read with your kubeconfig.",
 )
-@click.option("--namespace", help="Namespace of the deployment [default: the context's].")
-@click.option("--context", help="Context of the kubeconfig [default: the current one].")
+@of_cluster
 @click.option("--model", help="Served model whose records are used [default: the one with the most]")
 @click.option(
     "--last-minutes",
@@ -92,6 +91,7 @@ def command(
     from_cluster: str | None,
     namespace: str | None,
     context: str | None,
+    kubeconfig: Path | None,
     model: str | None,
     last_minutes: float | None,
     workload: str | None,
@@ -114,7 +114,7 @@ def command(
         from_cluster=from_cluster,
         workload=workload,
         only_of_logs={"--model": model, "--last-minutes": last_minutes},
-        only_of_clusters={"--namespace": namespace, "--context": context},
+        only_of_clusters={"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig},
         only_of_kinds={
             "--policies Domain": any(contender.name == "Domain" for contender in contenders or ())
         },
@@ -127,7 +127,9 @@ def command(
             step_time=step_time,
         )
         if from_cluster:
-            asked = sources.from_cluster(from_cluster, reading, namespace=namespace, context=context)
+            asked = sources.from_cluster(
+                from_cluster, reading, namespace=namespace, context=context, kubeconfig=kubeconfig
+            )
         elif logs:
             asked = sources.from_logs(list(logs), reading)
         elif workload == "captured":

@@ -82,7 +82,9 @@ class Asked:
     has_rate: bool = False
 
 
-def from_cluster(name: str, reading: Reading, *, namespace: str | None, context: str | None) -> Asked:
+def from_cluster(
+    name: str, reading: Reading, *, namespace: str | None, context: str | None, kubeconfig: Path | None = None
+) -> Asked:
     """Return the requests that a deployment's routers have logged, and what is in effect there.
 
     Raises
@@ -95,7 +97,7 @@ def from_cluster(name: str, reading: Reading, *, namespace: str | None, context:
     from eldr.simulate.cluster import Cluster  # brings the client library
 
     with tempfile.TemporaryDirectory(prefix="eldr-simulate-") as folder:
-        found = Cluster(context, namespace).find(name, Path(folder))
+        found = Cluster(context, namespace, str(kubeconfig) if kubeconfig else None).find(name, Path(folder))
         own = in_effect(found.resource, found.states)
         if not any(file.stat().st_size for log in found.logs for file in log.iterdir()):
             raise FitError(

@@ -64,7 +64,10 @@ def _labels(
     help="Namespace of the Lease, the operator's own. Without it there must be no other operator, and it runs outside the cluster.",
 )
 @_option(
-    "--identity", default=socket.gethostname, help="Name of this operator in the Lease; each needs its own."
+    "--identity",
+    default=socket.gethostname,
+    show_default="the host's name",
+    help="Name of this operator in the Lease; each needs its own.",
 )
 @_option(
     "--key",
@@ -89,6 +92,10 @@ def command(*, namespaces: tuple[str, ...], all_namespaces: bool, log_level: str
     """
     if bool(namespaces) == all_namespaces:
         raise click.UsageError("give either --namespace NAME, once or more, or --all-namespaces")
+    if plain["metrics_port"] == plain["liveness_port"] != 0:
+        raise click.UsageError(
+            f"--metrics-port and --liveness-port are both {plain['metrics_port']}; give each its own, or 0 to turn one off"
+        )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("aiohttp.access", "httpx", "kopf.activities.probe", "kopf.objects"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

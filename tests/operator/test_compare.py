@@ -134,7 +134,7 @@ def test_policies_alternate_no_pod_is_replaced_and_sigterm_restores(served, begi
     assert "InUse: another eldr compare holds the deployment" in said
     running.send_signal(signal.SIGTERM)
     code, said = ended(tmp_path, running, 0)
-    assert (code, "Stopped: somebody ended it" in said) == (1, True), said
+    assert (code, "Stopped: by Ctrl-C or a signal: policy " in said) == (1, True), said
     assert "policy MarginalUnion as before" in said
     assert spec(served) == before
     assert mark(served) is None

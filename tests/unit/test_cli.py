@@ -84,3 +84,15 @@ def test_what_is_no_finite_number_is_refused(arguments, value):
     assert found.exit_code == 2, found.output
     assert f"Invalid value for '{option}'" in found.output
     assert "expected a finite number" in found.output or "is not in the range" in found.output
+
+
+def test_two_equal_ports_of_the_operator_are_refused_and_named():
+    same = ["operator", "--all-namespaces", "--metrics-port=8080", "--liveness-port=8080"]
+    found = CliRunner().invoke(main, same)
+    assert found.exit_code == 2, found.output
+    assert "--metrics-port and --liveness-port are both 8080" in found.output
+
+
+def test_no_help_shows_a_function_as_a_default():
+    for name, command in all_commands():
+        assert "<built-in" not in command.get_help(click.Context(command, info_name=name)), name

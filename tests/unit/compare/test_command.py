@@ -103,3 +103,8 @@ def test_the_screen_in_the_reference_is_what_is_shown():
     tpot = next(line for line in shown if line.startswith("TPOT"))
     assert f"    {tpot.partition('(')[0]}" in REFERENCE
     assert f"    {shown[-1]}\n" in REFERENCE
+
+
+def test_a_deployment_that_is_not_there_is_said_before_anything_else(answers):
+    assert fails("nope", "--against", "JSQ", "--carry-over", "5").startswith("Error: NotFound: there is no ")
+    assert answers["patches"] == []

@@ -163,6 +163,7 @@ def test_a_signal_ends_it_and_restores(pool, clock):
     with pytest.raises(CompareError) as caught:
         compare(pool, clock)
     assert caught.value.reason == "Stopped"
+    assert str(caught.value) == "by Ctrl-C or a signal: policy MarginalUnion as before"
     assert is_as_before(pool)
 
 

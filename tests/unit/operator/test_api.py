@@ -39,12 +39,14 @@ async def test_a_proxy_is_looked_up_once(environment, of_the_file, proxy, tmp_pa
         await session.close()
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{", "clusters: 7", "\0", "current-context: gone"])
+@pytest.mark.parametrize(
+    "text", [None, "", "[]", "{", "clusters: 7", "\0", "current-context: gone", b"\x80\xff"]
+)
 async def test_without_a_cluster_it_says_what_to_set(text, tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     path = tmp_path / "config"
     if text is not None:
-        path.write_text(text)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     with pytest.raises(NoClusterError, match=r"^no cluster: .+; set KUBECONFIG"):
         async with connect():

@@ -224,4 +224,22 @@ def test_what_goes_wrong_is_explained(server):
     found[REVISIONS] = as_json({"items": 3})
     assert "ClusterUnreachable: its ControllerRevisions" in run("status", "chat", code=1)
     found[DEPLOYMENT] = as_json({})
-    assert "ClusterUnreachable: EldrDeployment chat: expected spec" in run("status", "chat", code=1)
+    assert "ClusterUnreachable: EldrDeployment chat: expected metadata.name and spec" in run(
+        "status", "chat", code=1
+    )
+
+
+def test_the_way_to_the_deployment_may_stand_before_or_after_the_subcommand(server, tmp_path):
+    config = str(tmp_path / "config")
+    leads = ["--context", "elsewhere", "-n", "team", "--kubeconfig", config]
+    for arguments in (["status", "chat", *leads], [*leads, "status", "chat"]):
+        assert CliRunner().invoke(main, ["rollout", *arguments]).exit_code == 0
+    found = CliRunner().invoke(main, ["rollout", "-n", "team", "status", "chat", "-n", "x"])
+    assert "in namespace x" in found.output, "the nearer one counts"
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+@pytest.mark.parametrize("command", ["status", "pause"])
+def test_what_can_be_no_name_is_refused_before_anything_is_asked(server, command, name):
+    assert f"NoName: NAME {name!r}" in run(command, name, code=1)
+    assert server[1] == []
