@@ -17,6 +17,8 @@ _TTFT: Final = "eldr_router_first_byte_seconds"
 _REQUEST: Final = "eldr_router_request_seconds_bucket"
 _TYPICAL: Final = 0.9
 _LONGEST: Final = 600.0
+NO_TRAFFIC: Final = "there was no traffic"
+"""Why a window measured nothing."""
 
 
 class FiguresError(Exception):
@@ -99,7 +101,7 @@ def window(opened: Reading, closed: Reading) -> Figures | str:
     total = Totals(*(math.fsum(values) for values in zip(*grown, strict=True)))
     later = total.tokens - total.firsts
     if later <= 0 or total.ttfts <= 0 or total.gap_seconds <= 0:
-        return "there was no traffic"
+        return NO_TRAFFIC
     seconds = closed.at - opened.at
     # with drafts an engine counts one gap a step, and several tokens
     return Figures(

@@ -154,6 +154,11 @@ class Comparison:
                 case Do.CLOSE:
                     done.append(Measured(course.windows[course.at - 1].pair, policy, self._close(opened)))
                     self._say(f"window {course.at} of {len(course.windows)}, {_shown(done[-1])}")
+                    if len(done) == 2 and all(one.figures == figures.NO_TRAFFIC for one in done):
+                        raise CompareError(
+                            "NoTraffic",
+                            "the first two windows had no traffic to measure; compare while the deployment serves traffic",
+                        )
                 case Do.WAIT:
                     if self._clock.now() - self._renewed > _RENEW_SECONDS:
                         mark = self._write(mark.but(self._at()), found) or mark

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from eldr.compare import hold
+from eldr.compare import figures, hold
 from eldr.compare.course import Course, windows
 from eldr.compare.recovery import CompareError, moment, refuse_or_recover
 from eldr.compare.report import report
@@ -261,3 +261,20 @@ def test_a_policy_against_itself_shows_nothing(clock):
         told = report(measured, order, "MarginalUnion", "MarginalUnion", 3).changes["tpot"]
         found += told.is_significant
     assert found <= 3
+
+
+@pytest.mark.parametrize("idle", [1, 2])
+def test_it_stops_after_a_pair_of_windows_without_traffic(pool, clock, monkeypatch, idle):
+    """One window alone says little."""
+    whole, waits = figures.window, iter(range(idle))
+    monkeypatch.setattr(
+        "eldr.compare.run.figures.window",
+        lambda *readings: whole(*readings) if next(waits, None) is None else figures.NO_TRAFFIC,
+    )
+    if idle == 1:
+        compare(pool, clock)
+    else:
+        with pytest.raises(CompareError, match="the first two windows had no traffic") as caught:
+            compare(pool, clock)
+        assert caught.value.reason == "NoTraffic"
+    assert is_as_before(pool)
