@@ -19,6 +19,8 @@ _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
     "CrashLoop": "read the log of the container that the message names",
     "ContainerConfig": "create the Secret or ConfigMap that the message names",
+    "ClaimPending": "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class",
+    "ChildRefused": "correct the field that the message names; if it names a quota or a policy, change that",
     "InsufficientCapacity": "add nodes, or lower gpus or resources",
     "PodsRefused": "raise the quota that the message names, or lower replicas or resources",
     "Missing": "look at a prefill engine's log: is the plug-in loaded, does it see the routing of the model?",

@@ -91,7 +91,13 @@ def _unscheduled(pod: Object) -> Iterator[Finding]:
         ):
             said = text(condition, "message") or "no node takes it"
             remedy = "add nodes, free devices, or correct nodeSelector, tolerations and resources"
-            yield Finding(f"pod {_name(pod)}", said, remedy, frozenset({"InsufficientCapacity"}))
+            cause = "InsufficientCapacity"
+            if "persistentvolumeclaim" in said.lower():
+                remedy = (
+                    "create the claim, or correct its name in spec.model or podTemplate, or its storage class"
+                )
+                cause = "ClaimPending"
+            yield Finding(f"pod {_name(pod)}", said, remedy, frozenset({cause}))
 
 
 def _remedy(container: str, why: str, pod: str, *, has_secret: bool) -> str:

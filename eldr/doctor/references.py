@@ -69,7 +69,7 @@ def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
             about,
             f"no volume is bound to it, so pods of {wanted.by} cannot start",
             remedy,
-            frozenset({"InsufficientCapacity"}),
+            frozenset({"ClaimPending"}),
         )
     modes = inside(found, "spec").get("accessModes") or ()
     users = sum(one.replicas for one in facts.templates if wanted.name in _claims(one.spec))

@@ -55,8 +55,10 @@ def _summary(overview: Overview, width: int) -> Iterator[Line]:
     good = ready is not None and ready.status == "True"
     yield from _entry("ready", _ready(overview), width, "green" if good else "red")
     served = f", served as {overview.served_as}" if overview.served_as else ""
-    where = f" at {overview.url}" if overview.url else ""
-    yield from _entry("model", f"{overview.model or _UNKNOWN}{served}{where}", width)
+    yield from _entry("model", f"{overview.model or _UNKNOWN}{served}", width)
+    if overview.url:
+        forward = f"kubectl port-forward -n {overview.namespace} svc/{overview.name} 8000:80"
+        yield from _entry("clients", f"{overview.url}, or {forward} & curl localhost:8000/v1/models", width)
     effect = " and ".join(policy.in_effect) or _UNKNOWN
     as_wanted = policy.in_effect == (policy.wanted,)
     said = f"{policy.wanted}, in effect" if as_wanted else f"{policy.wanted or _UNKNOWN}; in effect: {effect}"

@@ -100,7 +100,7 @@ async def test_ten_times_against_itself(system: System):
         system, ClosedLoop(IN_FLIGHT), logged=False, work=work, tokens=DEMO.settings.tokens
     ) as load:
         runs = [
-            await asyncio.to_thread(compare, system, "MarginalUnion", window=17, seed=seed)
+            await asyncio.to_thread(compare, system, "MarginalUnion", window=18, seed=seed)
             for seed in range(10)
         ]
     assert [outcome.error for outcome in load.outcomes if outcome.error] == []

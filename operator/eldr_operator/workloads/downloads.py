@@ -51,7 +51,6 @@ REMEDIES: Final = {
         "Never starts engines without it"
     ),
     "DownloadFailed": "see the Job's log",
-    "ClaimPending": "create the claim of spec.model.cache in this namespace, or correct its name or storage class",
 }
 """By reason: what to do. The first ones are last words of the container (:mod:`eldr_operator.workloads.fetch`)."""
 _FOLLOWS: Final = "engines with this model start after that; those that run go on"
@@ -151,11 +150,7 @@ def _trouble(pod: Mapping[str, Any]) -> Condition | None:
                     )
                 again = "It is tried again, with growing pauses"
                 return Condition(MODEL_READY, "False", reason, f"{text}; {REMEDIES[reason]}. {again}")
-    trouble = roles.trouble(MODEL_READY, pod)
-    if trouble is not None and "persistentvolumeclaim" in trouble.message.lower():
-        text = f"{trouble.message}; {REMEDIES['ClaimPending']}"
-        return trouble._replace(reason="ClaimPending", message=text)
-    return trouble
+    return roles.trouble(MODEL_READY, pod)
 
 
 def _of_engines(cr: EldrDeployment) -> list[Object]:

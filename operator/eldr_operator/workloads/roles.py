@@ -18,6 +18,7 @@ from eldr_operator.workloads.rollback import Choice
 Object = Mapping[str, Any]
 
 ENGINES = (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+CLAIM_REMEDY = "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class"
 _WAITING = {
     "ImagePullBackOff": "ImagePull",
     "ErrImagePull": "ImagePull",
@@ -225,9 +226,10 @@ def trouble(type_: str, pod: Object) -> Condition | None:
     """Return why a pod is not ready, as far as Kubernetes says; None where it says nothing."""
     name = pod["metadata"]["name"]
     if scheduled := rollout.unscheduled(pod):
-        return Condition(
-            type_, "False", "InsufficientCapacity", f"pod {name}: {scheduled.get('message', '')}"
-        )
+        message = f"pod {name}: {scheduled.get('message', '')}"
+        if "persistentvolumeclaim" in message.lower():
+            return Condition(type_, "False", "ClaimPending", f"{message}; {CLAIM_REMEDY}")
+        return Condition(type_, "False", "InsufficientCapacity", message)
     for container in _containers(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if reason := _WAITING.get(waiting.get("reason", "")):

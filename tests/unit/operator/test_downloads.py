@@ -154,7 +154,7 @@ CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": en
         (
             {"unscheduled": '0/1 nodes: persistentvolumeclaim "weights" not found'},
             "ClaimPending",
-            "create the claim of spec.model.cache in this namespace",
+            "create the claim in this namespace",
         ),
         ({"unscheduled": "0/1 nodes: taints"}, "InsufficientCapacity", "taints"),
     ],

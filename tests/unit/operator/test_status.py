@@ -340,6 +340,10 @@ def test_troubles_are_stable():
     }
     found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable])], NOW)
     assert found.trouble == Condition("DecodeReady", "False", "InsufficientCapacity", "pod p: 0/3 nodes")
+    missing = unschedulable | {"message": '0/3 nodes: persistentvolumeclaim "c" not found'}
+    found = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[missing])], NOW)
+    assert found.trouble is not None
+    assert (found.trouble.reason, "create the claim" in found.trouble.message) == ("ClaimPending", True)
     runs = role(Wanted("DecodeReady", 1), workload(), [pod(conditions=[unschedulable], phase="Running")], NOW)
     assert runs.trouble is None, "its scheduler has not taken its word back yet"
     failing = {"type": "ReplicaFailure", "status": "True", "message": "violates PodSecurity"}
