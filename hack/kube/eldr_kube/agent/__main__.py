@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from eldr.options import FiniteRange
 from eldr_kube.agent.agent import Agent, AgentSettings
 from eldr_kube.agent.images import load_images
 
@@ -38,7 +37,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--backoff-seconds",
-    type=FiniteRange(0.01),
+    type=click.FloatRange(0.01),
     default=10.0,
     help="Second restart delay of a container.",
 )
