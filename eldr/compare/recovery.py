@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
-from eldr.compare import hold
 from eldr.compare.figures import Reading
-from eldr.compare.hold import Hold
 from eldr.kubeconfig import ClusterError, Object
+from eldr.status import hold
+from eldr.status.hold import Hold
 
 _RESTORE_SECONDS: Final = 60.0
 PASSING: Final = frozenset({"ClusterUnreachable", "Conflict"})

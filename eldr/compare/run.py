@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from eldr import contract
-from eldr.compare import figures, hold
+from eldr.compare import figures
 from eldr.compare.course import Course, Do, Phase, due, step
 from eldr.compare.figures import Figures, Reading
-from eldr.compare.hold import Hold
 from eldr.compare.recovery import (
     PASSING,
     Clock,
@@ -24,7 +23,9 @@ from eldr.compare.recovery import (
     restore,
 )
 from eldr.kubeconfig import ClusterError, Object
+from eldr.status import hold
 from eldr.status.fields import inside
+from eldr.status.hold import Hold
 
 _STOPPED: Final = "Stopped"
 _RENEW_SECONDS: Final = 30.0

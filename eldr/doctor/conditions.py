@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from eldr.compare import hold
 from eldr.doctor.facts import Facts, Finding, Said
+from eldr.status import hold
 from eldr.status.fields import inside, objects, text
 from eldr.status.tell import tell
 

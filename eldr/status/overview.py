@@ -198,6 +198,8 @@ class Overview:
         That are not as they should be.
     notes : tuple of str
         What else there is to know of the above.
+    comparison : str or None
+        What an ``eldr compare`` does with it, or has left.
     """
 
     name: str
@@ -216,6 +218,7 @@ class Overview:
     next_fit: NextFit | None
     problems: tuple[Condition, ...]
     notes: tuple[str, ...]
+    comparison: str | None
 
 
 def document(overview: Overview) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from eldr.status import served
+from eldr.status import hold, served
 from eldr.status.chart import COLUMNS, HALF_HOUR
 from eldr.status.fields import Object, decimal, inside, moment, objects, text, whole
 from eldr.status.overview import (
@@ -54,7 +54,7 @@ def tell(
     metadata, spec, status = (inside(deployment, key) for key in ("metadata", "spec", "status"))
     name = text(metadata, "name") or "?"
     conditions = {one.type: one for one in map(_condition, objects(status, "conditions")) if one is not None}
-    locality = inside(status, "locality")
+    locality, held = inside(status, "locality"), hold.of(deployment)
     spans = served.spans(objects(status, "history"))
     return Overview(
         name=name,
@@ -77,8 +77,9 @@ def tell(
         drift=_drift(locality, conditions.get("DriftDetected")),
         fits=_fits(name, text(metadata, "uid"), fits, spans),
         next_fit=_next_fit(inside(status, "refit")),
-        problems=tuple(_problems(conditions)),
+        problems=tuple(one for one in _problems(conditions) if not (held and one.reason == "Suspended")),
         notes=(*_lag(metadata, status), *notes),
+        comparison=None if held is None else _compared(name, held, now),
     )
 
 
@@ -206,6 +207,14 @@ def _problems(conditions: dict[str, Condition]) -> Iterable[Condition]:
     drift = conditions.get("DriftDetected")
     if drift is not None and (drift.status == "True" or drift.reason in _DRIFT_STUCK):
         yield drift
+
+
+def _compared(name: str, held: hold.Hold, now: datetime) -> str:
+    """Tell of a comparison: it sets the policy and suspends fits, and ends where somebody changes that."""
+    policy = held.now["policy"]
+    if held.is_alive(now):
+        return f"runs: it switches policies, now {policy}, and suspends fits until it ends; leave both as they are"
+    return f"was killed, and left policy {policy} and suspended fits; undo it: eldr compare {name} --restore"
 
 
 def _lag(metadata: Object, status: Object) -> Iterable[str]:

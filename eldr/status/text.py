@@ -39,6 +39,7 @@ def lines(overview: Overview, width: int, *, plain: bool = False) -> list[Line]:
     found = [
         Line(f"{overview.name} in namespace {overview.namespace}, {overview.at:%Y-%m-%d %H:%M} UTC", "bold"),
         *(line for note in overview.notes for line in _entry("note", note, width, "yellow")),
+        *(_entry("compare", overview.comparison, width, "yellow") if overview.comparison else ()),
         *_summary(overview, width),
         *_chart(overview, plain=plain),
         *_fits(overview, width),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eldr import contract
-from eldr.compare import hold
+from eldr.status import hold
 from tests.operator.routers import PretendRouter
 from tests.operator.world import World
 from tests.support.processes import ELDR, wait_for

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from eldr.compare import hold
 from eldr.compare.figures import Reading, Totals
 from eldr.kubeconfig import ClusterError
+from eldr.status import hold
 
 ADOPTS_AFTER = 6.0
 """Seconds from a change of the spec until routers place by it."""

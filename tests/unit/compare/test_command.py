@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from eldr import contract
 from eldr.cli import main
-from eldr.compare import hold
 from eldr.compare.cli import command
 from eldr.compare.figures import Figures
 from eldr.compare.report import document, lines, report
 from eldr.compare.run import Measured
+from eldr.status import hold
 from tests.support.api_server import answering, as_json
 
 REFERENCE = (Path(__file__).parents[3] / "docs" / "reference" / "compare.md").read_text()

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eldr.compare import hold
 from eldr.compare.course import ADOPT_SECONDS, Course, Do, Phase, Window, due, step, windows
 from eldr.compare.figures import (
     Figures,
@@ -16,6 +15,7 @@ from eldr.compare.figures import (
     typical_seconds,
     window,
 )
+from eldr.status import hold
 
 NOW = datetime(2026, 11, 27, 3, tzinfo=UTC)
 

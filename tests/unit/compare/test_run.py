@@ -5,12 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from eldr.compare import figures, hold
+from eldr.compare import figures
 from eldr.compare.course import Course, windows
 from eldr.compare.recovery import CompareError, moment, refuse_or_recover
 from eldr.compare.report import report
 from eldr.compare.run import Comparison
 from eldr.kubeconfig import ClusterError
+from eldr.status import hold
 from tests.unit.compare.pool import PlayedClock, Pool
 
 TPOT = {"MarginalUnion": 0.0594, "JSQ": 0.0646, "ELDR": 0.06}

@@ -3,10 +3,10 @@
 import pytest
 
 from eldr import contract
-from eldr.compare import hold
 from eldr.doctor import conditions, devices, model, network, pods, quota, references, routers
 from eldr.doctor.facts import Answer, Finding, Skipped, Unseen
 from eldr.doctor.report import CHECKS, CONDITIONS, examine
+from eldr.status import hold
 from tests.unit.doctor.healthy import NOW, deployment, facts, node, pod
 
 NO_RIGHT = Unseen("may not list things")

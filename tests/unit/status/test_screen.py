@@ -3,11 +3,13 @@
 import copy
 import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from eldr.status import hold
 from eldr.status.overview import document
 from eldr.status.served import spans
 from eldr.status.tell import tell
@@ -241,3 +243,18 @@ def test_a_set_serves_until_it_goes_out_of_service_and_again_when_it_comes_back(
     assert first.ended == "it did worse than placement by load, which was in effect from then on"
     assert (second.since.hour, second.until, second.began) == (3, None, "ServesAgain")
     assert len(spans(told[:2])["f"]) == 1
+
+
+def test_a_comparison_is_told_and_nothing_advises_to_end_it():
+    found = night.deployment()
+    suspended = condition(
+        "CentroidsActive", "False", "Suspended", "set it to Disabled", "2026-11-22T07:00:00Z"
+    )
+    found["status"]["conditions"] = [suspended]
+    held = hold.new(found, "a", NOW, "JSQ")
+    found["metadata"]["annotations"] = {hold.ANNOTATION: held.dump()}
+    assert "now JSQ" in entry(screen(found), "compare")
+    assert not any("Suspended" in line for line in screen(found) if line.startswith("  "))
+    killed = replace(held, until=NOW - timedelta(seconds=1))
+    found["metadata"]["annotations"] = {hold.ANNOTATION: killed.dump()}
+    assert "undo it: eldr compare chat --restore" in entry(screen(found), "compare")

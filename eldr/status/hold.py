@@ -1,4 +1,4 @@
-"""What a comparison changes on an EldrDeployment, and how that is undone, by whoever comes. Pure."""
+"""What `eldr compare` changes on an EldrDeployment, and how that is undone, by whoever comes. Pure."""
 
 from __future__ import annotations
 
