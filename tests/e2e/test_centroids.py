@@ -169,9 +169,9 @@ def other_model() -> dict:
     ("make", "reason"),
     [
         (truncated, "truncated"),
-        (wrong_digest, "damaged"),
-        (wrong_k, "holds 2 centroids, the routing table says 3"),
-        (other_model, "fitted for model 'gpt-oss'"),
+        pytest.param(wrong_digest, "damaged", marks=pytest.mark.costly),
+        pytest.param(wrong_k, "holds 2 centroids, the routing table says 3", marks=pytest.mark.costly),
+        pytest.param(other_model, "fitted for model 'gpt-oss'", marks=pytest.mark.costly),
     ],
 )
 async def test_a_set_that_must_not_be_used_is_refused_and_the_old_one_serves_on(system: System, make, reason):

@@ -56,7 +56,7 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
     assert all(policy["change"]["active_per_token"][0] < 0 for policy in setting["policies"][1:])
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "arguments",
     [("--workload", "captured", "--step-time", "5,100,20"), ("--workload", "language")],
@@ -110,7 +110,7 @@ def test_a_log_of_bursts_is_noticed(captured, tmp_path):
     assert "the log's requests come in bursts" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_processes_give_the_same_report():
     arguments = ["--workload", "captured", *QUICK[:-2], "--policies", "ELDR", "--json", "-"]
     alone, beside = (run(*arguments, "--jobs", jobs) for jobs in (1, 2))
