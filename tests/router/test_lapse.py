@@ -206,6 +206,13 @@ async def test_a_node_is_lost_and_comes_back(space):
     await until(lambda: bound(first) == bound(second) == 2, "both to have their part")
 
 
+@pytest.fixture
+def patient(monkeypatch, space):
+    """Have nobody lapse: a machine that stands still for a moment makes routers silent, too."""
+    monkeypatch.setattr(members, "LAPSE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_router_that_drains_leaves_what_it_does_not_use(space):
     first, second = [await space.start(name) for name in "ab"]
     await until(lambda: bound(first) == bound(second) == 2, "both to have their part")
@@ -225,6 +232,7 @@ async def test_a_router_that_drains_leaves_what_it_does_not_use(space):
     await until(lambda: bound(first) == bound(third) == 2, "both to have their part")
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_rollout_of_routers_under_traffic_refuses_nobody(space):
     await space.api.routing(epoch=1, max_in_flight=64)
     serving = [await space.start(name) for name in "ab"]
