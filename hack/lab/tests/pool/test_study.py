@@ -91,7 +91,7 @@ def test_an_engine_of_several_ranks_waits_for_its_fullest():
     setting = replace(POOL, ranks=4, rate=4.0)
     (jsq,) = measured(TASKS, setting, "JSQ")
     assert jsq.active_per_token / 4 < jsq.fullest_per_token < jsq.active_per_token
-    step = setting.law.fixed + setting.law.per_expert * jsq.fullest_per_token
+    step = setting.step_time.fixed + setting.step_time.per_expert * jsq.fullest_per_token
     assert jsq.tpot_mean == pytest.approx(step, rel=0.1)
     with pytest.raises(ValueError, match="do not divide evenly among 5"):
         measured(TASKS, replace(setting, ranks=5), "JSQ")
