@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -27,12 +28,27 @@ STARVED_SECONDS = 180.0
 """A program that takes two seconds of a processor to start takes a minute where fifteen want it."""
 
 
+_asked = itertools.count(1)
+
+
+def busy(page: str, *counters: str) -> str:
+    """Return a page of metrics whose counters are further on with every look, as where requests are answered."""
+    asked = next(_asked)
+    for counter in counters:
+        name, _, value = counter.rpartition(" ")
+        page = page.replace(counter, f"{name} {float(value) + asked}")
+    return page
+
+
 class Told(PretendRouter):
-    """Has metrics, of no requests."""
+    """Has metrics, of some requests."""
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if path == contract.PATH_METRICS:
-            return 200, ROUTER.encode()
+            first = "eldr_router_first_byte_seconds"
+            return 200, busy(
+                ROUTER, f'{first}_bucket{{le="+Inf"}} 15.0', f"{first}_count 15.0", f"{first}_sum 7.5"
+            ).encode()
         return super().answer(path, authorization)
 
 
@@ -40,7 +56,11 @@ class Engine(BaseHTTPRequestHandler):
     """Metrics of a decode engine."""
 
     def do_GET(self) -> None:
-        body = ENGINE.format(gaps="vllm:inter_token_latency_seconds").encode()
+        gaps = "vllm:inter_token_latency_seconds"
+        page = ENGINE.format(gaps=gaps)
+        body = busy(
+            page, 'vllm:generation_tokens_total{engine="0"} 1000.0', f'{gaps}_sum{{engine="0"}} 60.0'
+        ).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
