@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from eldr.doctor.facts import Facts, Finding, Said
+from eldr.doctor.pods import CLAIM_REMEDY
 from eldr.status import hold
 from eldr.status.fields import inside, objects, text
 from eldr.status.tell import tell
@@ -19,7 +20,7 @@ _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
     "CrashLoop": "read the log of the container that the message names",
     "ContainerConfig": "create the Secret or ConfigMap that the message names",
-    "ClaimPending": "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class",
+    "ClaimPending": CLAIM_REMEDY,
     "ChildRefused": "correct the field that the message names; if it names a quota or a policy, change that",
     "InsufficientCapacity": "add nodes, or lower gpus or resources",
     "PodsRefused": "raise the quota that the message names, or lower replicas or resources",

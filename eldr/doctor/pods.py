@@ -9,6 +9,7 @@ from eldr.status.fields import inside, objects, text, whole
 
 _PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 _CREATE = {"CreateContainerConfigError", "CreateContainerError"}
+CLAIM_REMEDY = "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class"
 _FIELDS = {"engine": "engine.image", "router": "router.image", "eldr-plugin": "the operator's --set image"}
 
 
@@ -93,10 +94,7 @@ def _unscheduled(pod: Object) -> Iterator[Finding]:
             remedy = "add nodes, free devices, or correct nodeSelector, tolerations and resources"
             cause = "InsufficientCapacity"
             if "persistentvolumeclaim" in said.lower():
-                remedy = (
-                    "create the claim, or correct its name in spec.model or podTemplate, or its storage class"
-                )
-                cause = "ClaimPending"
+                remedy, cause = CLAIM_REMEDY, "ClaimPending"
             yield Finding(f"pod {_name(pod)}", said, remedy, frozenset({cause}))
 
 

@@ -87,7 +87,7 @@ def _create(wanted: Reference) -> str:
         case "ConfigMap":
             return f"create the ConfigMap {wanted.name}, or remove what names it"
         case _:
-            return f"create the claim {wanted.name}, or name another one in podTemplate"
+            return f"create the claim {wanted.name}, or correct its name in spec.model or podTemplate"
 
 
 def _of_pod(template: Template) -> Iterator[Reference]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -106,12 +105,6 @@ def _check(source: Path, target: Path, metadata: list[Path]) -> None:
 
 def _is_begun(source: Path, target: Path) -> bool:
     """Tell whether a folder holds nothing but what is copied, or the beginning of it."""
-    return all(
-        (source / file.relative_to(target)).is_file()
-        and (source / file.relative_to(target)).read_bytes().startswith(file.read_bytes())
-        for file in _files(target)
-    )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (one for one in folder.rglob("*") if not one.is_dir() and _CACHE not in one.parts)
+    files = (one for one in target.rglob("*") if not one.is_dir() and _CACHE not in one.parts)
+    pairs = ((file, source / file.relative_to(target)) for file in files)
+    return all(ours.is_file() and ours.read_bytes().startswith(file.read_bytes()) for file, ours in pairs)

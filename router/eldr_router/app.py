@@ -104,9 +104,9 @@ class App:
         registry, limit = self.services.registry, self.services.table.max_in_flight
         if self.draining or not registry.has_share(limit, everywhere=not self._was_ready):
             return False
-        is_late = self._loop.time() - self._started > self._settings.ready_seconds
-        self._was_ready = self._was_ready or self.control.settled or is_late
-        return self.control.settled or is_late
+        is_ready = self.control.settled or self._loop.time() - self._started > self._settings.ready_seconds
+        self._was_ready = self._was_ready or is_ready
+        return is_ready
 
     async def start(self) -> None:
         """Listen and begin the background work; OSError if a port cannot be bound."""

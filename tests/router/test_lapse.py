@@ -181,12 +181,19 @@ async def test_a_router_without_any_room_is_not_ready(space, deadlines):
     assert (await router.client.get(f"{router.url}/ready")).status_code == 503
 
 
-async def test_a_node_is_lost_and_comes_back(space):
+@contextlib.asynccontextmanager
+async def streaming(space: Pods) -> AsyncIterator[tuple[Router, Router, asyncio.Event]]:
+    """Two routers that have their parts; the second has a stream, until it is released."""
     first, second = [await space.start(name) for name in "ab"]
     await until(lambda: bound(first) == bound(second) == 2, "both to have their part")
     release = asyncio.Event()
     space.made[1].script.append(slow(release))
     async with second.stream():
+        yield first, second, release
+
+
+async def test_a_node_is_lost_and_comes_back(space):
+    async with streaming(space) as (first, second, release):
         await until(lambda: told(first) == 1, "the first one to hear of the stream")
         handler, held = second.app.admins.handler, asyncio.Event()
         second.app.admins.handler = lambda request, client: client.run(held.wait())
@@ -214,11 +221,7 @@ def patient(monkeypatch, space):
 
 @pytest.mark.usefixtures("patient")
 async def test_a_router_that_drains_leaves_what_it_does_not_use(space):
-    first, second = [await space.start(name) for name in "ab"]
-    await until(lambda: bound(first) == bound(second) == 2, "both to have their part")
-    release = asyncio.Event()
-    space.made[1].script.append(slow(release))
-    async with second.stream():
+    async with streaming(space) as (first, second, release):
         draining = asyncio.ensure_future(second.app.drain())
         await space.tell("b", ready=False, terminating=True)
         await until(lambda: bound(first) == 3, "all but the stream")

@@ -90,9 +90,8 @@ class DecodeWorker:
                 self._rows = _empty_rows(config, n_blocks, self._capture, group.block_size)
                 self._kernels = kernels_for(self._capture.device)
                 self._staging = Staging(self._capture.device)
-                self._kernels.count_step(
-                    self._rows, *self._capture.nothing()
-                )  # compiled now, not in the first step
+                # compiled now, not in the first step
+                self._kernels.count_step(self._rows, *self._capture.nothing())
 
     def share(self) -> None:
         """Take part in the union of all ranks from now on."""

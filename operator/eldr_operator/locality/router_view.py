@@ -151,7 +151,7 @@ class RouterView:
         Prefill answers since its start, by one of :data:`eldr.contract.SIGNATURE_QUALITIES`.
     expert_share, expert_share_error : float or None, float
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
-    step_time : StepLaw or None
+    step_time : LearnedStepTime or None
         Of a median decode engine.
     traffic : Traffic or None
         How requests look to its active set; None without one.
