@@ -21,7 +21,7 @@ TOKENS = 12
 CAPTURE = "eldr.engine.capture"
 ON_ALL_RANKS = (
     *(f"{CAPTURE}.routing:StepSlots.{name}" for name in ("bind", "take")),
-    f"{CAPTURE}.routing:RoutedExpertsCapturer.capture",
+    f"{CAPTURE}.routing:_Capturer._column",
 )
 EVERYWHERE = (
     *ON_ALL_RANKS,
@@ -49,7 +49,7 @@ DECODE = (
     "eldr.engine.decode.ring:RingWriter.write",
     "eldr.engine.metrics:EngineStats.add_step",
 )
-SHORT = ("RoutedExpertsCapturer.capture", "encode_counts")
+SHORT = ("_Capturer._column", "encode_counts")
 """Of these, what ``make e2e-vllm`` has fail; ``tests/engine/test_hooks.py`` has every function fail, without a model."""
 SOON = 10.0
 """Seconds that requests may take beyond twice what they did just before, so that no rank waited for another one's failure."""
