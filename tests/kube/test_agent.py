@@ -19,6 +19,7 @@ import pytest
 
 from eldr_kube.binaries import BinariesUnavailableError, binaries
 from eldr_kube.cluster import Cluster
+from eldr_kube.servers import ENDPOINT
 from tests.support.processes import wait_for
 from tests.support.space import (
     STAY,
@@ -161,17 +162,18 @@ def unprivileged(own: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[byte
     home.mkdir(mode=0o755)
     try:
         plane = own.control_plane
-        sources = (plane.ca, plane.kubelet_certificate.certificate, plane.kubelet_certificate.key)
-        ca, certificate, key = (Path(shutil.copy(source, home)) for source in sources)
+        own_certificate = plane.kubelet_certificate
+        sources = (plane.ca, own_certificate.certificate, own_certificate.key, own.bin / ENDPOINT)
+        ca, certificate, key, endpoint = (Path(shutil.copy(source, home)) for source in sources)
         config = json.loads(own.kubeconfig.read_text())
         config["clusters"][0]["cluster"]["certificate-authority"] = str(ca)
         kubeconfig = home / "kubeconfig"
         kubeconfig.write_text(json.dumps(config))
-        for path in (home, ca, certificate, key, kubeconfig):
+        for path in (home, ca, certificate, key, endpoint, kubeconfig):
             os.chown(path, 65534, 65534)
         command = [*NOBODY, python, "-m", "eldr_kube.agent", "--nodes", "2"]
         command += ["--kubeconfig", str(kubeconfig), "--state", str(home / "state")]
-        command += ["--certificate", str(certificate), "--key", str(key)]
+        command += ["--endpoint", str(endpoint), "--certificate", str(certificate), "--key", str(key)]
         log = tmp_path / "agent.log"
         with log.open("wb") as output:
             agent = subprocess.Popen(command, env=environment, cwd="/", stdout=output, stderr=output)

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from eldr_kube.packages import CLIENTS, REQUIREMENTS, BinariesUnavailableError, Say, fetch_clients
-from eldr_kube.servers import ETCD, KUBERNETES, SERVERS, SOURCE, build, link
+from eldr_kube.servers import ENDPOINT, ETCD, KUBERNETES, SERVERS, SOURCE, build, link
+
+ALL: Final = (ETCD, *SERVERS, ENDPOINT, *CLIENTS)
 
 
 def user_cache() -> Path:
@@ -34,7 +37,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def binaries(say: Say = say_on_stderr) -> Path:
-    """Return a folder with etcd, the three servers, kubectl and helm, making what is missing.
+    """Return a folder with etcd, the three servers, a node's endpoint, kubectl and helm, making what is missing.
 
     What ``KUBEBUILDER_ASSETS`` offers (the layout of ``setup-envtest``) comes from there, the rest from the cache.
 
@@ -44,14 +47,14 @@ def binaries(say: Say = say_on_stderr) -> Path:
         If something cannot be built or fetched.
     """
     given = _assets()
-    lacking = [name for name in (ETCD, *SERVERS, *CLIENTS) if name not in given]
+    lacking = [name for name in ALL if name not in given]
     cache = _filled_cache(lacking, say)
     if not given:
         return cache
     key = hashlib.sha256("\n".join(map(str, given.values())).encode()).hexdigest()[:12]
     folder = cache.parent / f"assets-{key}"
     folder.mkdir(exist_ok=True)
-    for name in (ETCD, *SERVERS, *CLIENTS):
+    for name in ALL:
         link(folder / name, given.get(name, cache / name))
     return folder
 
@@ -81,10 +84,12 @@ def _filled_cache(names: list[str], say: Say) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder.parent / "lock"):
         missing = [name for name in names if not (folder / name).exists()]
-        if servers := [name for name in missing if name not in CLIENTS]:
+        if servers := [name for name in missing if name in (ETCD, *SERVERS)]:
             if assets := os.environ.get("KUBEBUILDER_ASSETS"):
                 say(f"KUBEBUILDER_ASSETS={assets} lacks {', '.join(servers)}, which a cluster needs too")
             build(folder, servers, say)
+        if ENDPOINT in missing:
+            build(folder, [ENDPOINT], say)
         if any(name in CLIENTS for name in missing):
             fetch_clients(folder, say)
     return folder

@@ -23,6 +23,7 @@ from eldr_kube.agent.images import Image, dump_images
 from eldr_kube.binaries import binaries
 from eldr_kube.control_plane import ControlPlane
 from eldr_kube.processes import end, spawn
+from eldr_kube.servers import ENDPOINT
 
 NODE_SECONDS = 60.0
 ACCOUNT_SECONDS = 60.0
@@ -124,6 +125,7 @@ class Cluster:
         state = self.data / "agent"
         command = [sys.executable, "-m", "eldr_kube.agent", "--kubeconfig", str(self.kubeconfig)]
         command += ["--state", str(state), "--nodes", str(self._nodes)]
+        command += ["--endpoint", str(self.bin / ENDPOINT)]
         command += ["--certificate", str(certificate.certificate), "--key", str(certificate.key)]
         for path in self._image_maps():
             command += ["--image-map", str(path)]

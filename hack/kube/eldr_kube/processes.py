@@ -22,7 +22,11 @@ def die_with_parent(parent: int) -> None:
 
 
 def spawn(
-    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own that dies with this one; its output goes to a file.
 
@@ -36,6 +40,7 @@ def spawn(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=env,
+            pass_fds=pass_fds,
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 - one prctl call, no Python state
         )

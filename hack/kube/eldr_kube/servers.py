@@ -1,4 +1,4 @@
-"""Builds etcd and the Kubernetes servers from Go modules: one program, that its name makes one or the other."""
+"""Builds etcd, the Kubernetes servers and a node's endpoint from Go modules: a program's name makes it one or the other."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from eldr_kube.packages import BinariesUnavailableError, Say, fetch_go
 KUBERNETES: Final = "v1.36.4"
 ETCD: Final = "etcd"
 SERVERS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+ENDPOINT: Final = "node-endpoint"
+"""A kubelet's streams; a program of its own, as it is a tenth of the others."""
 GO_MINIMUM: Final = (1, 26)
 SOURCE: Final = Path(__file__).parents[1] / "servers"
 
@@ -33,7 +35,7 @@ def build(folder: Path, names: Sequence[str], say: Say) -> None:
     folder : Path
         For the program and the links.
     names : sequence of str
-        Of ``etcd`` and ``SERVERS``; what others need is not compiled.
+        Of ``ETCD``, ``SERVERS`` and ``ENDPOINT``; what others need is not compiled.
     say : callable
         Told how it goes.
 

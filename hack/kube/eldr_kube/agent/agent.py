@@ -15,11 +15,10 @@ import httpx
 from eldr_kube.agent import READY_FILE, nodes
 from eldr_kube.agent.addresses import Addresses
 from eldr_kube.agent.api import Api
-from eldr_kube.agent.container import Container
+from eldr_kube.agent.endpoint import Endpoint
 from eldr_kube.agent.events import Recorder
 from eldr_kube.agent.images import ImageMap
 from eldr_kube.agent.launch import Isolation, detect
-from eldr_kube.agent.logs import LogServer
 from eldr_kube.agent.pod import Node, Pod, show_crash
 
 Object = dict[str, Any]
@@ -35,8 +34,8 @@ class AgentSettings:
     ----------
     state : Path
         Folder of its own; what an agent before left there is removed.
-    certificate, key : Path
-        For the log server.
+    endpoint, certificate, key : Path
+        The program that serves logs and forwards ports, and what it serves with.
     backoff : float
         Second restart delay of a failing container, seconds.
     isolate : bool
@@ -45,6 +44,7 @@ class AgentSettings:
 
     kubeconfig: Path
     state: Path
+    endpoint: Path
     certificate: Path
     key: Path
     n_nodes: int
@@ -80,12 +80,19 @@ class Agent:
             verify=False, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
         )
         self._node = Node(api, settings.images, client, isolation, recorder, settings.backoff)
-        logs = LogServer(self._find, settings.certificate, settings.key, api.ca)
+        endpoint = Endpoint(
+            settings.endpoint,
+            self._find,
+            certificate=settings.certificate,
+            key=settings.key,
+            ca=api.ca,
+            folder=settings.state,
+        )
         try:
-            await self._serve(api, logs.port, isolation.note, stop)
+            await self._serve(api, endpoint.port, isolation.note, stop)
         finally:
             await self._end_all()
-            await asyncio.to_thread(logs.close)
+            await asyncio.to_thread(endpoint.close)
             await recorder.close()
             await client.aclose()
             await api.close()
@@ -194,7 +201,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._ends.values(), return_exceptions=True)
 
-    def _find(self, namespace: str, name: str, container: str) -> Container | None:
+    def _find(self, namespace: str, name: str) -> Pod | None:
         # A pod that ends may still be listed beside its successor of the same name: the younger one is meant.
         found = [pod for pod in list(self._pods.values()) if pod.named(namespace, name)]
-        return found[-1].container(container) if found else None
+        return found[-1] if found else None
