@@ -43,6 +43,7 @@ _TICK_SECONDS = 0.25
 _MAX_ADMIN_BODY = 1 << 20
 _FEW_FILES = 4096
 _OWN_FILES = 64
+_BACKLOG = 4096
 
 
 class App:
@@ -111,7 +112,9 @@ class App:
     async def start(self) -> None:
         """Listen and begin the background work; OSError if a port cannot be bound."""
         settings = self._settings
-        self.clients.max_connections = _connections(_raise_file_limit())
+        files = _raise_file_limit()
+        self.clients.max_connections = _connections(files)
+        self.clients.max_refused = self._backlog = _backlog(files)
         self.addresses = [
             await self._listen(self.clients, settings.host, settings.port),
             await self._listen(self.admins, settings.admin, settings.admin_port),
@@ -132,7 +135,7 @@ class App:
             self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
 
     async def _listen(self, server: Server, host: str, port: int) -> tuple[str, int]:
-        listener = await self._loop.create_server(server.protocol, host, port, backlog=4096)
+        listener = await self._loop.create_server(server.protocol, host, port, backlog=self._backlog)
         self._listeners.append((server, listener))
         address, bound = listener.sockets[0].getsockname()[:2]
         return address, bound
@@ -221,8 +224,13 @@ def _raise_file_limit() -> int:
 
 
 def _connections(files: int) -> int:
-    """Return how many clients so many open files serve: each may need a connection to an engine, and the pool rests some."""
-    return 1 << 20 if files < 0 else max(1, (files - _OWN_FILES) // 2)
+    """Return how many clients so many open files serve: each may need a connection of its own, one to an engine and one to free KV."""
+    return 1 << 20 if files < 0 else max(1, (files - _OWN_FILES - _backlog(files)) // 3)
+
+
+def _backlog(files: int) -> int:
+    """Return how many connections may wait for their acceptance: all of them are accepted at once, if only to be refused."""
+    return _BACKLOG if files < 0 else max(1, min(_BACKLOG, files // 4))
 
 
 def _signature_log(settings: Settings) -> SignatureLog | None:

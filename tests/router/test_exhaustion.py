@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import errno
 import os
 
+import httpx
 import pytest
 
+from eldr import contract
+from eldr_router import app as app_module
 from tests.router.conftest import Router, until
+from tests.support.processes import engine
+from tests.support.router import AUTH, router
 
 
 class Exhausted:
@@ -66,3 +72,37 @@ async def test_a_prefill_result_is_not_lost_sight_of(start):
         pool.loop = whole
         for connection in idle:
             connection.close()
+
+
+@pytest.mark.process
+async def test_more_clients_than_descriptors(tmp_path):
+    """All at once: who is admitted is served, the router's own port answers meanwhile, and no engine is blamed."""
+    few = 256
+    with (
+        engine("prefill", "--speed", "0.05") as prefill,
+        engine("decode", "--speed", "0.05") as decode,
+        router(
+            tmp_path, {"p": prefill.url, "d": decode.url}, under=("prlimit", f"--nofile={few}:{few}")
+        ) as limited,
+    ):
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+
+            async def ask(number: int) -> int | str:
+                body = {"model": "m", "prompt": f"prompt {number}", "max_tokens": 32}
+                try:
+                    return (await client.post(f"{limited.url}/v1/completions", json=body)).status_code
+                except httpx.TransportError as error:
+                    return type(error).__name__
+
+            asked = [asyncio.create_task(ask(number)) for number in range(2 * few)]
+            await until(lambda: any(one.done() for one in asked), "the first answer")
+            state = await client.get(limited.admin + contract.PATH_STATE, headers=AUTH)
+            assert state.status_code == 200
+            statuses = collections.Counter(await asyncio.gather(*asked))
+            assert await ask(0) == 200
+        assert set(statuses) <= {200, 503, "ReadError"}, statuses
+        assert statuses[200] >= app_module._connections(few), "who is admitted is served"
+        assert statuses[503], statuses
+        assert limited.counter("retries") == 0
+        assert all(one["healthy"] for role in ("prefill", "decode") for one in limited.state()[role])

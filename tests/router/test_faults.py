@@ -234,6 +234,20 @@ async def test_attempts_are_bounded(start, leg):
         router[leg].script.clear()
 
 
+@pytest.mark.parametrize("leg", ["p", "d"])
+async def test_engines_that_fail_everything_do_not_use_up_attempts(start, leg):
+    """Five of six do; only the requests that find out may see that."""
+    other = {"p": "d0", "d": "p0"}[leg]
+    async with start(*(f"{leg}{i}" for i in range(6)), other) as router:
+        for i in range(5):
+            router[f"{leg}{i}"].script.extend([reset] * 99)
+        statuses = [(await router.post(prompt=f"prompt {i}")).status_code for i in range(40)]
+        for i in range(5):
+            router[f"{leg}{i}"].script.clear()
+        assert set(statuses) <= {200, 502}
+        assert statuses.count(502) <= 2, "each of these met three engines that had been well"
+
+
 async def test_a_connection_reset_after_reuse_is_not_taken_for_a_refusal(start):
     """The engine may have pulled the blocks before it reset the pooled connection."""
     async with start("p0", "d0", "d1") as router:

@@ -77,7 +77,7 @@ def test_the_limit_of_open_files_is_raised(monkeypatch, caplog):
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: set_to.append(pair))
     assert app_module._raise_file_limit() == 1000
     assert set_to == [(1000, 1000)]
-    assert "468 client connections" in caplog.text
+    assert "228 client connections" in caplog.text
 
 
 async def test_too_many_connections_are_told_so(start):

@@ -30,6 +30,7 @@ class Router(Server):
         model: str = "m",
         admin_port: int = 0,
         log: Path | None = None,
+        under: tuple[str, ...] = (),
         **fields,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,15 @@ class Router(Server):
         self.configure(engines)
         port, admin = free_port(), admin_port or free_port()
         self.admin = f"http://127.0.0.1:{admin}"
-        arguments = [str(ELDR), "router", "--workers", str(self._workers), "--log-dir", str(folder / "log")]
+        arguments = [
+            *under,
+            str(ELDR),
+            "router",
+            "--workers",
+            str(self._workers),
+            "--log-dir",
+            str(folder / "log"),
+        ]
         arguments += ["--port", str(port), "--admin-port", str(admin), "--log-level", "warning", *options]
         env = {**os.environ, contract.ENV_ADMIN_TOKEN: TOKEN}
         super().__init__(arguments, f"http://127.0.0.1:{port}", env, log)

@@ -65,6 +65,8 @@ class Server:
         Memory for all request bodies.
     max_connections : int
         Beyond so many a new one is answered with 503: without a file descriptor to an engine nothing could be done for it.
+    max_refused : int
+        Of those, so many at a time; the others are cut, as each holds a descriptor until its client has read the answer.
     draining : bool
         Answers say ``connection: close``.
     """
@@ -74,6 +76,7 @@ class Server:
     max_body: int
     budget: Budget
     max_connections: int = 1 << 20
+    max_refused: int = 1 << 20
     draining: bool = False
     connections: set[ClientConnection] = field(default_factory=set)
 
@@ -136,7 +139,10 @@ class ClientConnection(asyncio.Protocol):
         """Take note of a connection, or turn it away."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.connections.add(self)
-        if len(self._server.connections) > self._server.max_connections:
+        beyond = len(self._server.connections) - self._server.max_connections
+        if beyond > self._server.max_refused:
+            self.abort()
+        elif beyond > 0:
             self._refuse(
                 RouterError(503, "too many connections; retry later", "connections_full", retry_after=1)
             )

@@ -27,6 +27,11 @@ class Health:
         """Tell whether requests may go there: alive, and not ejected, or the ejection is over and a request may try."""
         return now >= self.good_from
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether it failed since its last good answer."""
+        return self._errors > 0 or bool(self._partners)
+
     def probed(self, *, well: bool) -> None:
         """Note whether the engine says that it is well. That ends no ejection: it may be well and fail requests."""
         self.probed_well = well

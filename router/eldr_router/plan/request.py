@@ -128,8 +128,9 @@ def _prefill_broken(state: State, event: Broken) -> Step:
         # as if it had refused the connection: nothing was tried, nothing is spent
         state = replace(state, refused=state.refused | {event.engine})
         return _prefill(state, (Leave(), Eject(event.engine)) if event.unavailable else (Keep(), Leave()))
+    spent = state.spent + _cost(state, event)
     state, blame = _blame(state, "prefill", event, None)
-    state = replace(state, spent=state.spent + 1, broken=state.broken | {event.engine})
+    state = replace(state, spent=spent, broken=state.broken | {event.engine})
     if state.spent >= state.attempts:
         return _give_up(state, (Leave(), *blame))
     return _prefill(state, (Leave(), *blame))
@@ -240,13 +241,14 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     """Give an attempt up; the result may have been pulled, so the next one begins with the prompt."""
     failure = Failure("decode", event.engine, event.cause, event.message)
     source = state.source if event.cause in _PULL else None
+    spent = state.spent + _cost(state, event)
     state, blame = _blame(state, "decode", event, source)
     busy = event.cause == "busy"
     before = (Keep(), Leave()) if busy else (Leave(), *blame)
     state = replace(
         state,
         failures=(*state.failures, failure),
-        spent=state.spent + 1,
+        spent=spent,
         broken=state.broken | ({event.engine} if avoid else _NONE) | (_NONE if source is None else {source}),
         refused=_NONE,
         source=None,
@@ -259,15 +261,22 @@ def _again(state: State, event: Broken, *, avoid: bool = True) -> Step:
     return (_prefill if state.split else _decode)(state, before)
 
 
+def _cost(state: State, event: Broken) -> int:
+    """Return how many attempts a failure costs: none at an engine that fails others too, so that one that is well gets asked.
+
+    A request that ends engines must not go to all of them; each engine that was well is an attempt.
+    """
+    free = event.doubtful and event.engine not in state.broken and event.at < state.until
+    return 0 if free else 1
+
+
 def _give_up(state: State, before: Actions) -> Step:
     if state.failures[-1].cause == "busy":
         return _over(state, *before, PassOn(kept=True))
     # a suspect that is left failed alone, however often it was asked
     blame: Actions = () if state.suspect is None else (Blame(*state.suspect[1:]),)
     last = state.failures[-1]
-    message = (
-        f"gave up after {state.spent} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
-    )
+    message = f"gave up after {len(state.failures)} attempts; the last one: {last.leg} engine {last.engine}: {last.message}"
     return _over(state, *before, *blame, Fail(502, message, "upstream_failed"))
 
 

@@ -57,6 +57,8 @@ class State(Struct, frozen=True):
         The form after a lease ran out over a whole answer; None: not split any more.
     failures : tuple of Failure
         Attempts given up; those that cost nothing (a refused connection) included.
+    until : float
+        From then on engines in doubt cost an attempt, too.
     spent : int
         Attempts that count.
     source : Engine or None
@@ -77,6 +79,7 @@ class State(Struct, frozen=True):
 
     phase: Phase = Phase.NEW
     attempts: int = 3
+    until: float = math.inf
     split: bool = True
     form: Form = Form.STREAM
     patient_form: Form | None = None
@@ -156,6 +159,9 @@ class Broken(Struct, frozen=True):
     message: str = ""
     unavailable: bool = False
     """The engine says that it takes no requests for now."""
+    doubtful: bool = False
+    """The last request that ended there failed, too."""
+    at: float = 0.0
 
 
 class Ended(Struct, frozen=True):

@@ -88,7 +88,11 @@ class Completion:
         form, patient = bodies.forms(body, split=whole is None)
         self._admission = services.registry.admit(limit, self._sequences)
         self._state = State(
-            attempts=services.settings.attempts, split=whole is None, form=form, patient_form=patient
+            attempts=services.settings.attempts,
+            until=self.now() + services.settings.prefill_timeout,
+            split=whole is None,
+            form=form,
+            patient_form=patient,
         )
         self._client.attach(self)
         self._handle(steps.Start())

@@ -153,7 +153,8 @@ class Leg:
 
     def _broken(self, cause: str, message: str, *, unavailable: bool = False) -> None:
         if not self._left:
-            self._flow.handle(Broken(self.endpoint, cause, message, unavailable))
+            endpoint, now = self.endpoint, self._flow.now()
+            self._flow.handle(Broken(endpoint, cause, message, unavailable, endpoint.health.doubtful, now))
 
     def _is_bad(self, status: int) -> bool:
         """Report a whole answer that is none, or is for the client."""

@@ -156,6 +156,7 @@ def events(legs=("p0", "d0", "d1")):
         yield steps.Exhausted(engine)
         yield steps.Broken(engine, "reset", "x")
         yield steps.Broken(engine, "status", "x", unavailable=True)
+        yield steps.Broken(engine, "reset", "x", doubtful=True)
         yield steps.Answered(engine)
     yield steps.Broken("d0", "error_event", "x")
     yield steps.Broken("d0", "busy", "x")
@@ -288,6 +289,24 @@ def test_a_request_that_fails_on_several_engines_is_mostly_to_blame_itself():
     _, done = play(*(steps.Broken(engine, "status", "x") for engine in ("p0", "p1", "p0")))
     assert isinstance(done[-1], steps.Fail)
     assert {(action.engine, action.weight) for action in blamed(done)} == {("p0", 1 / 3), ("p1", 1 / 3)}
+
+
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
+def test_engines_in_doubt_cost_no_attempt(leg):
+    """Else a request is given up although an engine is well that it was never sent to."""
+
+    def failing(engine, **more):
+        before = (PREFILLED, steps.Connected(engine, 1)) if leg == "decode" else ()
+        return (*before, steps.Broken(engine, "reset", "x", **more))
+
+    three = [event for engine in "abc" for event in failing(engine)]
+    assert isinstance(play(*three)[1][-1], steps.Fail), "a request that ends engines ends three at most"
+    many = [event for engine in "abcdefg" for event in failing(engine, doubtful=True)]
+    assert isinstance(play(*many)[1][-1], steps.Prefill)
+    again = [event for _ in range(4) for event in failing("a", doubtful=True)]
+    assert isinstance(play(*again)[1][-1], steps.Fail), "the same engine is no other one"
+    late = [event for engine in "abc" for event in failing(engine, doubtful=True, at=2.0)]
+    assert isinstance(play(*late, state=State(until=1.0))[1][-1], steps.Fail)
 
 
 def test_a_result_that_nobody_was_sent_is_freed():
