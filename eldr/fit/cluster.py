@@ -10,6 +10,7 @@ import kubernetes
 import stamina
 
 from eldr import contract, kubeconfig
+from eldr.addresses import authority
 
 
 def _is_transient(error: Exception) -> bool:
@@ -44,7 +45,7 @@ class Cluster:
         raw = self._api.list_namespaced_pod(self._namespace, label_selector=selector, _preload_content=False)
         pods = json.loads(raw.data)["items"]
         return [
-            f"http://{pod['status']['podIP']}:{contract.PORT_ADMIN}"
+            f"http://{authority(pod['status']['podIP'], contract.PORT_ADMIN)}"
             for pod in pods
             if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
         ]

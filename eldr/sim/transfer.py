@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import httpx
 
+from eldr.addresses import authority
 from eldr.clients import UNBOUNDED
 from eldr.contract import LATE_DISCARDED, LATE_PREFILLED
 from eldr.sim.telemetry import EngineMetrics
@@ -93,10 +94,10 @@ class Transfer:
             logger.warning("a prefill engine keeps its blocks until their lease ends: %s", error)
 
     async def _read(self, params: dict[str, Any]) -> str:
-        url = f"http://{params['remote_host']}:{int(params['remote_port'])}/sim/v1/pull"
+        source = authority(params["remote_host"], int(params["remote_port"]))
         names = {"engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
         names["kv_key"] = self._key
-        answer = await self._client.post(url, json=names)
+        answer = await self._client.post(f"http://{source}/sim/v1/pull", json=names)
         answer.raise_for_status()
         return str(answer.json()["kv"])
 

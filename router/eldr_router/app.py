@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
+from eldr.addresses import authority
 from eldr.siglog import SignatureLog
 from eldr_router.http.requests import Budget
 from eldr_router.net.inbound import Server
@@ -274,8 +275,8 @@ async def serve(settings: Settings) -> None:
     gc.collect()
     gc.set_threshold(10_000, 20, 50)  # requests make no cycles: look for them seldom
     gc.freeze()  # what is alive now lives for ever: keep it out of every later collection
-    for what, (host, port) in zip(("clients", "admin"), app.addresses, strict=True):
-        log.info("%s: http://%s:%d", what, host, port)
+    for what, address in zip(("clients", "admin"), app.addresses, strict=True):
+        log.info("%s: http://%s", what, authority(*address))
     await asked.wait()
     drain = loop.create_task(app.drain())
     insist = loop.create_task(insisted.wait())

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -26,6 +27,8 @@ from tests.support.router import AUTH, Router, router
 
 pytestmark = pytest.mark.process
 
+_ADDRESSES = Path("/proc/net/if_inet6")
+IPV6 = _ADDRESSES.exists() and "00000001 01" in _ADDRESSES.read_text()
 FAST = ("--speed", "0.05")
 
 
@@ -296,6 +299,35 @@ def test_settings_that_cannot_work(arguments, message, tmp_path):
     )
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IPV6, reason="needs ::1: enable IPv6 on this machine's loopback")
+def test_everything_speaks_ipv6(tmp_path):
+    with contextlib.ExitStack() as stack:
+        engines = {
+            role[0]: stack.enter_context(engine(role, *FAST, host="::1"))
+            for role in (contract.ROLE_PREFILL, contract.ROLE_DECODE)
+        }
+        ports = free_ports(2)
+        routers = [
+            stack.enter_context(
+                router(
+                    tmp_path / name,
+                    urls(engines),
+                    "--peer",
+                    f"http://[::1]:{other}",
+                    admin_port=own,
+                    host="::1",
+                )
+            )
+            for name, own, other in (("a", *ports), ("b", *reversed(ports)))
+        ]
+        for r in routers:
+            assert r.ask("hello") == ("ok", text.completion("hello", 16))
+            assert r.counter("whole") == 0, "the KV was pulled"
+            wait_for(lambda r=r: r.state()["samples"] == 1, "its record", 60)
+            wait_for(lambda r=r: len(r.state()["share"]["members"]) == 2, "the other router", 60)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import httpx
 
+from eldr.addresses import authority
 from eldr_kube.ports import free_port
 
 ELDR = Path(sys.executable).parent / "eldr"
@@ -82,11 +83,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def engine(role: str, *options: str, model: str = "m") -> Iterator[Server]:
+def engine(role: str, *options: str, model: str = "m", host: str = "127.0.0.1") -> Iterator[Server]:
     """A simulated engine."""
     port = free_port()
-    arguments = [str(ELDR), "engine-sim", "--role", role, "--port", str(port), "--model", model, *options]
-    server = Server(arguments, f"http://127.0.0.1:{port}")
+    arguments = [str(ELDR), "engine-sim", "--role", role, "--host", host, "--port", str(port)]
+    server = Server([*arguments, "--model", model, *options], f"http://{authority(host, port)}")
     try:
         wait_for(server.ready, f"{role} engine", START_SECONDS)
         yield server

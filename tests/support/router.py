@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from eldr import contract
+from eldr.addresses import authority
 from eldr_kube.ports import free_port
 from tests.support.files import put
 from tests.support.processes import ELDR, START_SECONDS, Server, wait_for
@@ -31,6 +32,7 @@ class Router(Server):
         admin_port: int = 0,
         log: Path | None = None,
         under: tuple[str, ...] = (),
+        host: str = "127.0.0.1",
         **fields,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +40,7 @@ class Router(Server):
         self._fields = {"model": model, **fields}
         self.configure(engines)
         port, admin = free_port(), admin_port or free_port()
-        self.admin = f"http://127.0.0.1:{admin}"
+        self.admin = f"http://{authority(host, admin)}"
         arguments = [
             *under,
             str(ELDR),
@@ -48,9 +50,10 @@ class Router(Server):
             "--log-dir",
             str(folder / "log"),
         ]
-        arguments += ["--port", str(port), "--admin-port", str(admin), "--log-level", "warning", *options]
+        arguments += ["--host", host, "--port", str(port), "--admin-host", host, "--admin-port", str(admin)]
+        arguments += ["--log-level", "warning", *options]
         env = {**os.environ, contract.ENV_ADMIN_TOKEN: TOKEN}
-        super().__init__(arguments, f"http://127.0.0.1:{port}", env, log)
+        super().__init__(arguments, f"http://{authority(host, port)}", env, log)
 
     def configure(self, engines: Mapping[str, str], **fields) -> None:
         """Write the worker file, with other settings if they are named; the router takes it within a second."""

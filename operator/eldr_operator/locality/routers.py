@@ -9,6 +9,7 @@ from http import HTTPStatus
 import aiohttp
 
 from eldr import contract
+from eldr.addresses import authority
 from eldr_operator import border
 from eldr_operator.locality.router_view import RouterPod, RouterView
 
@@ -63,8 +64,7 @@ async def look(fetch: Fetch, pods: Sequence[RouterPod], token: str) -> list[Rout
 
 
 async def _look(fetch: Fetch, pod: RouterPod, token: str) -> RouterView:
-    host = f"[{pod.address}]" if ":" in pod.address else pod.address
-    url = f"http://{host}:{contract.PORT_ADMIN}{contract.PATH_STATE}"
+    url = f"http://{authority(pod.address, contract.PORT_ADMIN)}{contract.PATH_STATE}"
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
             return RouterView.of(pod, border.load(await fetch(url, token)))

@@ -121,11 +121,6 @@ def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
-def authority(host: str, port: int) -> str:
-    """Return ``host:port`` as it stands in URLs and Host headers, IPv6 addresses in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> Headers:
     """Return the headers that travel on: neither hop-by-hop, nor named by Connection, nor in ``drop``."""
     kept = [header for header in headers if header[0] not in HOP_BY_HOP and header[0] not in drop]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from eldr_router.http.head import Headers, ResponseHead, authority, write_request
+from eldr.addresses import authority
+from eldr_router.http.head import Headers, ResponseHead, write_request
 from eldr_router.net.outbound import Address, BrokenError
 from eldr_router.net.pool import Pool
 

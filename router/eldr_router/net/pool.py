@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from eldr_router.http.head import authority
+from eldr.addresses import authority
 from eldr_router.net.outbound import Address, ConnectError, EngineConnection
 
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from eldr.addresses import authority
 from eldr.contract import (
     HEADER_ADMIN_TOKEN,
     PATH_COUNTS,
@@ -22,7 +23,7 @@ from eldr.contract import (
     STATE_VERSION,
 )
 from eldr_router.http.errors import RouterError, check_method
-from eldr_router.http.head import JSON, authority
+from eldr_router.http.head import JSON
 from eldr_router.http.requests import Request
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.ops.explain import explain

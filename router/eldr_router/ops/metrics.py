@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from eldr.addresses import authority
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr_router.http.head import authority
 from eldr_router.ops.tally import Count, Spread
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Registry

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from eldr_router.http.head import authority
+from eldr.addresses import authority
 from eldr_router.plan.split import Report
 
 Address = tuple[str, int]

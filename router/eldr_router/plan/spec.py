@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from eldr_router.http.head import authority
+from eldr.addresses import authority
 
 
 class EndpointSpec(NamedTuple):

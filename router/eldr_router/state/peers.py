@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from eldr_router.http.head import authority
+from eldr.addresses import authority
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.plan import tables

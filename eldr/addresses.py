@@ -1,0 +1,8 @@
+"""How an address and a port are written."""
+
+from __future__ import annotations
+
+
+def authority(host: str, port: int) -> str:
+    """Return ``host:port`` as it stands in URLs and Host headers, IPv6 addresses in brackets (RFC 3986, section 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
