@@ -27,10 +27,12 @@ from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.ops.steps import Steps
 from eldr_router.plan.shares import Shares
+from eldr_router.serve.guard import Guard
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
 from eldr_router.settings import Settings, parse_url
 from eldr_router.sources.file import FileSource
+from eldr_router.sources.secrets import Secrets
 from eldr_router.state.control import Control
 from eldr_router.state.peers import Peers
 from eldr_router.state.placer import Placer
@@ -83,6 +85,8 @@ class App:
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
+        self.secrets = Secrets(settings)
+        guard = Guard(surface.handle, lambda: self.secrets.keys, metrics.unauthorized)
         admin = Admin(
             self.services,
             self.control,
@@ -90,7 +94,7 @@ class App:
             is_draining=lambda: self.draining,
             token=settings.admin_token,
         )
-        self.clients = Server(surface.handle, loop, settings.max_body, Budget(settings.max_bodies))
+        self.clients = Server(guard, loop, settings.max_body, Budget(settings.max_bodies))
         self.admins = Server(admin.handle, loop, _MAX_ADMIN_BODY, Budget(_MAX_ADMIN_BODY << 4))
         metrics.body_bytes.set_function(lambda: self.clients.budget.held)
         self._listeners: list[tuple[Server, asyncio.Server]] = []
@@ -129,6 +133,7 @@ class App:
             ("joiner", self.services.joiner.run),
             ("peers", peers.run),
             ("probes", self.services.probes.run),
+            ("secrets", self.secrets.run),
             ("steps", self._steps.run),
             ("sweep", self._sweep),
             ("ticks", self._ticks),
@@ -136,7 +141,8 @@ class App:
             self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
 
     async def _listen(self, server: Server, host: str, port: int) -> tuple[str, int]:
-        listener = await self._loop.create_server(server.protocol, host, port, backlog=self._backlog)
+        tls = self.secrets.tls if server is self.clients else None
+        listener = await self._loop.create_server(server.protocol, host, port, backlog=self._backlog, ssl=tls)
         self._listeners.append((server, listener))
         address, bound = listener.sockets[0].getsockname()[:2]
         return address, bound
@@ -275,8 +281,9 @@ async def serve(settings: Settings) -> None:
     gc.collect()
     gc.set_threshold(10_000, 20, 50)  # requests make no cycles: look for them seldom
     gc.freeze()  # what is alive now lives for ever: keep it out of every later collection
-    for what, address in zip(("clients", "admin"), app.addresses, strict=True):
-        log.info("%s: http://%s", what, authority(*address))
+    schemes = {"clients": "http" if app.secrets.tls is None else "https", "admin": "http"}
+    for (what, scheme), address in zip(schemes.items(), app.addresses, strict=True):
+        log.info("%s: %s://%s", what, scheme, authority(*address))
     await asked.wait()
     drain = loop.create_task(app.drain())
     insist = loop.create_task(insisted.wait())

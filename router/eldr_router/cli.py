@@ -47,6 +47,13 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
 )
 @_option("--admin-host", default="", show_default="--host", help="Address of the admin port.")
 @_option("--admin-port", type=click.IntRange(0, 65535), default=PORT_ADMIN, help="Admin port; 0 picks one.")
+@_option(
+    "--api-keys",
+    type=_PATH,
+    help="Folder of API keys, one to a file, watched. Clients then need one: authorization: Bearer KEY, or x-api-key: KEY.",
+)
+@_option("--tls-certificate", type=_PATH, help="PEM chain for clients, watched; with --tls-key.")
+@_option("--tls-key", type=_PATH, help="Key of the certificate, in the same folder or watched with it.")
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
 @_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
 @_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")
@@ -124,5 +131,5 @@ def command(
         raise click.UsageError(str(error)) from None
     try:
         uvloop.run(serve(settings))
-    except OSError as error:
+    except (OSError, SettingsError) as error:
         raise click.ClickException(str(error)) from None

@@ -35,6 +35,9 @@ class Settings:
     admin_host: str = ""
     admin_port: int = PORT_ADMIN
     admin_token: str = ""
+    api_keys: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
     log_dir: Path | None = None
     log_bytes: int = 256 << 20
     log_seconds: float = 7 * 86400.0
@@ -61,6 +64,10 @@ class Settings:
             raise SettingsError(
                 f"--admin-host: {self.admin} is reachable from outside, but ELDR_ADMIN_TOKEN is not set; "
                 "set it, or use --admin-host 127.0.0.1"
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise SettingsError(
+                "--tls-certificate and --tls-key: one is of no use without the other; give both"
             )
         if self.max_bodies < self.max_body:
             raise SettingsError(

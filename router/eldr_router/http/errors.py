@@ -20,6 +20,8 @@ class RouterError(Exception):
         Request field at fault.
     allow : str, optional
         Methods that the path takes, sent as ``Allow``.
+    challenge : bool
+        Whether a key is asked for, by ``WWW-Authenticate``.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class RouterError(Exception):
         retry_after: int | None = None,
         param: str | None = None,
         allow: str | None = None,
+        challenge: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -39,6 +42,7 @@ class RouterError(Exception):
         self.retry_after = retry_after
         self.param = param
         self.allow = allow
+        self.challenge = challenge
 
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:

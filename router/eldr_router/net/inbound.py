@@ -293,6 +293,8 @@ class ClientConnection(asyncio.Protocol):
             headers.append((b"retry-after", b"%d" % error.retry_after))
         if error.allow is not None:
             headers.append((b"allow", error.allow.encode()))
+        if error.challenge:
+            headers.append((b"www-authenticate", b"Bearer"))
         self.respond(error.status, headers, error_body(error.message, error.status, error.code, error.param))
 
     def fail(self) -> None:

@@ -85,6 +85,7 @@ class Metrics:
         self._registry.register(_Sharing(registry))
         self._counts: list[Count] = []
         self.requests = self._count("requests", "Requests by outcome.", "outcome")
+        self.unauthorized = self._count("unauthorized", "Requests without a known API key.")
         self.placements = self._count(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )

@@ -1,0 +1,66 @@
+"""Who may send requests: clients that know an API key, where keys are asked for."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from hashlib import sha256
+
+from eldr.contract import PATH_HEALTH, PATH_READY
+from eldr_router.http.errors import RouterError
+from eldr_router.http.requests import Request
+from eldr_router.net.inbound import ClientConnection, Handler
+
+_OPEN = frozenset((PATH_HEALTH, PATH_READY))
+_BEARER = b"bearer "
+_AUTHORIZATION, _API_KEY = b"authorization", b"x-api-key"
+
+
+class Guard:
+    """Lets requests through to a handler.
+
+    Parameters
+    ----------
+    keys : callable
+        Returns SHA-256 digests of the keys now, or None where none is asked for.
+    refused : callable
+        Told of each request that is not let through.
+    """
+
+    def __init__(
+        self, handler: Handler, keys: Callable[[], tuple[bytes, ...] | None], refused: Callable[[], None]
+    ) -> None:
+        self._handler = handler
+        self._keys = keys
+        self._refused = refused
+
+    def __call__(self, request: Request, client: ClientConnection) -> None:
+        """Answer one request; RouterError 401 where a key is missing or unknown."""
+        keys = self._keys()
+        if keys is not None and request.path not in _OPEN:
+            self._check(request, keys)
+        self._handler(request, client)
+
+    def _check(self, request: Request, keys: tuple[bytes, ...]) -> None:
+        given = key_of(request)
+        digest = sha256(given).digest()
+        # all are compared, so that time tells nothing
+        if not sum(hmac.compare_digest(digest, key) for key in keys) or not given:
+            self._refused()
+            what = "is not known" if given else "is missing"
+            raise RouterError(
+                401,
+                f"the API key {what}; send 'authorization: Bearer <key>'",
+                "invalid_api_key",
+                challenge=True,
+            )
+        # a key of this router is no engine's business
+        request.headers = [one for one in request.headers if one[0] not in (_AUTHORIZATION, _API_KEY)]
+
+
+def key_of(request: Request) -> bytes:
+    """Return the key that a client sent: as OpenAI's clients do, or as Anthropic's; empty if none."""
+    sent = request.get(_AUTHORIZATION) or b""
+    if sent[: len(_BEARER)].lower() == _BEARER:
+        return sent[len(_BEARER) :].strip()
+    return (request.get(_API_KEY) or b"").strip()

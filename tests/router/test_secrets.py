@@ -1,0 +1,172 @@
+"""API keys and TLS: clients with a key get answers, and what changes on disk is in effect without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from eldr_router.settings import Settings, SettingsError
+from eldr_router.sources import secrets
+from tests.router.conftest import Router, until
+from tests.support.files import put
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(secrets, "POLL_SECONDS", 0.02)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    put(folder / "alice", b"key-of-alice\n")
+    put(folder / "bob", b"key-of-bob")
+    put(folder / "..data", b"what a kubelet keeps here")
+    return folder
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def status(router: Router, headers: dict[str, str] | None = None, path: str = "/v1/completions") -> int:
+    return (await router.post(path, headers, messages=[{"role": "user", "content": "x"}])).status_code
+
+
+async def test_whoever_knows_a_key_is_served(start, keys):
+    async with start("p0", "d0", settings={"api_keys": keys}) as router:
+        assert await status(router, bearer("key-of-alice")) == 200
+        assert await status(router, {"authorization": "bearer  key-of-bob"}) == 200
+        assert await status(router, {"x-api-key": "key-of-bob"}) == 200
+        sent = [name for engine in ("p0", "d0") for one in router[engine].requests for name in one.headers]
+        assert not {"authorization", "x-api-key"} & set(sent), "engines do not learn a router's keys"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer"},
+        bearer("key-of-eve"),
+        bearer("key-of-alice2"),
+        bearer("what a kubelet keeps here"),
+        {"authorization": "Basic key-of-alice"},
+        {"authorization": "key-of-alice"},
+        {"x-api-key": ""},
+    ],
+)
+async def test_nobody_else_is(start, keys, headers):
+    async with start("p0", "d0", settings={"api_keys": keys}) as router:
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/nothing"):
+            assert await status(router, headers, path) == 401
+        models = await router.client.get(router.url + "/v1/models", headers=headers)
+        assert models.status_code == 401
+        assert models.headers["www-authenticate"] == "Bearer"
+        assert models.json()["error"]["code"] == "invalid_api_key"
+        assert "key-of" not in models.text
+        assert router.counter("unauthorized") == 4
+        assert not router["p0"].requests
+        for path in ("/health", "/ready"):
+            assert (await router.client.get(router.url + path)).status_code == 200
+
+
+async def test_keys_change_without_a_restart(start, keys, caplog):
+    async with start("p0", "d0", settings={"api_keys": keys}) as router:
+        put(keys / "carol", b"key-of-carol")
+        (keys / "alice").unlink()
+        before = router.app.secrets.keys
+        await until(lambda: router.app.secrets.keys != before, "the keys to be read again")
+        assert await status(router, bearer("key-of-alice")) == 401
+        assert await status(router, bearer("key-of-carol")) == 200
+        put(keys / "carol", b"two words")
+        await until(lambda: "stays in effect" in caplog.text, "the problem to be told")
+        assert await status(router, bearer("key-of-carol")) == 200
+        assert "'carol' must hold one key" in caplog.text
+        await asyncio.sleep(0.2)
+        assert caplog.text.count("stays in effect") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"two words", b"\xff\xfe", b"x" * 5000])
+def test_a_folder_without_a_good_key(tmp_path, content):
+    folder = tmp_path / "keys"
+    if content is not None:
+        folder.mkdir()
+        put(folder / "one", content)
+    with pytest.raises(SettingsError, match="--api-keys"):
+        secrets.read_keys(folder)
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """Write a self-signed certificate and its key; return the former."""
+    folder.mkdir(exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    put(folder / "tls.key", private)
+    put(folder / "tls.crt", made.public_bytes(serialization.Encoding.PEM))
+    return folder / "tls.crt"
+
+
+def shown(port: int) -> bytes:
+    """The certificate that a port shows."""
+    return ssl.get_server_certificate(("127.0.0.1", port)).encode()
+
+
+async def test_clients_speak_tls(start, tmp_path, caplog):
+    path = certificate(tmp_path / "tls", "first")
+    settings = {"tls_certificate": path, "tls_key": path.with_name("tls.key")}
+    async with start("p0", "d0", settings=settings) as router:
+        port = router.app.addresses[0][1]
+        trust = ssl.create_default_context(cafile=str(path))
+        async with httpx.AsyncClient(verify=trust, timeout=30) as client:
+            body = {"model": "m", "prompt": "hello", "stream": True}
+            whole = await client.post(f"https://localhost:{port}/v1/completions", json=body)
+            assert whole.status_code == 200
+            assert whole.text.endswith("data: [DONE]\n\n")
+            first = await asyncio.to_thread(shown, port)
+            certificate(tmp_path / "tls", "second")
+            while await asyncio.to_thread(shown, port) == first:
+                await asyncio.sleep(0.02)
+            kept = await client.post(f"https://localhost:{port}/v1/completions", json=body)
+            assert kept.status_code == 200, "an open connection goes on"
+        put(path, b"no certificate")
+        await until(lambda: "stays in effect" in caplog.text, "the problem to be told")
+        assert await asyncio.to_thread(shown, port) not in (b"", first), "what was read before is in effect"
+        with contextlib.suppress(httpx.TransportError):
+            plain = await router.client.get(f"http://127.0.0.1:{port}/health")
+            raise AssertionError(f"plain HTTP got {plain.status_code}")
+
+
+def test_tls_settings_that_cannot_work(tmp_path):
+    path = certificate(tmp_path / "one", "one")
+    other = certificate(tmp_path / "two", "two").with_name("tls.key")
+    workers = tmp_path / "w"
+    with pytest.raises(SettingsError, match="give both"):
+        Settings(workers=workers, tls_certificate=path)
+    for key in (other, tmp_path / "nothing"):
+        with pytest.raises(SettingsError, match=r"--tls-certificate .*--tls-key"):
+            secrets.Secrets(Settings(workers=workers, tls_certificate=path, tls_key=key))
