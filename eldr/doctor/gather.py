@@ -54,7 +54,7 @@ def gather(server: ApiServer, name: str) -> Facts:
         service=_found(server, f"{core}/services/{name}", f"Service {name}", "services"),
         referred=_referred(server, core, wanted, name),
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
-        routers=_routers(server, name),
+        routers=_routers(server, deployment),
     )
 
 
@@ -132,16 +132,17 @@ def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, s
     return found
 
 
-def _routers(server: ApiServer, name: str) -> tuple[Answer, ...] | Unseen:
+def _routers(server: ApiServer, deployment: Object) -> tuple[Answer, ...] | Unseen:
     """Ask each router what a client asks first."""
+    scheme = "https" if inside(deployment, "spec", "router").get("tlsSecret") else "http"
     try:
-        pods = routers.running(server, name)
+        pods = routers.running(server, deployment["metadata"]["name"])
     except ClusterError as error:
         return _unseen(error, "list pods")
     found = []
     for pod in pods:
         try:
-            status, said = routers.ask(server, pod, contract.PORT_ROUTER, _MODELS)
+            status, said = routers.ask(server, pod, contract.PORT_ROUTER, _MODELS, scheme)
         except ClusterError as error:
             return _unseen(error, "get pods/proxy")
         found.append(Answer(pod.name, status, said[:200]))

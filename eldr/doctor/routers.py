@@ -9,7 +9,7 @@ from eldr.status.fields import inside, objects
 
 _CAUSES = frozenset({"NoRouter"})
 _FINE = {200, 401}
-"""401: engines want an API key, and only they could say so."""
+"""401: the router wants an API key, or engines do, and only they could say so."""
 
 
 def look(facts: Facts) -> Said:

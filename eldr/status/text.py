@@ -58,8 +58,10 @@ def _summary(overview: Overview, width: int) -> Iterator[Line]:
     served = f", served as {overview.served_as}" if overview.served_as else ""
     yield from _entry("model", f"{overview.model or _UNKNOWN}{served}", width)
     if overview.url:
-        forward = f"kubectl port-forward -n {overview.namespace} svc/{overview.name} 8080:80"
-        yield from _entry("clients", f"{overview.url}, or localhost:8080 by {forward}", width)
+        ports = "8443:443" if overview.url.startswith("https:") else "8080:80"
+        here = f"localhost:{ports.partition(':')[0]}"
+        forward = f"kubectl port-forward -n {overview.namespace} svc/{overview.name} {ports}"
+        yield from _entry("clients", f"{overview.url}, or {here} by {forward}", width)
     effect = " and ".join(policy.in_effect) or _UNKNOWN
     as_wanted = policy.in_effect == (policy.wanted,)
     said = f"{policy.wanted}, in effect" if as_wanted else f"{policy.wanted or _UNKNOWN}; in effect: {effect}"

@@ -146,6 +146,8 @@ class RouterSpec(CamelModel):
     min_candidates: int = 1
     max_load: float | None = None
     domains: tuple[DomainSpec, ...] = ()
+    api_keys_secret: str | None = None
+    tls_secret: str | None = None
     max_in_flight_per_decode: int = 256
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()

@@ -36,14 +36,14 @@ def status(
     router |= _revision(running, contract.ROLE_ROUTER)
     if policies := {view.policy for view in outcome.routers if view.policy}:
         router["policyInEffect"] = ",".join(sorted(policies))
-    generation = cr.metadata.generation
+    generation, scheme = cr.metadata.generation, "https" if cr.spec.router.tls_secret else "http"
     made: Object = {
         "observedGeneration": generation,
         "conditions": merged(
             cr.status.get("conditions", ()), _conditions(problems, running, outcome), generation, now
         ),
         "model": cr.served_model,
-        "url": f"http://{cr.name}.{cr.namespace}.svc",
+        "url": f"{scheme}://{cr.name}.{cr.namespace}.svc",
         "prefill": _role(running, contract.ROLE_PREFILL),
         "decode": _role(running, contract.ROLE_DECODE),
         "router": router,

@@ -33,7 +33,7 @@ def prefill(cr: EldrDeployment, images: Images) -> Object:
             "serviceAccountName": meta.child_name(cr, meta.ROUTER),
             "terminationGracePeriodSeconds": grace,
             "initContainers": [*engine.init_containers, sidecar],
-            "volumes": [*spec["volumes"], *router.volumes()],
+            "volumes": [*spec["volumes"], *router.volumes(cr)],
         }
     selector = meta.role_selector(cr, contract.ROLE_PREFILL)
     deployment: Object = {

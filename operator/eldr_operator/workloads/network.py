@@ -54,7 +54,9 @@ def _clients(cr: EldrDeployment) -> Object:
         head["metadata"]["annotations"] = dict(asked.annotations)
     spec: Object = {
         "selector": {contract.LABEL_DEPLOYMENT: cr.name, contract.LABEL_ROUTER: "true"},
-        "ports": [_port("http", 80, contract.PORT_ROUTER)],
+        "ports": [
+            _port(*(("https", 443) if cr.spec.router.tls_secret else ("http", 80)), contract.PORT_ROUTER)
+        ],
         "type": asked.type,
     }
     if asked.load_balancer_class is not None:

@@ -103,10 +103,12 @@ def admin_token(deployment: str) -> Object:
     return {"name": contract.ENV_ADMIN_TOKEN, "valueFrom": {"secretKeyRef": reference}}
 
 
-def probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> Object:
-    """Return an HTTP probe."""
+def probe(
+    path: str, port: int, *, period: int, failures: int, timeout: int = 2, scheme: str = "HTTP"
+) -> Object:
+    """Return a probe by HTTP, or by HTTPS, which checks no certificate."""
     return {
-        "httpGet": {"path": path, "port": port, "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": port, "scheme": scheme},
         "periodSeconds": period,
         "failureThreshold": failures,
         "timeoutSeconds": timeout,

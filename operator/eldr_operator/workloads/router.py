@@ -16,6 +16,8 @@ MARGIN_SECONDS = 15
 LOG_DIR = "/var/lib/eldr/siglog"
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3607
+_KEYS_DIR = "/etc/eldr/api-keys"
+_TLS_DIR = "/etc/eldr/tls"
 _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 """Lets ``kubectl port-forward`` reach it."""
 
@@ -23,6 +25,7 @@ _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 def container(cr: EldrDeployment, image: str) -> Object:
     """Return the router container."""
     spec, log = cr.spec.router, cr.spec.signatures
+    scheme = "HTTPS" if spec.tls_secret else "HTTP"
     return {
         "name": contract.CONTAINER_ROUTER,
         "image": spec.image or image,
@@ -40,6 +43,7 @@ def container(cr: EldrDeployment, image: str) -> Object:
             f"--log-mebibytes={log.retention_mebibytes}",
             f"--log-hours={log.retention_hours}",
             f"--drain-seconds={spec.drain_seconds}",
+            *_secrets(cr),
             *spec.args,
         ],
         # a variable, as an earlier router would refuse an argument that it does not know
@@ -49,22 +53,44 @@ def container(cr: EldrDeployment, image: str) -> Object:
             {"name": "admin", "containerPort": contract.PORT_ADMIN, "protocol": "TCP"},
         ],
         "resources": pods.resources(spec.resources or pods.OWN_REQUESTS),
-        "startupProbe": pods.probe(contract.PATH_HEALTH, contract.PORT_ROUTER, period=1, failures=60),
-        "livenessProbe": pods.probe(
-            contract.PATH_HEALTH, contract.PORT_ROUTER, period=10, failures=3, timeout=5
+        "startupProbe": pods.probe(
+            contract.PATH_HEALTH, contract.PORT_ROUTER, period=1, failures=60, scheme=scheme
         ),
-        "readinessProbe": pods.probe(contract.PATH_READY, contract.PORT_ROUTER, period=2, failures=2),
+        "livenessProbe": pods.probe(
+            contract.PATH_HEALTH, contract.PORT_ROUTER, period=10, failures=3, timeout=5, scheme=scheme
+        ),
+        "readinessProbe": pods.probe(
+            contract.PATH_READY, contract.PORT_ROUTER, period=2, failures=2, scheme=scheme
+        ),
         "securityContext": pods.UNPRIVILEGED,
         "volumeMounts": [
             {"name": "api-token", "mountPath": _TOKEN_DIR, "readOnly": True},
             {"name": "siglog", "mountPath": LOG_DIR},
             {"name": "router-tmp", "mountPath": "/tmp"},  # noqa: S108 - inside the container, an emptyDir
+            *({"name": name, "mountPath": path, "readOnly": True} for name, path, _ in _mounted(cr)),
         ],
     }
 
 
-def volumes() -> list[Object]:
-    """Return the router's volumes; only its container mounts the API token."""
+def _mounted(cr: EldrDeployment) -> list[tuple[str, str, str]]:
+    """Return volume, folder and Secret of what clients are asked for and shown."""
+    wanted = (
+        ("api-keys", _KEYS_DIR, cr.spec.router.api_keys_secret),
+        ("tls", _TLS_DIR, cr.spec.router.tls_secret),
+    )
+    return [(name, path, secret) for name, path, secret in wanted if secret]
+
+
+def _secrets(cr: EldrDeployment) -> list[str]:
+    """Return options, not variables: an earlier router that does not know them must not start, as it would let everybody in."""
+    spec = cr.spec.router
+    keys = [f"--api-keys={_KEYS_DIR}"] if spec.api_keys_secret else []
+    tls = [f"--tls-certificate={_TLS_DIR}/tls.crt", f"--tls-key={_TLS_DIR}/tls.key"]
+    return keys + (tls if spec.tls_secret else [])
+
+
+def volumes(cr: EldrDeployment) -> list[Object]:
+    """Return the router's volumes; only its container mounts the API token and what is secret."""
     token = {"path": "token", "expirationSeconds": _TOKEN_SECONDS}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
     sources: list[Object] = [
@@ -76,6 +102,7 @@ def volumes() -> list[Object]:
         {"name": "api-token", "projected": {"sources": sources}},
         {"name": "siglog", "emptyDir": {}},
         {"name": "router-tmp", "emptyDir": {}},
+        *({"name": name, "secret": {"secretName": secret}} for name, _, secret in _mounted(cr)),
     ]
 
 
@@ -92,7 +119,7 @@ def deployment(cr: EldrDeployment, image: str) -> Object:
         "securityContext": pods.POD_SECURITY,
         "terminationGracePeriodSeconds": cr.spec.router.drain_seconds + MARGIN_SECONDS,
         "containers": [container(cr, image)],
-        "volumes": volumes(),
+        "volumes": volumes(cr),
     }
     return head | {
         "spec": {

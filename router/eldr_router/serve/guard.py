@@ -54,8 +54,6 @@ class Guard:
                 "invalid_api_key",
                 challenge=True,
             )
-        # a key of this router is no engine's business
-        request.headers = [one for one in request.headers if one[0] not in (_AUTHORIZATION, _API_KEY)]
 
 
 def key_of(request: Request) -> bytes:
