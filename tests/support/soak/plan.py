@@ -98,7 +98,9 @@ def reloads(
         if rng.random() < 0.4:
             without.append(rng.choice(decode))
         fields: dict[str, Any] = {
-            "policy": rng.choice(["ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random"]),
+            "policy": rng.choice(
+                ["MarginalUnion", "MarginalUnion", "ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random"]
+            ),
             "max_in_flight": rng.choice([2, 8, 256, 256, 256, 256]),
             "lease_seconds": rng.choice([LEASE, LEASE, LEASE - 0.5]),
             "sample_rate": rng.choice([0.0, 0.5, 1.0]),
@@ -112,5 +114,5 @@ def usual(at: float = 0.0) -> Reload:
     """Return the worker file of the beginning, and of the end."""
     return Reload(
         at,
-        fields={"policy": "ELDR", "max_in_flight": 256, "lease_seconds": LEASE, "sample_rate": 1.0},
+        fields={"policy": "MarginalUnion", "max_in_flight": 256, "lease_seconds": LEASE, "sample_rate": 1.0},
     )
