@@ -334,3 +334,14 @@ async def test_many_clients_at_once(start):
 
             await asyncio.gather(*(one(i) for i in range(200)))
         assert router.counter("requests", outcome="ok") == 200
+
+
+async def test_adapters_have_homes_of_their_own(start):
+    """One prompt goes to one prefill engine, and to another one where another adapter (LoRA) reads it."""
+    async with start("p0", "p1", "d0") as router:
+        for _ in range(4):
+            await router.post(prompt="x" * 5000)
+        assert sorted(len(router[name].requests) for name in ("p0", "p1")) == [0, 4]
+        for n in range(12):
+            await router.post(prompt="x" * 5000, model=f"adapter-{n}")
+        assert all(len(router[name].requests) > 0 for name in ("p0", "p1"))

@@ -78,6 +78,7 @@ class PrefixAffinity:
         *,
         stem: int = 0,
         session: bytes = b"",
+        model: bytes = b"",
     ) -> Choice:
         """Choose an engine for a prompt, and remember that it is sent there.
 
@@ -95,6 +96,8 @@ class PrefixAffinity:
             of the user's first message. If it is 0, the shortest beginning is taken that is not known to be shared.
         session : bytes
             Value of the session header. Where it is given it alone is the key: what was sent before does not count.
+        model : bytes
+            As the request names it. Two adapters (LoRA) share no cached block, whatever their prompts.
         """
         if len(engines) == 1:
             return Choice(0, "session" if session else "home")
@@ -102,8 +105,8 @@ class PrefixAffinity:
         if not (prompt or session):
             turn, count = self._turn, len(engines)
             return Choice(min(range(count), key=lambda at: (loads[at], (at - turn) % count)), "load")
-        hashes = () if session else chain(prompt)
-        key = zlib.crc32(session or self._stem(prompt, stem, hashes))
+        hashes = () if session else chain(prompt, model)
+        key = zlib.crc32(session or self._stem(prompt, stem, hashes), 0 if session else zlib.crc32(model))
         bits, seeds = self._known(engines)
         scores = _scores(key, seeds)
         home = scores.index(max(scores))

@@ -24,7 +24,7 @@ SHARED = 3
 _SPANS = tuple(zip((0, *ENDS[:-1]), ENDS, strict=True))
 
 
-def chain(prompt: bytes | memoryview) -> tuple[int, ...]:
+def chain(prompt: bytes | memoryview, model: bytes = b"") -> tuple[int, ...]:
     """Hash the prefixes of a prompt.
 
     Parameters
@@ -32,6 +32,8 @@ def chain(prompt: bytes | memoryview) -> tuple[int, ...]:
     prompt : bytes or memoryview
         The prompt's JSON as it came; of a chat the ``messages`` array, whose later turns begin with the earlier ones but for
         the closing bracket.
+    model : bytes
+        Who reads it: engines keep what adapters (LoRA) computed apart.
 
     Returns
     -------
@@ -42,7 +44,7 @@ def chain(prompt: bytes | memoryview) -> tuple[int, ...]:
     text = bytes(prompt[: ENDS[-1]]) if isinstance(prompt, memoryview) else prompt
     size = len(text)
     hashes: list[int] = []
-    above = 0
+    above = hash(model)
     for begin, end in _SPANS:
         if end > size:
             break

@@ -171,6 +171,7 @@ class Completion:
             registry.totals(usable),
             stem=body.stem,
             session=headers.session(self._request),
+            model=bytes(body.fields.get("model", b"")),
         )
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]

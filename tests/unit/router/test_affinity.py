@@ -158,6 +158,20 @@ def test_questions_about_one_long_document_meet():
     )
 
 
+def test_adapters_share_no_prefix():
+    """Engines keep apart what each adapter (LoRA) has computed."""
+    prompt = b"d" * 8192
+    assert not set(chain(prompt, b'"a"')) & set(chain(prompt, b'"b"'))
+    affinity = PrefixAffinity()
+    homes = {
+        affinity.choose(prompt, NAMES, [0] * len(NAMES), stem=8000, model=b'"adapter-%d"' % n).engine
+        for n in range(40)
+    }
+    assert homes == set(range(len(NAMES))), "one prompt has as many homes as adapters read it"
+    again = [affinity.choose(prompt, NAMES, [0] * len(NAMES), stem=8000, model=b'"a"') for _ in range(3)]
+    assert len({choice.engine for choice in again}) == 1
+
+
 def test_text_without_a_stem_finds_its_beginning_and_spreads():
     affinity = PrefixAffinity()
     shared = b"Complete this. " * 140
