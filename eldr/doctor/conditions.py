@@ -29,7 +29,7 @@ _REMEDIES = {
     "NotCounted": "look for ELDR in the log of the engines that the message names, and restart their pods",
     "Suspended": "set refit.suspend to Disabled to have the traffic fitted",
     "RolledBack": "correct the spec as the message says; eldr rollout status has the revisions",
-    "RoutersUnreachable": f"let the operator reach port 9100 of routers, see {_PAGE}",
+    "RoutersUnreachable": f"let the operator reach port 9100 of routers, or read their token if they answer 401, see {_PAGE}",
 }
 _ALSO = {"Progressing": "False", "Degraded": "True"}
 """Conditions of which `eldr status` tells elsewhere, and what is wrong with them."""

@@ -54,7 +54,7 @@ def gather(server: ApiServer, name: str) -> Facts:
         service=_found(server, f"{core}/services/{name}", f"Service {name}", "services"),
         referred=_referred(server, core, wanted, name),
         logs={} if isinstance(pods, Unseen) else _logs(server, core, pods),
-        routers=_routers(server, deployment),
+        routers=_routers(server, name, pods),
     )
 
 
@@ -132,18 +132,33 @@ def _logs(server: ApiServer, core: str, pods: tuple[Object, ...]) -> dict[str, s
     return found
 
 
-def _routers(server: ApiServer, deployment: Object) -> tuple[Answer, ...] | Unseen:
+def _routers(server: ApiServer, name: str, known: Listed) -> tuple[Answer, ...] | Unseen:
     """Ask each router what a client asks first."""
-    scheme = "https" if inside(deployment, "spec", "router").get("tlsSecret") else "http"
+    secure = (
+        set() if isinstance(known, Unseen) else {one["metadata"]["name"] for one in known if _has_tls(one)}
+    )
     try:
-        pods = routers.running(server, deployment["metadata"]["name"])
+        pods = routers.running(server, name)
     except ClusterError as error:
         return _unseen(error, "list pods")
     found = []
     for pod in pods:
         try:
+            scheme = "https" if pod.name in secure else "http"
             status, said = routers.ask(server, pod, contract.PORT_ROUTER, _MODELS, scheme)
         except ClusterError as error:
             return _unseen(error, "get pods/proxy")
         found.append(Answer(pod.name, status, said[:200]))
     return tuple(found)
+
+
+def _has_tls(pod: Object) -> bool:
+    """Whether a pod's router speaks TLS: the pod may be older than the spec."""
+    spec = inside(pod, "spec")
+    router = [
+        one
+        for kind in ("initContainers", "containers")
+        for one in objects(spec, kind)
+        if one.get("name") == contract.CONTAINER_ROUTER
+    ]
+    return any(str(arg).startswith("--tls-certificate") for one in router for arg in one.get("args") or ())

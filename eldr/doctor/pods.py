@@ -70,7 +70,7 @@ def _stuck(pod: Object, container: Object) -> Iterator[Finding]:
             remedy,
             frozenset({"CrashLoop"}),
         )
-    elif reason == "CrashLoopBackOff":
+    elif reason == "CrashLoopBackOff" or _is_just_back(container):
         said = (text(ended, "message") or "").strip()
         code = whole(ended, "exitCode")
         problem = f"container {name} ends again and again (exit code {code}), {_restarts(container)}"
@@ -81,6 +81,13 @@ def _stuck(pod: Object, container: Object) -> Iterator[Finding]:
             remedy,
             frozenset({"CrashLoop", "EngineRefused"}),
         )
+
+
+def _is_just_back(container: Object) -> bool:
+    """Whether it ended again and again, and runs for a moment: not ready, after an end that was none of its own will."""
+    ended = inside(container, "lastState", "terminated")
+    often = (whole(container, "restartCount") or 0) > 1
+    return often and not container.get("ready") and bool(whole(ended, "exitCode"))
 
 
 def _unscheduled(pod: Object) -> Iterator[Finding]:

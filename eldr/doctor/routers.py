@@ -18,9 +18,12 @@ def look(facts: Facts) -> Said:
     if isinstance(facts.routers, Unseen):
         yield Skipped(facts.routers.why)
         return
+    pods = () if isinstance(facts.pods, Unseen) else facts.pods
+    ready = {one["metadata"]["name"] for one in pods if _is_ready(one)}
     for answer in facts.routers:
         if answer.status not in _FINE:
-            yield _finding(answer)
+            # of a pod that is not ready another check says why
+            yield _finding(answer)._replace(is_symptom=bool(pods) and answer.pod not in ready)
 
 
 def _service(facts: Facts) -> Said:

@@ -35,6 +35,16 @@ _RIGHTS = "this takes list of eldrdeployments"
     "--url",
     help="Where to send the request, without a path [default: the Service's, which the cluster's own network resolves].",
 )
+@click.option(
+    "--api-key",
+    help="Key of a client, where routers ask for one; better in the variable ELDR_API_KEY.",
+    envvar="ELDR_API_KEY",
+)
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM certificates to trust [default: the system's].",
+)
 @click.option("--timeout-seconds", type=FiniteRange(1, 3600), default=60.0, help="For the answer.")
 def command(
     *,
@@ -44,6 +54,8 @@ def command(
     context: str | None,
     kubeconfig: Path | None,
     url: str | None,
+    api_key: str | None,
+    ca: Path | None,
     timeout_seconds: float,
 ) -> None:
     """Send one request to the EldrDeployment NAME, and check the answer; without a NAME, to one that is Ready.
@@ -53,12 +65,14 @@ def command(
     """
     if all_namespaces and namespaces:
         raise click.UsageError("--all-namespaces looks in every namespace; leave out --namespace")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--url {url}: must begin with http:// or https://")
     try:
         found, where = _read(
             context, namespaces, str(kubeconfig) if kubeconfig else None, everywhere=all_namespaces
         )
         target = choose(found, name, where)
-        answer = ask(url or target.url, target.model, timeout_seconds)
+        answer = ask(url or target.url, target.model, timeout_seconds, key=api_key, ca=ca)
     except ClusterError as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
     except (NoTargetError, RequestError) as error:

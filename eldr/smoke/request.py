@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import urllib3
@@ -25,7 +26,7 @@ class Answer(NamedTuple):
     seconds: float
 
 
-def ask(url: str, model: str, seconds: float) -> Answer:
+def ask(url: str, model: str, seconds: float, *, key: str | None = None, ca: Path | None = None) -> Answer:
     """Send a completion and check the answer.
 
     Parameters
@@ -34,6 +35,10 @@ def ask(url: str, model: str, seconds: float) -> Answer:
         Without a path.
     seconds : float
         For the request, and for the address to be reached: a Service takes a moment to follow its pods.
+    key : str, optional
+        Of a client, where routers ask for one.
+    ca : Path, optional
+        Certificates to trust instead of the system's.
 
     Raises
     ------
@@ -43,12 +48,15 @@ def ask(url: str, model: str, seconds: float) -> Answer:
     where = f"{url.rstrip('/')}/v1/completions"
     body = {"model": model, "prompt": _PROMPT, "max_tokens": _TOKENS}
     began = time.monotonic()
-    with urllib3.PoolManager(retries=False) as pool:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with urllib3.PoolManager(retries=False, ca_certs=str(ca) if ca else None) as pool:
         while True:
             left = began + seconds - time.monotonic()
             sent = time.monotonic()
             try:
-                answer = pool.request("POST", where, json=body, timeout=max(left, _RETRY_SECONDS))
+                answer = pool.request(
+                    "POST", where, json=body, headers=headers, timeout=max(left, _RETRY_SECONDS)
+                )
             except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
                 if left > _RETRY_SECONDS:
                     time.sleep(_RETRY_SECONDS)

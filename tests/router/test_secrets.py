@@ -14,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from eldr.smoke.request import RequestError
+from eldr.smoke.request import ask as smoke
 from eldr_router.settings import Settings, SettingsError
 from eldr_router.sources import secrets
 from tests.router.conftest import Router, until
@@ -137,13 +139,18 @@ def shown(port: int) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", port)).encode()
 
 
-async def test_clients_speak_tls(start, tmp_path, caplog):
+async def test_clients_speak_tls(start, keys, tmp_path, caplog):
     path = certificate(tmp_path / "tls", "first")
-    settings = {"tls_certificate": path, "tls_key": path.with_name("tls.key")}
+    settings = {"tls_certificate": path, "tls_key": path.with_name("tls.key"), "api_keys": keys}
     async with start("p0", "d0", settings=settings) as router:
         port = router.app.addresses[0][1]
         trust = ssl.create_default_context(cafile=str(path))
-        async with httpx.AsyncClient(verify=trust, timeout=30) as client:
+        # as `eldr smoke` does
+        with pytest.raises(RequestError, match="one two three"):  # these engines count no tokens
+            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, key="key-of-bob", ca=path)
+        with pytest.raises(RequestError, match="status 401"):
+            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, ca=path)
+        async with httpx.AsyncClient(verify=trust, timeout=30, headers=bearer("key-of-alice")) as client:
             body = {"model": "m", "prompt": "hello", "stream": True}
             whole = await client.post(f"https://localhost:{port}/v1/completions", json=body)
             assert whole.status_code == 200

@@ -34,6 +34,11 @@ class Block(NamedTuple):
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
+def languages() -> set[str]:
+    """Return the languages of all blocks."""
+    return {found["language"] for page in PAGES for found in _BLOCK.finditer(page.read_text())}
+
+
 def blocks(language: str) -> Iterator[Block]:
     """Yield the blocks in a language."""
     for page in PAGES:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from eldr.cli import main
-from tests.support.blocks import ROOT, blocks
+from tests.support.blocks import ROOT, blocks, languages
 
 pytestmark = pytest.mark.process
 COMMANDS = list(blocks("sh"))
@@ -22,6 +22,10 @@ TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULT
 
 def test_there_are_some_of_each_kind():
     assert {block.mark.partition(":")[0] for block in COMMANDS} >= {"run", "run-all", "needs"}
+
+
+def test_commands_stand_in_blocks_that_are_looked_at():
+    assert languages() <= {"sh", "yaml", "text", "mermaid"}, "commands are sh"
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=str)

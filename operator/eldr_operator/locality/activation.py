@@ -201,8 +201,8 @@ def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
     remedy = f"let the operator reach port {contract.PORT_ADMIN} of the routers (docs/reference/operator.md, who may reach pods)"
     if any(router.refuses_token for router in routers):
         remedy = (
-            "they have another token than this operator's. If it is from a release without operator keys, let the operator read it (chart"
-            f" value rbac.readSecrets). If Secret {contract.admin_secret_name(cr.name)} was changed, delete it and restart their"
+            "they have another token than this operator's: a release of another name, or one without operator keys, has made it. Let the"
+            f" operator read it (chart value rbac.readSecrets). If Secret {contract.admin_secret_name(cr.name)} was changed, delete it and restart their"
             f" pods (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
         )
     text = f"nothing is known of the routers; they go on with what they have: {_lacking(routers)}; {remedy}"

@@ -18,6 +18,7 @@ _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a p
 _TOKEN_SECONDS = 3607
 _KEYS_DIR = "/etc/eldr/api-keys"
 _TLS_DIR = "/etc/eldr/tls"
+_PAIR = ("tls.crt", "tls.key")
 _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 """Lets ``kubectl port-forward`` reach it."""
 
@@ -85,8 +86,15 @@ def _secrets(cr: EldrDeployment) -> list[str]:
     """Return options, not variables: an earlier router that does not know them must not start, as it would let everybody in."""
     spec = cr.spec.router
     keys = [f"--api-keys={_KEYS_DIR}"] if spec.api_keys_secret else []
-    tls = [f"--tls-certificate={_TLS_DIR}/tls.crt", f"--tls-key={_TLS_DIR}/tls.key"]
+    certificate, key = _PAIR
+    tls = [f"--tls-certificate={_TLS_DIR}/{certificate}", f"--tls-key={_TLS_DIR}/{key}"]
     return keys + (tls if spec.tls_secret else [])
+
+
+def _source(name: str, secret: str) -> Object:
+    """Return the source of a Secret's volume; what names its keys keeps a pod from starting without them, with an Event that says why."""
+    found: Object = {"secretName": secret}
+    return found | ({"items": [{"key": key, "path": key} for key in _PAIR]} if name == "tls" else {})
 
 
 def volumes(cr: EldrDeployment) -> list[Object]:
@@ -102,7 +110,7 @@ def volumes(cr: EldrDeployment) -> list[Object]:
         {"name": "api-token", "projected": {"sources": sources}},
         {"name": "siglog", "emptyDir": {}},
         {"name": "router-tmp", "emptyDir": {}},
-        *({"name": name, "secret": {"secretName": secret}} for name, _, secret in _mounted(cr)),
+        *({"name": name, "secret": _source(name, secret)} for name, _, secret in _mounted(cr)),
     ]
 
 

@@ -77,6 +77,10 @@ def test_a_pull_secret_that_is_refused_is_to_be_renewed():
             stuck("CrashLoopBackOff", lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}}),
             ("ran out of memory", "raise the memory limit"),
         ),
+        (
+            stuck("", restartCount=3, state={"running": {}}, lastState={"terminated": {"exitCode": 1}}),
+            ("ends again and again (exit code 1)", "3 restarts"),
+        ),
     ],
 )
 def test_containers(broken, words):
@@ -392,6 +396,14 @@ def test_network(policies, wanted):
 )
 def test_routers(changes, wanted):
     says(routers.look(facts(**changes)), *wanted)
+
+
+def test_a_router_that_does_not_run_yet_is_no_cause():
+    silent = (Answer("x-prefill-0", None, "refused"),)
+    (found,) = routers.look(facts(routers=silent))
+    assert not found.is_symptom
+    starting = pod("prefill") | {"status": {}}
+    assert all(one.is_symptom for one in routers.look(facts(routers=silent, pods=(starting, pod()))))
 
 
 def broken(kind, reason, status="False"):

@@ -120,6 +120,19 @@ def test_the_log_of_an_engine_that_ended_is_read(answers):
     assert "engine of pod x-decode-0: the hub does not let it read org/model (403)" in said
 
 
+def test_a_router_is_asked_as_its_pod_speaks(answers):
+    """Not as the spec says: a rollout may be under way."""
+    router = healthy.pod("prefill")
+    router["status"]["podIP"] = "10.0.0.7"
+    router["spec"]["initContainers"] = [
+        {"name": "router", "args": ["router", "--tls-certificate=/etc/tls.crt"]}
+    ]
+    answers[f"{CORE}/pods"] = listed(router)
+    answers[ROUTER.replace("/pods/", "/pods/https:")] = as_json({"data": []})
+    answers[ROUTER] = (500, "not by HTTP")
+    assert "no problems found" in run("x", code=0)
+
+
 def test_where_it_cannot_look_the_exit_code_is_2(answers):
     assert "NotFound: there is no EldrDeployment none in namespace team" in run("none", code=2)
     answers[DEPLOYMENT] = FORBIDDEN

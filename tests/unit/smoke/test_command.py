@@ -131,6 +131,12 @@ def test_a_wrong_answer_fails_with_what_came(tmp_path, answer, message):
     assert re.search(message, done.output), done.output
 
 
+def test_an_address_without_a_scheme_is_refused(tmp_path):
+    done, _ = smoke(tmp_path, {}, "--url", "nope")
+    assert done.exit_code == 2
+    assert "--url nope: must begin with http:// or https://" in done.output
+
+
 @pytest.mark.slow
 def test_an_address_that_nobody_listens_on_is_named(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
