@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from eldr.contract import PATH_ACTIVATIONS, PATH_METRICS
 from eldr_kube.ports import free_port
+from eldr_router.plan.apis import APIS
 
 TOKENS = [" one", " two", " three"]
 CLIENT_ERROR = {
@@ -196,7 +197,7 @@ class FakeEngine:
     @property
     def requests(self) -> list[Seen]:
         """Completion requests only."""
-        return [seen for seen in self.seen if seen.path.endswith("completions")]
+        return [seen for seen in self.seen if seen.path in APIS]
 
     @property
     def blocks(self) -> list[str]:

@@ -44,7 +44,7 @@ class Case(NamedTuple):
             parsed = bodies.parse(raw, bodies.CHAT if self.chat else bodies.COMPLETIONS)
             if bodies.unsplittable(parsed) is not None:
                 bodies.sequences(parsed)
-            _ = parsed.stem
+            _ = parsed.beginning
         except RouterError as error:
             require(error.status == 400, f"{self.name}: {error}")
             return False

@@ -1,4 +1,4 @@
-"""Failures that a client sees, as OpenAI-style JSON."""
+"""Failures that a client sees, as JSON in OpenAI's style and in Anthropic's."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class RouterError(Exception):
 
 
 def error_body(message: str, status: int, code: str, param: str | None = None) -> bytes:
-    """Return an OpenAI-style error object."""
+    """Return an error object: OpenAI's, and the ``type`` beside it that makes it Anthropic's as well."""
     kind = "invalid_request_error" if status < 500 and status != 429 else "router_error"
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return orjson.dumps({"type": "error", "error": error})
 
 
 def bad_request(message: str, code: str = "invalid_request", param: str | None = None) -> RouterError:

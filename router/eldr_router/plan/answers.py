@@ -7,11 +7,12 @@ in a chat after the opening chunk that only names the role; an engine that shuts
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import orjson
 
-Word = Literal["tokens", "opening", "error_event", "aborted"]
+Word = Literal["tokens", "opening", "early", "error_event", "aborted"]
 
 _DONE = b"[DONE]"
 
@@ -21,8 +22,8 @@ def first_word(data: bytes) -> Word:
 
     Returns
     -------
-    {"tokens", "opening", "error_event", "aborted"}
-        ``opening`` says nothing yet. ``tokens`` is also what the router does not understand, and an error that blames the
+    {"tokens", "opening", "early", "error_event", "aborted"}
+        ``opening`` says nothing yet, but comes after the pull; ``early`` says nothing and may come before it. ``tokens`` is also what the router does not understand, and an error that blames the
         client (4xx): that is passed on, never retried.
     """
     if data == _DONE:
@@ -43,20 +44,25 @@ def first_word(data: bytes) -> Word:
     return "aborted" if any(_is_aborted(choice) for choice in choices) else "opening"
 
 
-def is_opening(data: bytes) -> bool:
-    """Tell whether an event says nothing yet."""
-    return first_word(data) == "opening"
+def is_aborted(
+    body: bytes, is_cut: Callable[[dict[str, Any]], bool] | None = None, hint: bytes = b'"abort"'
+) -> bool:
+    """Tell whether a whole answer was cut short by the engine's end.
 
-
-def is_aborted(body: bytes) -> bool:
-    """Tell whether a whole answer was cut short by the engine's end."""
-    if b'"abort"' not in body:
+    Parameters
+    ----------
+    is_cut : callable, optional
+        Tells it of a parsed answer; without it, :func:`has_aborted`.
+    hint : bytes
+        Stands in every answer that was.
+    """
+    if hint not in body:
         return False
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(answer, dict) and has_aborted(answer)
+    return isinstance(answer, dict) and (is_cut or has_aborted)(answer)
 
 
 def has_aborted(answer: dict[str, Any]) -> bool:

@@ -51,13 +51,8 @@ class AssemblyError(Exception):
         self.answer = answer
 
 
-class Assembly:
+class EventAssembly:
     """Gathers a stream's events as they come, so that a long answer stops nobody at its end.
-
-    Parameters
-    ----------
-    chat : bool
-        A chat's answer: messages instead of text.
 
     Attributes
     ----------
@@ -65,15 +60,9 @@ class Assembly:
         Bytes of memory that are held, about.
     """
 
-    __slots__ = ("_answer", "_chat", "_choices", "_done", "_events", "size")
+    __slots__ = ("_events", "size")
 
-    def __init__(self, *, chat: bool) -> None:
-        self._chat = chat
-        self._answer: dict[str, Any] = {"object": "chat.completion" if chat else "text_completion"}
-        self._answer.update(dict.fromkeys(_TOP if chat else _TOP[:6]))
-        self._answer["usage"] = None
-        self._choices: dict[int, _Choice] = {}
-        self._done = False
+    def __init__(self) -> None:
         self._events = EventReader()
         self.size = 0
 
@@ -83,11 +72,40 @@ class Assembly:
             self.add(data)
 
     def add(self, data: bytes) -> None:
-        """Take an event's data; AssemblyError if it holds an error, or no chunk of a completion."""
+        """Take an event's data; AssemblyError if it holds an error, or is no part of an answer."""
+        raise NotImplementedError
+
+    def finish(self) -> bytes:
+        """Return the whole answer that the stream stands for; AssemblyError if it was cut short, or held nothing."""
+        raise NotImplementedError
+
+
+class Assembly(EventAssembly):
+    """A completion, or a chat's answer.
+
+    Parameters
+    ----------
+    chat : bool
+        A chat's answer: messages instead of text.
+    """
+
+    __slots__ = ("_answer", "_chat", "_choices", "_done")
+
+    def __init__(self, *, chat: bool) -> None:
+        super().__init__()
+        self._chat = chat
+        self._answer: dict[str, Any] = {"object": "chat.completion" if chat else "text_completion"}
+        self._answer.update(dict.fromkeys(_TOP if chat else _TOP[:6]))
+        self._answer["usage"] = None
+        self._choices: dict[int, _Choice] = {}
+        self._done = False
+
+    def add(self, data: bytes) -> None:
+        """See :class:`EventAssembly`."""
         if self._done or data == _DONE:
             self._done = True
             return
-        event = _parse(data)
+        event = parse_event(data)
         self.size += len(data) * _TREE if _RICH in data else max(_LEAST, len(data) - _AROUND)
         answer = self._answer
         for name in answer:
@@ -106,7 +124,7 @@ class Assembly:
             raise AssemblyError("protocol", f"its stream holds no completion chunk: {data[:60]!r}") from None
 
     def finish(self) -> bytes:
-        """Return the whole answer that the stream stands for; AssemblyError if it was cut short, or held nothing."""
+        """See :class:`EventAssembly`."""
         if not self._done:
             raise AssemblyError("protocol", "its stream ended without [DONE]")
         if not self._choices:
@@ -118,7 +136,8 @@ class Assembly:
         return orjson.dumps(answer)
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def parse_event(data: bytes) -> dict[str, Any]:
+    """Return an event's object; AssemblyError if it is none, or tells of an error."""
     try:
         event = orjson.loads(data)
     except orjson.JSONDecodeError:

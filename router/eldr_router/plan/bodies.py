@@ -7,23 +7,21 @@ read two different requests out of one text (duplicate keys, escapes).
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import msgspec
 
 from eldr.contract import ELDR_KEY, KV_KEY, PULL_BEFORE_KEY
 from eldr_router.http.errors import bad_request
+from eldr_router.plan.apis import APIS, CHAT, COMPLETIONS, Api
 from eldr_router.plan.cost import MAX_BODY
 from eldr_router.plan.fields import FEW_BYTES, check_count, check_objects, read
+from eldr_router.plan.stems import stem
 from eldr_router.plan.steps import Form
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
+__all__ = ["CHAT", "COMPLETIONS"]
 _SHORT_ANSWER = 1024
 """Tokens. A whole answer of at most so many is there long before a lease of the usual length is over."""
-_NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
 _REMOTE_DECODE = msgspec.Raw(
     msgspec.json.encode(
         {
@@ -36,13 +34,11 @@ _REMOTE_DECODE = msgspec.Raw(
         }
     )
 )
-_MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
-_ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_ONE = msgspec.Raw(b"1")
 _NULL = msgspec.Raw(b"null")
 _ENCODER = msgspec.json.Encoder()
-_MESSAGE = json.JSONDecoder()
-_STEM_BYTES, _STEM_MESSAGES = 1 << 16, 256
-_BETWEEN = re.compile(r"[ \t\r\n,]*")
+_BEGINNING = 1 << 18
+"""Bytes of instructions that engines are chosen by."""
 
 
 class Parsed:
@@ -50,18 +46,23 @@ class Parsed:
 
     Attributes
     ----------
+    api : Api
+        What it is for.
     fields : dict of str to msgspec.Raw
         Every field as the client sent it.
     known : dict of str to object
         Values of the fields that the router understands, those that are there.
+    without : tuple of str
+        Fields that a leg of one token does without.
     """
 
-    __slots__ = ("fields", "known", "path")
+    __slots__ = ("api", "fields", "known", "without")
 
-    def __init__(self, path: str, fields: dict[str, msgspec.Raw], known: dict[str, Any]) -> None:
-        self.path = path
+    def __init__(self, api: Api, fields: dict[str, msgspec.Raw], known: dict[str, Any]) -> None:
+        self.api = api
         self.fields = fields
         self.known = known
+        self.without = (*api.without, *api.check(fields, known))
 
     @property
     def streams(self) -> bool:
@@ -69,17 +70,26 @@ class Parsed:
         return self.known.get("stream") is True
 
     @property
-    def stem(self) -> int:
-        """How many bytes of :attr:`prompt` all turns of a conversation begin with: those up to the first user message's end.
+    def beginning(self) -> tuple[bytes | memoryview, int]:
+        """What a prefill engine is chosen by, as JSON, and how many bytes of it all turns of a conversation begin with.
 
-        0 where there is none, as in completions.
+        That is all up to the first user message's end; 0 where there is none, as in completions.
         """
-        return _stem(self.prompt) if self.path == CHAT else 0
+        prompt = self.prompt
+        if not self.api.begins:
+            return prompt, 0
+        first = bytes(prompt[:1])
+        shared = len(prompt) if first == b'"' and first in self.api.begins else stem(prompt)
+        before = self.fields.get(self.api.instructions)
+        if before is None or before == _NULL:
+            return prompt, shared
+        instructions = bytes(memoryview(before)[:_BEGINNING])
+        return instructions + prompt, shared and len(instructions) + shared
 
     @property
     def prompt(self) -> memoryview:
         """The prompt, or a chat's messages, as JSON; empty if there is none."""
-        raw = self.fields.get("messages" if self.path == CHAT else "prompt")
+        raw = self.fields.get(self.api.prompt)
         return memoryview(b"") if raw is None else memoryview(raw)
 
     @property
@@ -110,9 +120,10 @@ def parse(raw: bytes, path: str = COMPLETIONS, max_body: int = MAX_BODY) -> Pars
             "reserved",
             KV_KEY,
         )
-    body = Parsed(path, fields, known)
-    if path == CHAT and len(raw) > FEW_BYTES:
-        check_objects("messages", body.prompt)
+    api = APIS[path]
+    body = Parsed(api, fields, known)
+    if api.begins and len(raw) > FEW_BYTES:
+        check_objects(api.prompt, body.prompt)
     return body
 
 
@@ -121,20 +132,13 @@ def unsplittable(body: Parsed) -> str | None:
 
     The reason is a bounded metric label.
     """
-    known = body.known
-    if known.keys() & _MAY_NOT_SPLIT:
-        for name in ("n", "best_of"):
-            if known.get(name) not in (None, 1):
-                return name
-        for name in ("echo", "use_beam_search"):
-            if known.get(name):
-                return name
-        logprobs = known.get("prompt_logprobs")
-        if logprobs is not None and logprobs is not False:
-            return "prompt_logprobs"
+    api = body.api
+    why = api.why_whole(body.fields, body.known)
+    if why is not None:
+        return why
     kind = _kind(body.prompt)
-    if body.path == CHAT:
-        return None if kind[:1] == b"[" else "messages"
+    if api.begins:
+        return None if kind and kind[:1] in api.begins else api.prompt
     if _kind(body.embeds):
         return "prompt_embeds"
     return None if kind[:1] == b'"' or _is_token_ids(kind) else "prompt"
@@ -142,8 +146,10 @@ def unsplittable(body: Parsed) -> str | None:
 
 def sequences(body: Parsed) -> int:
     """Return how many sequences an engine runs for a request: its prompts times its choices."""
+    if not body.api.several:
+        return 1
     choices = max(_count(body.known.get("n")), _count(body.known.get("best_of")))
-    if body.path == CHAT:
+    if body.api.begins:
         return choices
     return choices * max(1, _prompts(body.prompt) + _prompts(body.embeds))
 
@@ -154,20 +160,6 @@ def _prompts(prompt: memoryview) -> int:
     if kind[:1] != b"[" or _is_token_ids(kind):
         return kind not in (b"", b'""')
     return check_count("prompt", prompt)
-
-
-def _stem(messages: memoryview) -> int:
-    """Read messages one by one: long conversations are not read to their end."""
-    try:
-        text = str(messages[:_STEM_BYTES], "utf-8", "replace")
-        at = 1
-        for _ in range(_STEM_MESSAGES):
-            message, at = _MESSAGE.raw_decode(text, _BETWEEN.match(text, at).end())  # type: ignore[union-attr]
-            if isinstance(message, dict) and message.get("role") == "user":
-                return len(text[:at].encode())
-    except (ValueError, RecursionError):
-        pass  # none within so many bytes, or none at all
-    return 0
 
 
 def _kind(prompt: memoryview) -> bytes:
@@ -195,20 +187,22 @@ def forms(body: Parsed, *, split: bool) -> tuple[Form, Form | None]:
         return Form.STREAM, None
     if not split or body.known.get("tools") or body.known.get("functions"):
         return Form.WHOLE, None
-    most = body.known.get("max_completion_tokens") or body.known.get("max_tokens")
-    if most is None and body.path == COMPLETIONS:
-        most = 16  # what the API, and vLLM, take for it
+    most = next((body.known[name] for name in body.api.limits if body.known.get(name)), body.api.usual)
     short = most is not None and most <= _SHORT_ANSWER
     return (Form.WHOLE if short else Form.ASSEMBLE), Form.ASSEMBLE
 
 
-def prefill_body(body: Parsed) -> bytes:
+def prefill_body(body: Parsed, request_id: str = "") -> bytes:
     """Return the first leg: one token, not streamed, the blocks kept for a decode engine."""
-    return _one_token(body, _REMOTE_DECODE)
+    return _one_token(body, request_id, _REMOTE_DECODE)
 
 
 def decode_body(
-    body: Parsed, kv: dict[str, Any] | None, form: Form = Form.WHOLE, pull_before: float | None = None
+    body: Parsed,
+    kv: dict[str, Any] | None,
+    form: Form = Form.WHOLE,
+    pull_before: float | None = None,
+    request_id: str = "",
 ) -> bytes:
     """Return the second leg: the client's body with the prefill's parameters, without the expert counts.
 
@@ -218,27 +212,37 @@ def decode_body(
         What the prefill engine handed over.
     pull_before : float, optional
         Unix time, seconds, until which the blocks may be pulled.
+    request_id : str
+        Of the attempt, for engines that read it in the body.
     """
-    second: dict[str, Any] = dict(body.fields)
+    second: dict[str, Any] = {**body.fields, **_own(body.api, request_id)}
     if form is Form.ASSEMBLE:
-        second["stream"] = _TRUE
-        second["stream_options"] = {"include_usage": True}
+        second.update(body.api.streamed)
     if kv is not None:
         params = {key: value for key, value in kv.items() if key != ELDR_KEY}
         second[KV_KEY] = params if pull_before is None else {**params, PULL_BEFORE_KEY: pull_before}
     return _ENCODER.encode(second)
 
 
-def freeing_body(body: Parsed, kv: dict[str, Any]) -> bytes:
+def freeing_body(body: Parsed, kv: dict[str, Any], request_id: str = "") -> bytes:
     """Return a second leg that ends as soon as it has pulled: its blocks are then free at the prefill engine."""
-    return _one_token(body, {key: value for key, value in kv.items() if key != ELDR_KEY})
+    return _one_token(body, request_id, {key: value for key, value in kv.items() if key != ELDR_KEY})
 
 
-def _one_token(body: Parsed, kv: object) -> bytes:
-    first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in _NOT_FOR_PREFILL}
-    # min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
-    first.update(stream=_FALSE, max_tokens=_ONE, min_tokens=_ONE, n=_ONE)
-    if body.path == CHAT or "max_completion_tokens" in first:
-        first["max_completion_tokens"] = _ONE
+def _one_token(body: Parsed, request_id: str, kv: object) -> bytes:
+    api = body.api
+    first: dict[str, Any] = {key: value for key, value in body.fields.items() if key not in body.without}
+    for name in api.limits:
+        if name in first:
+            first[name] = _ONE
+    first.update(api.one_token)
+    first.update(_own(api, request_id))
     first[KV_KEY] = kv
     return _ENCODER.encode(first)
+
+
+def _own(api: Api, request_id: str) -> dict[str, Any]:
+    """Return what engines get whatever the client sent."""
+    if not (api.always or api.id_field):
+        return {}
+    return {**api.always, **({api.id_field: f"resp-{request_id}"} if api.id_field and request_id else {})}

@@ -77,14 +77,15 @@ def read(raw: bytes, max_body: int) -> tuple[Fields, dict[str, Any]]:
     known: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _SCALARS:
-            known[name] = _scalar(name, value)
+            known[name] = scalar(name, value)
         elif name in _LONGEST:
             known[name] = _structured(name, value)
         elif name not in _TEXTS:
             _check_number(name, value)
     for name, value in known.items():
         if name in _LEAST:
-            _check_integer(name, value, echo=bool(known.get("echo")))
+            none = bool(known.get("echo")) and name.startswith("max_")
+            check_integer(name, value, least=0 if none else _LEAST[name])
         elif name in _LONGEST and isinstance(value, dict):
             fields[name] = msgspec.Raw(_ENCODER.encode(value))
     return fields, known
@@ -107,7 +108,7 @@ def check_count(name: str, items: memoryview) -> int:
     """Return how many items a list has; RouterError, a 400, if they are too many."""
     number = count(items)
     if number > MOST_ITEMS:
-        raise _too_much(
+        raise too_much(
             name, items, f"a list of more than {MOST_ITEMS} items", "send them in several requests"
         )
     return number
@@ -150,10 +151,11 @@ def _decode(raw: bytes, max_body: int) -> Fields:
     return fields
 
 
-def _scalar(name: str, raw: msgspec.Raw) -> Any:
+def scalar(name: str, raw: msgspec.Raw) -> Any:
+    """Return the value of a field that is no list, object or long text; RouterError, a 400, if it is one."""
     view = memoryview(raw)
     if len(view) > _LONGEST_SCALAR:
-        raise _too_much(name, view, f"a value of {len(view)} bytes", "send a number, true, false or null")
+        raise too_much(name, view, f"a value of {len(view)} bytes", "send a number, true, false or null")
     try:
         value = _VALUE.decode(view)
     except (msgspec.DecodeError, ValueError):
@@ -165,13 +167,12 @@ def _scalar(name: str, raw: msgspec.Raw) -> Any:
     return value
 
 
-def _check_integer(name: str, value: Any, *, echo: bool) -> None:
+def check_integer(name: str, value: Any, *, least: int) -> None:
     """Refuse what only the decode engine would: the prefill engine never sees it, and would compute the prompt for nothing."""
-    low = 0 if echo and name.startswith("max_") else _LEAST[name]
     most = _MOST.get(name, _HIGHEST)
-    if value is not None and (type(value) is not int or not low <= value <= most):
+    if value is not None and (type(value) is not int or not least <= value <= most):
         raise bad_request(
-            f"{name}: expected an integer of at least {low} and at most {most}, got {value!r:.40}",
+            f"{name}: expected an integer of at least {least} and at most {most}, got {value!r:.40}",
             "invalid_value",
             name,
         )
@@ -180,7 +181,7 @@ def _check_integer(name: str, value: Any, *, echo: bool) -> None:
 def _structured(name: str, raw: msgspec.Raw) -> Any:
     view = memoryview(raw)
     if len(view) > _LONGEST[name]:
-        raise _too_much(name, view, f"a value of {len(view)} bytes", f"send at most {_LONGEST[name]}")
+        raise too_much(name, view, f"a value of {len(view)} bytes", f"send at most {_LONGEST[name]}")
     if name in ("tools", "functions"):
         check_objects(name, view)
         begin = bytes(view[:256]).translate(None, b" \t\r\n")[:2]
@@ -191,7 +192,7 @@ def _structured(name: str, raw: msgspec.Raw) -> Any:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise bad_request(f"{name}: {error}, got {_shown(view)}", "invalid_json", name) from None
         if len(value) > _MOST_FIELDS:
-            raise _too_much(name, view, f"an object of {len(value)} keys", f"send at most {_MOST_FIELDS}")
+            raise too_much(name, view, f"an object of {len(value)} keys", f"send at most {_MOST_FIELDS}")
         return value
     if name == "stream_options" and bytes(view[:4]) != b"null":
         raise bad_request(f"stream_options: expected an object, got {_shown(view)}", "invalid_value", name)
@@ -206,7 +207,8 @@ def _check_number(name: str, raw: msgspec.Raw) -> None:
         )
 
 
-def _too_much(name: str, view: memoryview, what: str, remedy: str) -> RouterError:
+def too_much(name: str, view: memoryview, what: str, remedy: str) -> RouterError:
+    """Return the 400 for a value that is beyond a limit."""
     return bad_request(f"{name}: {what}, {_shown(view)}, is too much; {remedy}", "invalid_value", name)
 
 

@@ -6,8 +6,8 @@ from eldr_router.http.errors import error_body
 from eldr_router.http.framing import Tracker
 
 _HOLD = 1 << 16
-_DONE = b"data: [DONE]\n\n", b"data: [DONE]\n\n\r\n"
-"""What an event stream ends with, alone and as the end of a chunk."""
+DONE = b"data: [DONE]"
+"""How the last event of an event stream begins."""
 
 
 class Relay:
@@ -53,14 +53,30 @@ class Relay:
             self._last = out
         return out
 
-    def epitaph(self, message: str) -> bytes | None:
-        """Return what ends a broken event stream decently, or None if the client stands inside a unit."""
+    def epitaph(self, message: str, done: bytes = DONE, *, named: bool = False) -> bytes | None:
+        """Return what ends a broken event stream decently, or None if the client stands inside a unit.
+
+        Parameters
+        ----------
+        done : bytes
+            How the last event of such a stream begins.
+        named : bool
+            Whether its events have names.
+        """
         if self._torn or not (self._splittable or self._dechunk):
             return None
         whole = self._last.endswith(b"\n\n" if self._dechunk else b"\n\n\r\n")
-        if self._last.endswith(_DONE):  # everything was said; only the body's end is missing
+        if whole and _is_last(self._last, done):  # everything was said; only the body's end is missing
             return b"" if self._dechunk else b"0\r\n\r\n"
-        event = b"data: " + error_body(message, 502, "upstream_failed") + b"\n\n"
+        name = b"event: error\n" if named else b""
+        event = name + b"data: " + error_body(message, 502, "upstream_failed") + b"\n\n"
         if not whole and self._last:
             event = b"\n\n" + event
         return event if self._dechunk else b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
+
+
+def _is_last(said: bytes, done: bytes) -> bool:
+    """Tell whether the last event of what was said begins so; no text within an event can, as it has no line breaks."""
+    before = said.rstrip(b"\r\n")
+    line = b"\n" + before[before.rfind(b"\n\n") + 1 :]
+    return b"\n" + done in line

@@ -165,23 +165,25 @@ class Completion:
             self._whole = "prefill_refused"
             self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
             return
+        prompt, stem = body.beginning
         choice = self._services.affinity.choose(
-            body.prompt,
+            prompt,
             [endpoint.name for endpoint in usable],
             registry.totals(usable),
-            stem=body.stem,
+            stem=stem,
             session=headers.session(self._request),
             model=bytes(body.fields.get("model", b"")),
         )
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
-        parts = self._wire(endpoint, bodies.prefill_body(body))
+        upstream_id = self._account.next_id()
+        parts = self._wire(endpoint, upstream_id, bodies.prefill_body(body, upstream_id))
         patience = self._services.settings.prefill_timeout
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
-            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience
-        )
+            self, self._services.pool, endpoint, Lease(endpoint), parts=parts, patience=patience, is_cut=body.api.is_cut
+        )  # fmt: skip
         leg.connect()
 
     def _decode(self, action: steps.Decode) -> None:
@@ -201,8 +203,8 @@ class Completion:
         self._account.placement = placement
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
-            form=action.form, dechunk=self._request.http10, chat=self._request.path == bodies.CHAT,
-            budget=self._request.budget,
+            form=action.form, dechunk=self._request.http10, api=self._parsed().api,
+            search=self._parsed().api.search(len(self._request.body)), budget=self._request.budget,
         )  # fmt: skip
         leg.connect()
 
@@ -244,8 +246,9 @@ class Completion:
         if kv is not None:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
-        body = bodies.decode_body(self._parsed(), kv, self._state.form, pull_before)
-        leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
+        upstream_id = self._account.next_id()
+        body = bodies.decode_body(self._parsed(), kv, self._state.form, pull_before, upstream_id)
+        leg.send(self._wire(leg.endpoint, upstream_id, body), self._services.settings.decode_idle_timeout)
 
     def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg
@@ -338,8 +341,9 @@ class Completion:
 
     def _free(self, action: steps.Free) -> None:  # noqa: ARG002
         if self._kv is not None:
-            body = bodies.freeing_body(self._parsed(), self._kv)
-            sent = [*headers.own(self._account.next_id()), *headers.to_engine(self._request)]
+            upstream_id = self._account.next_id()
+            body = bodies.freeing_body(self._parsed(), self._kv, upstream_id)
+            sent = [*headers.own(upstream_id), *headers.to_engine(self._request)]
             free_blocks(self._services, self._request.path, sent, body, self._key)
 
     # ends
@@ -380,10 +384,8 @@ class Completion:
         assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
         return self._body
 
-    def _wire(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
-        return headers.post(
-            self._request.path, endpoint.authority, self._account.next_id(), self._lines, body
-        )
+    def _wire(self, endpoint: Endpoint, upstream_id: str, body: bytes) -> list[bytes]:
+        return headers.post(self._request.path, endpoint.authority, upstream_id, self._lines, body)
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {

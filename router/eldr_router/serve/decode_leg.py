@@ -8,7 +8,8 @@ from eldr_router.http.head import JSON, ResponseHead
 from eldr_router.http.requests import Budget
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
-from eldr_router.plan.assemble import Assembly, AssemblyError
+from eldr_router.plan.apis import Api
+from eldr_router.plan.assemble import AssemblyError, EventAssembly
 from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Answered, Connected, Ended, Form, Full, Heard, Ready
 from eldr_router.serve.legs import OK, Flow, Leg
@@ -27,23 +28,26 @@ class DecodeLeg(Leg):
         What the engine is asked for.
     dechunk : bool
         The client knows no chunks.
-    chat : bool
-        Which object an assembled answer is.
+    api : Api
+        How its answers read.
+    search : int
+        Bytes of a stream to search for its first word.
     budget : Budget, optional
         Memory for answers that are put together.
     """
 
     __slots__ = (
+        "_api",
         "_assembly",
         "_begun",
         "_budget",
-        "_chat",
         "_dechunk",
         "_first",
         "_form",
         "_held",
         "_pending",
         "_relay",
+        "_search",
     )
 
     def __init__(
@@ -55,17 +59,19 @@ class DecodeLeg(Leg):
         *,
         form: Form,
         dechunk: bool,
-        chat: bool,
+        api: Api,
+        search: int,
         budget: Budget | None = None,
     ) -> None:
         super().__init__(flow, pool, endpoint, lease)
         self._form = form
         self._dechunk = dechunk
-        self._chat = chat
+        self._api = api
+        self._search = search
         self._budget = budget
         self._held = 0
         self._begun = False
-        self._assembly: Assembly | None = None
+        self._assembly: EventAssembly | None = None
         self._relay: Relay | None = None
         self._first: FirstEvent | None = None
         self._pending: list[bytes] = []
@@ -90,9 +96,9 @@ class DecodeLeg(Leg):
         if head.status != OK:
             return
         if head.is_event_stream:
-            self._first = FirstEvent(skip=self._is_opening)
+            self._first = FirstEvent(self._search, skip=self._is_opening)
             if self._form is Form.ASSEMBLE:
-                self._assembly = Assembly(chat=self._chat)
+                self._assembly = self._api.assembly()
             else:
                 self._relay = Relay(head.body, dechunk=self._dechunk)
             return
@@ -138,9 +144,11 @@ class DecodeLeg(Leg):
     def epitaph(self, message: str) -> bytes | None:
         """Return what ends a broken stream decently, None where nothing does."""
         is_stream = self._relay is not None and self.head is not None and self.head.is_event_stream
-        return self._relay.epitaph(message) if self._relay is not None and is_stream else None
+        if self._relay is None or not is_stream:
+            return None
+        return self._relay.epitaph(message, self._api.done, named=self._api.named)
 
-    def _assemble(self, assembly: Assembly, data: bytes) -> None:
+    def _assemble(self, assembly: EventAssembly, data: bytes) -> None:
         try:
             assembly.feed(data)
         except AssemblyError as error:
@@ -178,15 +186,17 @@ class DecodeLeg(Leg):
             self._spoke(first.data)
 
     def _is_opening(self, data: bytes) -> bool:
-        opening = answers.is_opening(data)
-        if opening and not self._left:
+        word = self._api.first_word(data)
+        if word == "opening" and not self._left:
             # it says nothing, but it comes after the pull; words may be long in coming if the model thinks unseen
             self._flow.handle(Heard(self.endpoint, self._flow.now()))
-        return opening
+        return word in ("opening", "early")
 
     def _spoke(self, data: bytes | None) -> None:
-        word = "tokens" if data is None else answers.first_word(data)
-        if word == "error_event":
+        word = "tokens" if data is None else self._api.first_word(data)
+        if data is None and self._api.echoes:
+            self._broken("protocol", f"the first {self._search} bytes of its stream say nothing")
+        elif word == "error_event":
             self._broken(word, "it reported an error instead of a first token")
         elif word == "aborted":
             self._broken(word, "it ended the request without a token; it is shutting down", unavailable=True)
@@ -213,7 +223,7 @@ class DecodeLeg(Leg):
             except AssemblyError as error:
                 self._misassembled(error)
                 return
-        elif answers.is_aborted(body):
+        elif answers.is_aborted(body, self._api.is_cut, self._api.hint):
             self._broken("aborted", "it cut the answer short; it is shutting down", unavailable=True)
             return
         self._flow.handle(Ready(self.endpoint, self._flow.now()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
@@ -11,7 +12,6 @@ from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
-from eldr_router.plan import answers
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.registry import Endpoint, Lease
@@ -172,12 +172,21 @@ class Leg:
 class PrefillLeg(Leg):
     """The first leg: the whole prompt, one token."""
 
-    __slots__ = ("_parts", "_patience")
+    __slots__ = ("_is_cut", "_parts", "_patience")
 
     def __init__(
-        self, flow: Flow, pool: Pool, endpoint: Endpoint, lease: Lease, *, parts: list[bytes], patience: float
+        self,
+        flow: Flow,
+        pool: Pool,
+        endpoint: Endpoint,
+        lease: Lease,
+        *,
+        parts: list[bytes],
+        patience: float,
+        is_cut: Callable[[dict[str, Any]], bool],
     ) -> None:
         super().__init__(flow, pool, endpoint, lease)
+        self._is_cut = is_cut
         self._parts = parts
         self._patience = patience
 
@@ -195,7 +204,7 @@ class PrefillLeg(Leg):
             fields = None
         if not isinstance(fields, dict):
             self._broken("protocol", "it answered no JSON object")
-        elif answers.has_aborted(fields):
+        elif self._is_cut(fields):
             self._broken("aborted", "it is shutting down", unavailable=True)
         else:
             kv = fields.get(KV_KEY)

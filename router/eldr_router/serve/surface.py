@@ -8,17 +8,16 @@ from eldr.contract import PATH_HEALTH, PATH_READY, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError, check_method, failed, no_endpoint
 from eldr_router.http.head import JSON, end_to_end
 from eldr_router.http.requests import Request
-from eldr_router.net.fetch import fetch
+from eldr_router.net.fetch import Answer, fetch
 from eldr_router.net.inbound import ClientConnection
 from eldr_router.net.outbound import BrokenError, ConnectError
-from eldr_router.plan import bodies
+from eldr_router.plan.apis import ANY_ENGINE, APIS
 from eldr_router.plan.steps import Failure
 from eldr_router.serve.completion import Completion
 from eldr_router.serve.services import Services
 
-_FROM_ANY_ENGINE = {"/v1/models": "GET", "/version": "GET", "/tokenize": "POST", "/detokenize": "POST"}
-_PATIENCE = 30.0
 _MAX_ANSWER = 64 << 20
+_BUSY, _FAILED = 429, 500
 _DROP = frozenset((b"host", b"content-length", b"expect", b"accept-encoding"))
 _LENGTH = frozenset((b"content-length",))
 
@@ -40,7 +39,7 @@ class Surface:
     def handle(self, request: Request, client: ClientConnection) -> None:
         """Answer one request."""
         path = request.path
-        if path in (bodies.COMPLETIONS, bodies.CHAT):
+        if path in APIS:
             check_method(request.method, "POST", path)
             Completion.serve(self._services, request, client)
         elif path == PATH_HEALTH:
@@ -50,8 +49,8 @@ class Surface:
             check_method(request.method, "GET", path)
             ready = self._is_ready()
             client.respond(200 if ready else 503, [JSON], b'{"ready":%b}' % str(ready).lower().encode())
-        elif path in _FROM_ANY_ENGINE:
-            check_method(request.method, _FROM_ANY_ENGINE[path], path)
+        elif path in ANY_ENGINE:
+            check_method(request.method, ANY_ENGINE[path], path)
             client.run(self._from_any_engine(request, client))
         else:
             raise RouterError(404, f"{request.method} {path} is not served here", "not_found")
@@ -65,14 +64,15 @@ class Surface:
         start = self._turn % len(usable)
         usable = usable[start:] + usable[:start]
         headers = end_to_end(request.headers, _DROP)
-        method = _FROM_ANY_ENGINE[request.path]
+        method = ANY_ENGINE[request.path]
         target = f"{request.path}?{request.query}" if request.query else request.path
         failures: list[Failure] = []
+        answer: Answer | None = None
         for endpoint in usable[: self._services.settings.attempts]:
             try:
                 answer = await fetch(
-                    pool, endpoint.address, target,
-                    method=method, headers=headers, body=request.body, patience=_PATIENCE, limit=_MAX_ANSWER,
+                    pool, endpoint.address, target, method=method, headers=headers, body=request.body,
+                    patience=self._services.settings.prefill_timeout, limit=_MAX_ANSWER,
                 )  # fmt: skip
             except (ConnectError, BrokenError) as error:
                 if isinstance(error, ConnectError) and error.own:
@@ -81,6 +81,11 @@ class Surface:
                 self._services.probes.suspect(endpoint)
                 failures.append(Failure("any", endpoint, getattr(error, "cause", "refused"), str(error)))
                 continue
+            if answer.status < _FAILED and answer.status != _BUSY:
+                break
+            cause = "busy" if answer.status == _BUSY else "status"
+            failures.append(Failure("any", endpoint, cause, f"it answered {answer.status}"))
+        if answer is not None:  # of several that failed, the last one's
             client.respond(answer.status, end_to_end(answer.head.headers, _LENGTH), answer.body)
             self._note(request, "ok", answer.status, failures)
             return

@@ -36,7 +36,6 @@ ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logpr
 )
 def test_first_words(data, word):
     assert answers.first_word(data) == word
-    assert answers.is_opening(data) is (word == "opening")
 
 
 @pytest.mark.parametrize(

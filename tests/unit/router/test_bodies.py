@@ -224,15 +224,15 @@ SYSTEM, HELLO = {"role": "system", "content": "s}]"}, {"role": "user", "content"
 def test_the_stem_of_a_conversation_is_the_same_in_all_its_turns():
     first = chat(SYSTEM, HELLO)
     later = chat(SYSTEM, HELLO, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"})
-    assert bytes(first.prompt[: first.stem]) == bytes(later.prompt[: later.stem])
-    assert bytes(first.prompt[first.stem :]) == b"]"
+    assert bytes(first.prompt[: first.beginning[1]]) == bytes(later.prompt[: later.beginning[1]])
+    assert bytes(first.prompt[first.beginning[1] :]) == b"]"
 
 
 def test_a_stem_is_counted_in_bytes():
     body = bodies.parse(
         '{"messages": [ {"role": "user", "content": "äöü😀"} , {"role":"user"}]}'.encode(), bodies.CHAT
     )
-    assert bytes(body.prompt[: body.stem]).decode().endswith('😀"}')
+    assert bytes(body.prompt[: body.beginning[1]]).decode().endswith('😀"}')
 
 
 @pytest.mark.parametrize(
@@ -240,5 +240,5 @@ def test_a_stem_is_counted_in_bytes():
     ["[]", "[1]", '[{"role":"system"}]', '"x"', '[{"role":"system","content":"' + "x" * 70000 + '"}]'],
 )
 def test_what_has_no_stem(messages):
-    assert bodies.parse(b'{"messages":%b}' % messages.encode(), bodies.CHAT).stem == 0
-    assert parsed({"prompt": "x"}).stem == 0
+    assert bodies.parse(b'{"messages":%b}' % messages.encode(), bodies.CHAT).beginning[1] == 0
+    assert parsed({"prompt": "x"}).beginning[1] == 0

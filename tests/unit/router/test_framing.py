@@ -187,12 +187,33 @@ def test_an_epitaph_closes_any_prefix_of_a_stream(texts, data):
     assert [event + b"\n\n" for event in whole] == events[: len(whole)]
 
 
+@pytest.mark.parametrize("said", [b"", b"event: x\ndata: {}\n\n"])
+@pytest.mark.parametrize(
+    ("begin", "last"),
+    [
+        (b"data: [DONE]", b"data: [DONE]\n\n"),
+        (b"event: message_stop", b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+        (b"event: response.completed", b'event: response.completed\ndata: {"response":{}}\n\n'),
+    ],
+)
 @pytest.mark.parametrize(("dechunk", "end"), [(False, b"0\r\n\r\n"), (True, b"")])
-def test_nothing_is_said_after_a_stream_that_said_all(dechunk, end):
-    relay, done = Relay(ChunkedBody(), dechunk=dechunk), b"data: [DONE]\n\n"
-    data = done if dechunk else encode([done])[:-5]
+def test_nothing_is_said_after_a_stream_that_said_all(dechunk, end, begin, last, said):
+    relay = Relay(ChunkedBody(), dechunk=dechunk)
+    events = [said, last] if said else [last]
+    data = b"".join(events) if dechunk else encode(events)[:-5]
     relay.pass_on(data, len(data))
-    assert relay.epitaph("it died") == end
+    assert relay.epitaph("it died", begin, named=True) == end
+
+
+@pytest.mark.parametrize("dechunk", [False, True])
+def test_words_within_an_event_do_not_end_a_stream(dechunk):
+    relay = Relay(ChunkedBody(), dechunk=dechunk)
+    text = b'event: x\ndata: {"delta":"event: message_stop data: [DONE]"}\n\n'
+    data = text if dechunk else encode([text])[:-5]
+    relay.pass_on(data, len(data))
+    for begin in (b"data: [DONE]", b"event: message_stop"):
+        said = relay.epitaph("it died", begin, named=True)
+        assert b"event: error\ndata: {" in said
 
 
 def test_a_chunk_too_large_to_hold_back_is_passed_on_and_leaves_no_clean_end():

@@ -1,0 +1,171 @@
+"""The client's paths: what is split between prefill and decode and how, and what goes whole to any engine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from eldr_router.plan import answers, messages, responses
+from eldr_router.plan.answers import Word
+from eldr_router.plan.assemble import Assembly, EventAssembly
+from eldr_router.plan.fields import Fields
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+ANY_ENGINE: Mapping[str, str] = MappingProxyType(
+    {
+        "/v1/models": "GET",
+        "/version": "GET",
+        "/tokenize": "POST",
+        "/detokenize": "POST",
+        "/v1/messages/count_tokens": "POST",
+        "/generative_scoring": "POST",
+        "/v1/embeddings": "POST",
+        "/v2/embed": "POST",
+        "/pooling": "POST",
+        "/classify": "POST",
+        "/score": "POST",
+        "/v1/score": "POST",
+        "/rerank": "POST",
+        "/v1/rerank": "POST",
+        "/v2/rerank": "POST",
+    }
+)
+"""Paths that go whole to one engine, and their methods. Nothing here may take ``kv_transfer_params``, or change an engine."""
+
+_ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
+_SEARCH = 1 << 20
+Fixed = Mapping[str, Any]
+
+
+def _no_check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG001
+    return ()
+
+
+def _completions_whole(fields: Fields, known: dict[str, Any]) -> str | None:  # noqa: ARG001
+    if not known.keys() & _MAY_NOT_SPLIT:
+        return None
+    for name in ("n", "best_of"):
+        if known.get(name) not in (None, 1):
+            return name
+    for name in ("echo", "use_beam_search"):
+        if known.get(name):
+            return name
+    logprobs = known.get("prompt_logprobs")
+    return None if logprobs is None or logprobs is False else "prompt_logprobs"
+
+
+_MAY_NOT_SPLIT = frozenset(("n", "best_of", "echo", "use_beam_search", "prompt_logprobs"))
+_NOT_FOR_PREFILL = ("stream_options", "logprobs", "top_logprobs", "prompt_logprobs", "best_of")
+
+
+class Api(NamedTuple):
+    """A path whose requests are split.
+
+    Attributes
+    ----------
+    prompt : str
+        The field that holds the prompt.
+    begins : bytes
+        What a prompt that can be split begins with, as JSON; empty where :mod:`eldr_router.plan.bodies` looks closer.
+    one_token : mapping
+        What a leg of one token sets.
+    limits : tuple of str
+        Fields that bound the answer's tokens, the one that counts first.
+    check : callable
+        Refuses what an engine should not see; returns fields that a leg of one token does without.
+    why_whole : callable
+        Why a request cannot be split, besides its prompt: a bounded metric label.
+    first_word, is_cut, assembly
+        How answers read: the data of an event, a whole answer, and a whole one out of a stream.
+    hint : bytes
+        Stands in every whole answer that was cut short.
+    done : bytes
+        How the last event of a stream begins.
+    without : tuple of str
+        Fields that a leg of one token does without.
+    instructions : str
+        A field that comes before the prompt, for what prompts have in common.
+    usual : int or None
+        Tokens of an answer whose request names no limit; None: as many as fit.
+    several : bool
+        Whether one request may run several sequences.
+    streamed : mapping
+        What asks for a stream that is put together.
+    always : mapping
+        What engines get, whatever the client sent.
+    id_field : str
+        The field that takes the request's id where engines read no header.
+    named : bool
+        Whether events have names.
+    echoes : bool
+        Whether events before the first token repeat fields of the request.
+    """
+
+    prompt: str
+    begins: bytes
+    one_token: Fixed
+    limits: tuple[str, ...]
+    check: Callable[[Fields, dict[str, Any]], tuple[str, ...]]
+    why_whole: Callable[[Fields, dict[str, Any]], str | None]
+    first_word: Callable[[bytes], Word]
+    is_cut: Callable[[dict[str, Any]], bool]
+    assembly: Callable[[], EventAssembly]
+    done: bytes
+    hint: bytes = b""
+    without: tuple[str, ...] = ()
+    instructions: str = ""
+    usual: int | None = None
+    several: bool = False
+    streamed: Fixed = MappingProxyType({"stream": _TRUE})
+    always: Fixed = MappingProxyType({})
+    id_field: str = ""
+    named: bool = False
+    echoes: bool = False
+
+    def search(self, body: int) -> int:
+        """Return how many bytes of a stream to search for its first word, for a body of so many."""
+        return _SEARCH + 8 * body if self.echoes else _SEARCH
+
+
+# min_tokens: a prompt whose first token is an end token would else stop without handing its blocks over
+_OPENAI_TOKEN = {"stream": _FALSE, "max_tokens": _ONE, "min_tokens": _ONE, "n": _ONE}
+_WITH_USAGE = {"stream": _TRUE, "stream_options": {"include_usage": True}}
+APIS: Mapping[str, Api] = MappingProxyType(
+    {
+        COMPLETIONS: Api(
+            prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
+            limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE,
+            check=_no_check, why_whole=_completions_whole,
+            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=b"data: [DONE]",
+            assembly=lambda: Assembly(chat=False),
+        ),
+        CHAT: Api(
+            prompt="messages", begins=b"[", one_token={**_OPENAI_TOKEN, "max_completion_tokens": _ONE},
+            limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True, streamed=_WITH_USAGE,
+            check=_no_check, why_whole=_completions_whole,
+            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=b"data: [DONE]",
+            assembly=lambda: Assembly(chat=True),
+        ),
+        RESPONSES: Api(
+            prompt="input", begins=b'["', instructions="instructions",
+            one_token={"stream": _FALSE, "max_output_tokens": _ONE, "ignore_eos": _TRUE}, limits=("max_output_tokens",),
+            always={"store": _FALSE}, id_field="request_id", named=True, echoes=True,
+            check=responses.check, why_whole=responses.why_whole,
+            first_word=responses.first_word, is_cut=responses.is_cut, done=b"event: response.completed",
+            assembly=responses.ResponseAssembly,
+        ),
+        MESSAGES: Api(
+            prompt="messages", begins=b"[", instructions="system",
+            one_token={"stream": _FALSE, "max_tokens": _ONE}, limits=("max_tokens",), named=True,
+            check=messages.check, why_whole=messages.why_whole,
+            first_word=messages.first_word, is_cut=messages.is_cut, done=b"event: message_stop",
+            assembly=messages.MessageAssembly,
+        ),
+    }
+)  # fmt: skip

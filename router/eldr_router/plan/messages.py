@@ -1,0 +1,161 @@
+"""What is special about ``/v1/messages``: what is refused, what goes whole, and how its answers read. Pure.
+
+References
+----------
+.. [1] Anthropic API reference, messages and their streaming events, as vLLM serves them: errors of a stream have no code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from eldr_router.http.errors import bad_request
+from eldr_router.plan.answers import Word, blames_client
+from eldr_router.plan.assemble import AssemblyError, EventAssembly, parse_event
+from eldr_router.plan.fields import Fields
+
+_LEAST_BUDGET = 1024
+
+
+class _Object(msgspec.Struct):
+    """An object of which two fields count."""
+
+    type: Any = None
+    budget_tokens: Any = None
+
+
+_object = msgspec.json.Decoder(_Object).decode
+
+
+def _typed(fields: Fields, name: str) -> _Object:
+    try:
+        return _object(memoryview(fields[name]))
+    except (KeyError, msgspec.DecodeError):
+        return _Object()  # none, or the engine refuses it
+
+
+def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
+    """Refuse what only the decode engine would: the prefill engine gets another ``max_tokens``, and no budget for thoughts.
+
+    Returns
+    -------
+    tuple of str
+        Fields that a leg of one token does without.
+    """
+    most = known.get("max_tokens")
+    if most is None or most < 1:
+        said = "nothing" if most is None else most
+        raise bad_request(
+            f"max_tokens: expected an integer of at least 1, got {said}; say how many tokens the answer may have",
+            "invalid_value",
+            "max_tokens",
+        )
+    thinking = _typed(fields, "thinking")
+    if thinking.type != "enabled":
+        return ()
+    budget = thinking.budget_tokens
+    if type(budget) is not int or not _LEAST_BUDGET <= budget < most:
+        raise bad_request(
+            f"thinking.budget_tokens: expected an integer of at least {_LEAST_BUDGET} and less than max_tokens ({most}), "
+            f"got {budget!r:.40}",
+            "invalid_value",
+            "thinking",
+        )
+    return ("thinking",)  # it is a limit, and changes no prompt
+
+
+def why_whole(fields: Fields, known: dict[str, Any]) -> str | None:
+    """Return why a request cannot be split, besides its prompt.
+
+    vLLM reads the arguments of a tool that must be called as JSON, and one token of a prefill is none.
+    """
+    if not known.get("tools"):
+        return None
+    return "tool_choice" if _typed(fields, "tool_choice").type in ("any", "tool") else None
+
+
+def first_word(data: bytes) -> Word:
+    """Return what an event says, see :func:`eldr_router.plan.answers.first_word`."""
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return "tokens"
+    if not isinstance(event, dict):
+        return "tokens"
+    kind, error = event.get("type"), event.get("error")
+    if error or kind == "error":
+        return "tokens" if blames_client(error) else "error_event"
+    if kind == "message_start":
+        return "opening"  # vLLM makes it of a chat's opening chunk, which comes after the pull
+    if kind == "ping":
+        return "early"
+    delta = event.get("delta")
+    if kind == "message_delta" and isinstance(delta, dict) and delta.get("stop_reason") is None:
+        return "aborted"
+    return "tokens"
+
+
+def is_cut(answer: dict[str, Any]) -> bool:
+    """Tell whether a whole answer was cut short by the engine's end: it has no reason to stop."""
+    return answer.get("type") == "message" and answer.get("stop_reason") is None
+
+
+class MessageAssembly(EventAssembly):
+    """A message of its blocks, without fields that are null: so engines write whole ones."""
+
+    __slots__ = ("_answer", "_blocks", "_done", "_words")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answer: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._words: dict[tuple[int, str], list[str]] = {}
+        self._done = False
+
+    def add(self, data: bytes) -> None:
+        """Take an event's data."""
+        event = parse_event(data)
+        self.size += max(64, len(data) - 64)
+        try:
+            self._add(event)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise AssemblyError(
+                "protocol", f"its stream holds no event of a message: {data[:60]!r}"
+            ) from None
+
+    def _add(self, event: dict[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "error":
+            raise AssemblyError("error_event", "it reported an error in its stream")
+        if kind == "message_start":
+            self._answer = {**event["message"]}
+        elif kind == "content_block_start":
+            self._blocks[int(event["index"])] = {**event["content_block"]}
+        elif kind == "content_block_delta":
+            at, delta = int(event["index"]), event["delta"]
+            self._blocks[at]
+            name = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}[
+                delta["type"]
+            ]
+            self._words.setdefault((at, name), []).append("" + delta[name])
+        elif kind == "message_delta":
+            self._answer.update(event["delta"])
+            if event.get("usage") is not None:
+                self._answer["usage"] = event["usage"]
+        elif kind == "message_stop":
+            self._done = True
+
+    def finish(self) -> bytes:
+        """Return the whole message."""
+        if not self._done or not self._answer:
+            raise AssemblyError("protocol", "its stream ended without message_stop")
+        for (at, name), parts in self._words.items():
+            self._blocks[at][name] = "".join(parts)
+        blocks = [block for _, block in sorted(self._blocks.items())]
+        answer = {**self._answer, "content": blocks or [{"type": "text", "text": ""}]}
+        if is_cut(answer):
+            raise AssemblyError("aborted", "it cut the answer short; it is shutting down")
+        return orjson.dumps({key: value for key, value in answer.items() if value is not None})
