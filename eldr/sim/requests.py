@@ -1,8 +1,8 @@
-"""The OpenAI request bodies that a simulated engine understands, and the answers it gives."""
+"""The request bodies that a simulated engine understands: of OpenAI's paths and Anthropic's."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -42,6 +42,40 @@ class ChatRequest(_Request, kw_only=True):
     messages: list[dict[str, Any]]
 
 
+class ResponsesRequest(msgspec.Struct, kw_only=True):
+    """Body of ``/v1/responses``; tools and thoughts are not simulated."""
+
+    model: str = ""
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Positive | None = None
+    stream: bool = False
+    request_id: str = ""
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class MessagesRequest(msgspec.Struct, kw_only=True):
+    """Body of ``/v1/messages``; tools and thoughts are not simulated."""
+
+    model: str = ""
+    messages: list[dict[str, Any]]
+    max_tokens: Positive
+    system: str | list[dict[str, Any]] | None = None
+    stream: bool = False
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class CountRequest(msgspec.Struct, kw_only=True):
+    """Body of ``/v1/messages/count_tokens``."""
+
+    model: str = ""
+    messages: list[dict[str, Any]]
+    system: str | list[dict[str, Any]] | None = None
+
+
+Api = Literal["completions", "chat", "responses", "messages"]
+
+
 class Parsed(msgspec.Struct, kw_only=True, frozen=True):
     """A request as the engine serves it.
 
@@ -49,41 +83,77 @@ class Parsed(msgspec.Struct, kw_only=True, frozen=True):
     ----------
     prompts : tuple of str
         One text per sequence, ``n`` of each.
+    request_id : str
+        From the body, where engines do not read the header.
     """
 
     prompts: tuple[str, ...]
     max_tokens: int
-    chat: bool
+    api: Api
     stream: bool
-    include_usage: bool
     kv_transfer_params: dict[str, Any] | None
+    include_usage: bool = False
+    request_id: str = ""
+    instructions: str | None = None
 
 
 DEFAULT_TOKENS = 16
 """Output tokens where the request names none: OpenAI's default of completions, here for chat as well."""
 
-_completion = msgspec.json.Decoder(CompletionRequest).decode
-_chat = msgspec.json.Decoder(ChatRequest).decode
+_decoders: dict[Api, msgspec.json.Decoder[Any]] = {
+    "completions": msgspec.json.Decoder(CompletionRequest),
+    "chat": msgspec.json.Decoder(ChatRequest),
+    "responses": msgspec.json.Decoder(ResponsesRequest),
+    "messages": msgspec.json.Decoder(MessagesRequest),
+}
+_count = msgspec.json.Decoder(CountRequest)
 
 
-def parse(body: bytes, *, chat: bool, model: str) -> Parsed:
+def parse(body: bytes, *, api: Api, model: str) -> Parsed:
     """Parse a request body; BadRequest if the body is malformed (400) or names another model (404)."""
+    request = _decoded(_decoders[api], body, model)
+    rest = {"api": api, "stream": request.stream, "kv_transfer_params": request.kv_transfer_params}
+    if isinstance(request, ResponsesRequest):
+        said = (
+            request.input if isinstance(request.input, list) else [{"role": "user", "content": request.input}]
+        )
+        return Parsed(
+            prompts=(_conversation(request.instructions, said),),
+            max_tokens=request.max_output_tokens or DEFAULT_TOKENS,
+            request_id=request.request_id,
+            instructions=request.instructions,
+            **rest,
+        )
+    if isinstance(request, MessagesRequest):
+        prompts = (_conversation(request.system, request.messages),)
+        return Parsed(prompts=prompts, max_tokens=request.max_tokens, **rest)
+    texts = [_chat_text(request.messages)] if isinstance(request, ChatRequest) else _texts(request.prompt)
+    return Parsed(
+        prompts=tuple(prompt for prompt in texts for _ in range(request.n)),
+        max_tokens=request.max_completion_tokens or request.max_tokens or DEFAULT_TOKENS,
+        include_usage=bool((request.stream_options or {}).get("include_usage")),
+        **rest,
+    )
+
+
+def conversation(body: bytes, *, model: str) -> str:
+    """Return the prompt of a request that counts a message's tokens."""
+    request = _decoded(_count, body, model)
+    return _conversation(request.system, request.messages)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, model: str) -> Any:
     try:
-        request: CompletionRequest | ChatRequest = _chat(body) if chat else _completion(body)
+        request = decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise BadRequest(str(error)) from None
     if request.model and request.model != model:
         raise BadRequest(f"The model `{request.model}` does not exist.", 404, "NotFoundError")
-    prompts = [_chat_text(request.messages)] if isinstance(request, ChatRequest) else _texts(request.prompt)
-    options = request.stream_options or {}
-    return Parsed(
-        prompts=tuple(prompt for prompt in prompts for _ in range(request.n)),
-        max_tokens=request.max_completion_tokens or request.max_tokens or DEFAULT_TOKENS,
-        chat=chat,
-        stream=request.stream,
-        include_usage=bool(options.get("include_usage")),
-        kv_transfer_params=request.kv_transfer_params,
-    )
+    return request
+
+
+def _conversation(instructions: str | list[dict[str, Any]] | None, said: list[dict[str, Any]]) -> str:
+    return _chat_text([*([{"role": "system", "content": instructions}] if instructions else []), *said])
 
 
 def _chat_text(messages: list[dict[str, Any]]) -> str:
@@ -108,81 +178,3 @@ def _texts(prompt: str | list[Any]) -> list[str]:
     if isinstance(prompt[0], int):
         return [" ".join(str(token) for token in prompt)]
     return [item if isinstance(item, str) else " ".join(str(token) for token in item) for item in prompt]
-
-
-def error_body(message: str, kind: str, code: int) -> dict[str, Any]:
-    """Return vLLM's error object."""
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
-
-
-class Answer:
-    """Builds the response objects of one request.
-
-    Parameters
-    ----------
-    request_id : str
-        With vLLM's prefix.
-    created : int
-        Unix time, seconds.
-    """
-
-    def __init__(self, request_id: str, model: str, *, chat: bool, created: int) -> None:
-        self._chat = chat
-        self._head = {"id": request_id, "created": created, "model": model}
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """Return the chunk that opens a streamed chat choice; completions have none."""
-        if not self._chat:
-            return None
-        choice = {
-            "index": index,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-
-    def chunk(self, index: int, text: str, finish: str | None) -> dict[str, Any]:
-        """Return the chunk of one streamed token."""
-        payload = {"delta": {"content": text}} if self._chat else {"text": text}
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        return {
-            **self._head,
-            "object": kind,
-            "choices": [{"index": index, **payload, "logprobs": None, "finish_reason": finish}],
-        }
-
-    def usage_chunk(self, prompt_tokens: int, tokens: int) -> dict[str, Any]:
-        """Return the last chunk of a stream with ``include_usage``."""
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        return {**self._head, "object": kind, "choices": [], "usage": usage(prompt_tokens, tokens)}
-
-    def whole(
-        self, texts: list[str], prompt_tokens: int, tokens: int, kv_transfer_params: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Return the answer of a request that was not streamed."""
-        choices = [
-            {
-                "index": index,
-                **({"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}),
-                "logprobs": None,
-                "finish_reason": "length",
-            }
-            for index, text in enumerate(texts)
-        ]
-        return {
-            **self._head,
-            "object": "chat.completion" if self._chat else "text_completion",
-            "choices": choices,
-            "usage": usage(prompt_tokens, tokens),
-            "kv_transfer_params": kv_transfer_params,
-        }
-
-
-def usage(prompt_tokens: int, tokens: int) -> dict[str, int]:
-    """Return the ``usage`` object."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": tokens,
-        "total_tokens": prompt_tokens + tokens,
-    }

@@ -15,9 +15,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from eldr import contract
+from eldr.sim.answers import error_body
 from eldr.sim.engine import Engine, EngineSettings
-from eldr.sim.requests import BadRequest, error_body, parse
-from eldr.sim.serving import Generation, event
+from eldr.sim.requests import Api, BadRequest, conversation, parse
+from eldr.sim.serving import Generation
 from eldr.sim.traces import Traces
 from eldr.sim.transfer import TransferError
 
@@ -59,6 +60,9 @@ class EngineApp:
                 Route("/v1/models", self.models),
                 Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/responses", self.responses, methods=["POST"]),
+                Route("/v1/messages", self.messages, methods=["POST"]),
+                Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
                 Route(contract.PATH_ACTIVATIONS, self.activations),
                 Route("/sim/v1/pull", self.pull, methods=["POST"]),
             ],
@@ -102,17 +106,34 @@ class EngineApp:
 
     async def completions(self, request: Request) -> Response:
         """Serve ``/v1/completions``."""
-        return await self._generate(request, chat=False)
+        return await self._generate(request, "completions")
 
     async def chat(self, request: Request) -> Response:
         """Serve ``/v1/chat/completions``."""
-        return await self._generate(request, chat=True)
+        return await self._generate(request, "chat")
 
-    async def _generate(self, request: Request, *, chat: bool) -> Response:
+    async def responses(self, request: Request) -> Response:
+        """Serve ``/v1/responses``."""
+        return await self._generate(request, "responses")
+
+    async def messages(self, request: Request) -> Response:
+        """Serve ``/v1/messages``."""
+        return await self._generate(request, "messages")
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Serve ``/v1/messages/count_tokens``: as many as the captured prompt has that stands for this one."""
+        try:
+            prompt = conversation(await request.body(), model=self._engine.settings.model)
+        except BadRequest as error:
+            return _error(str(error), error.kind, error.status)
+        traces = self._engine.traces
+        return _json({"input_tokens": int(traces.prompt_tokens[traces.record_of(prompt)])})
+
+    async def _generate(self, request: Request, api: Api) -> Response:
         if self._draining:  # in the words of a vLLM that finishes its requests after SIGTERM
             return _error("cannot schedule new futures after shutdown", "InternalServerError", 500)
         try:
-            parsed = parse(await request.body(), chat=chat, model=self._engine.settings.model)
+            parsed = parse(await request.body(), api=api, model=self._engine.settings.model)
             upstream_id = request.headers.get(contract.HEADER_REQUEST_ID) or uuid.uuid4().hex
             generation = Generation(self._engine, parsed, upstream_id)
         except BadRequest as error:
@@ -147,14 +168,9 @@ class EngineApp:
 
 
 async def _stream(generation: Generation) -> AsyncIterator[bytes]:
-    try:
-        async with contextlib.aclosing(generation.events()) as events:
-            async for chunk in events:
-                yield chunk
-    except TransferError:
-        # The head went out with status 200 long ago: vLLM tells by an event, see kv_load_failure_policy=fail.
-        yield event(error_body("Internal server error", "InternalServerError", 500))
-        yield b"data: [DONE]\n\n"
+    async with contextlib.aclosing(generation.events()) as events:
+        async for chunk in events:
+            yield chunk
 
 
 async def _whole(generation: Generation, request: Request) -> Response:

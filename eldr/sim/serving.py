@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
-
-import orjson
 
 from eldr.contract import base_id
 from eldr.sim import text
+from eldr.sim.answers import Answer, Completion
 from eldr.sim.batch import Sequence
 from eldr.sim.engine import Engine
-from eldr.sim.requests import Answer, BadRequest, Parsed
+from eldr.sim.messages import Message
+from eldr.sim.requests import BadRequest, Parsed
+from eldr.sim.responses import Response
 from eldr.sim.transfer import TransferError
 
 
@@ -24,9 +25,11 @@ class Generation:
     def __init__(self, engine: Engine, request: Parsed, upstream_id: str) -> None:
         self._engine = engine
         self._request = request
-        self.id = f"{'chatcmpl' if request.chat else 'cmpl'}-{upstream_id}"
-        self._activation_id = base_id(upstream_id)
-        self._answer = Answer(self.id, engine.settings.model, chat=request.chat, created=int(time.time()))
+        self._answer: Answer = _ANSWERS[request.api](
+            request, upstream_id, engine.settings.model, int(time.time())
+        )
+        self.id = self._answer.id
+        self._activation_id = base_id(request.request_id or upstream_id)
         self._records = [engine.traces.record_of(prompt) for prompt in request.prompts]
         self.prompt_tokens = sum(int(engine.traces.prompt_tokens[record]) for record in self._records)
         self.kv_transfer_params: dict[str, Any] | None = None
@@ -118,34 +121,33 @@ class Generation:
         return self._answer.whole(texts, self.prompt_tokens, total, self.kv_transfer_params)
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Yield the SSE events of a streamed answer.
-
-        Raises
-        ------
-        TransferError
-            If the KV blocks could not be pulled; a chat's opening was yielded then, as vLLM does.
-        """
+        """Yield the SSE events of a streamed answer, or of a failed pull; a chat's opening comes before that, as in vLLM."""
         left = [self._request.max_tokens] * len(self._request.prompts)
         opened: set[int] = set()
+        answer = self._answer
+        for said in answer.before():
+            yield said
         try:
             async with contextlib.aclosing(self.tokens()) as tokens:
                 async for choice, piece in tokens:
                     if choice not in opened:
                         opened.add(choice)
-                        if opening := self._answer.opening(choice):
-                            yield event(opening)
+                        for said in answer.opening(choice):
+                            yield said
                     left[choice] -= 1
-                    yield event(self._answer.chunk(choice, piece, None if left[choice] else "length"))
+                    for said in answer.piece(choice, piece, None if left[choice] else "length"):
+                        yield said
         except TransferError:
-            if not opened and (opening := self._answer.opening(0)):
-                yield event(opening)
-            raise
-        if self._request.include_usage:
-            total = len(left) * self._request.max_tokens
-            yield event(self._answer.usage_chunk(self.prompt_tokens, total))
-        yield b"data: [DONE]\n\n"
+            for said in (*(() if opened else answer.opening(0)), *answer.failure()):
+                yield said
+            return
+        for said in answer.end(self.prompt_tokens, len(left) * self._request.max_tokens):
+            yield said
 
 
-def event(value: dict[str, Any]) -> bytes:
-    """Return one server-sent event."""
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+_ANSWERS: dict[str, Callable[[Parsed, str, str, int], Answer]] = {
+    "completions": Completion,
+    "chat": Completion,
+    "responses": Response,
+    "messages": Message,
+}
