@@ -41,7 +41,7 @@ SETUPS = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get(ENV):
         # first those with engines of their own, before the fleet is up; of the fleet's those that leave all engines alive
-        turns = {"test_outputs.py": 1, "test_failures.py": 2, "test_leases.py": 2}
+        turns = {"test_clients.py": 1, "test_outputs.py": 1, "test_failures.py": 2, "test_leases.py": 2}
         items.sort(key=lambda item: turns.get(item.path.name, 0))
         return
     here = Path(__file__).parent

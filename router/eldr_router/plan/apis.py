@@ -24,7 +24,6 @@ ANY_ENGINE: Mapping[str, str] = MappingProxyType(
         "/tokenize": "POST",
         "/detokenize": "POST",
         "/v1/messages/count_tokens": "POST",
-        "/generative_scoring": "POST",
         "/v1/embeddings": "POST",
         "/v2/embed": "POST",
         "/pooling": "POST",
@@ -36,7 +35,7 @@ ANY_ENGINE: Mapping[str, str] = MappingProxyType(
         "/v2/rerank": "POST",
     }
 )
-"""Paths that go whole to one engine, and their methods. Nothing here may take ``kv_transfer_params``, or change an engine."""
+"""Paths that go whole to one engine, and their methods. Nothing here may take ``kv_transfer_params``, change an engine, or generate: decode engines have a limit, which these do not count for."""
 
 _ONE, _TRUE, _FALSE = msgspec.Raw(b"1"), msgspec.Raw(b"true"), msgspec.Raw(b"false")
 _SEARCH = 1 << 20

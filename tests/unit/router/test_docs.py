@@ -1,5 +1,6 @@
 """Users find every option, metric and state field in the reference."""
 
+import re
 import time
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from eldr_router.cli import command
 from eldr_router.ops.locality import LocalityMetrics
 from eldr_router.ops.metrics import Metrics
+from eldr_router.plan.apis import ANY_ENGINE, APIS
 from eldr_router.plan.placement import REASONS
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.state.locality import Locality
@@ -21,6 +23,17 @@ def test_options():
     for option in command.params:
         assert f"`{option.opts[0]}`" in text, option.opts[0]
         assert option.help, option.opts[0]
+
+
+def test_paths():
+    rows = [line for line in (REFERENCE / "openai.md").read_text().splitlines() if line.startswith("| `")]
+    served = {
+        path: row.split("|")[2].strip()
+        for row in rows
+        for path in re.findall(r"`(?:GET |POST )?(/[^`]+)`", row.split("|")[1])
+    }
+    assert {path for path, goes in served.items() if goes == "split"} == APIS.keys()
+    assert {path for path, goes in served.items() if goes == "any engine"} == ANY_ENGINE.keys()
 
 
 def test_metrics():

@@ -1,0 +1,213 @@
+"""The clients that users have, before a router and real engines: what is split says what one engine alone would have said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from eldr.contract import base_id
+from eldr_router.plan.apis import ANY_ENGINE, APIS, MESSAGES, RESPONSES
+from tests.support.router import Router, router
+from tests.vllm.conftest import LEASE
+from tests.vllm.engines import BLOCK, NAME, Engine, wait_for
+from tests.vllm.fleet import Fleet
+
+SOURCE = "vllm:prompt_tokens_by_source_total"
+TEXT = "Le gestionnaire de paquets conserve la liste des logiciels installés et vérifie leurs dépendances. "
+KIND = "You are kind."
+TOKENS = 24
+TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+SERVED = {
+    "/v1/models",
+    "/version",
+    "/tokenize",
+    "/detokenize",
+    "/v1/messages/count_tokens",
+    "/generative_scoring",
+}
+"""Of the paths for any engine, those of one that generates."""
+
+
+def prompt(number: int) -> str:
+    """Return one that no engine has seen."""
+    return f"Chapitre {number}. " + TEXT * 6
+
+
+@pytest.fixture(scope="module")
+def engines(fleet: Fleet) -> tuple[Engine, Engine]:
+    p, d0 = fleet.up("p", "d0")
+    return p, d0
+
+
+@pytest.fixture(scope="module")
+def served(engines: tuple[Engine, Engine], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    urls = {engine.name: engine.url for engine in engines}
+    with router(tmp_path_factory.mktemp("router"), urls, model=NAME, lease_seconds=LEASE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gpt(served: Router) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="x", max_retries=0, timeout=240) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def claude(served: Router) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=served.url, api_key="x", max_retries=0, timeout=240) as client:
+        yield client
+
+
+@pytest.fixture
+def split(served: Router, engines: tuple[Engine, Engine]) -> Iterator[None]:
+    """What is asked in a test is split: the decode engine pulls its prompt."""
+    before = engines[1].metric(SOURCE, source="external_kv_transfer")
+    whole, ok = served.counter("whole"), served.counter("requests", outcome="ok")
+    yield
+    assert served.counter("requests", outcome="ok") > ok
+    assert served.counter("whole") == whole
+    assert served.counter("retries") == 0
+    assert engines[1].metric(SOURCE, source="external_kv_transfer") >= before + BLOCK
+
+
+def post(url: str, path: str, **body) -> httpx.Response:
+    return httpx.post(url + path, json={"model": NAME, "temperature": 0, **body}, timeout=240)
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("most", [TOKENS, 1100])
+def test_a_response(gpt, engines, served, most):
+    """The longer one is put together by the router."""
+    asked = {"input": prompt(most), "instructions": KIND, "max_output_tokens": most}
+    got = gpt.responses.create(model=NAME, temperature=0, **asked)
+    alone = post(engines[1].url, RESPONSES, **asked).json()
+    assert got.output_text == alone["output"][0]["content"][0]["text"]
+    assert (got.status, got.usage.output_tokens) == (alone["status"], alone["usage"]["output_tokens"])
+    assert got.usage.input_tokens == alone["usage"]["input_tokens"]
+    left_out = alone.keys() - got.model_dump().keys()
+    assert not left_out, "what is put together has every field"
+    base = base_id(got.id)
+    assert base != got.id, "the router's own id, by which activations are found"
+    wait_for(lambda: base in known(engines[1]), "the decode engine's record of it", 30)
+
+
+def known(engine: Engine) -> set[str]:
+    page = httpx.get(
+        engine.url + "/eldr/v1/activations", params={"after": 0, "limit": 256}, timeout=60
+    ).json()
+    return {record["request_id"] for record in page["records"]}
+
+
+@pytest.mark.usefixtures("split")
+def test_a_streamed_response(gpt, engines):
+    asked = {"input": [{"role": "user", "content": prompt(3)}], "max_output_tokens": TOKENS}
+    with gpt.responses.stream(model=NAME, temperature=0, **asked) as stream:
+        kinds = [event.type for event in stream]
+        got = stream.get_final_response()
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    alone = post(engines[1].url, RESPONSES, **asked).json()
+    assert got.output_text == alone["output"][0]["content"][0]["text"]
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("most", [TOKENS, 1100])
+def test_a_message(claude, engines, most):
+    said = [{"role": "user", "content": prompt(4 + most)}]
+    got = claude.messages.create(model=NAME, temperature=0, max_tokens=most, messages=said, system=KIND)
+    alone = post(engines[1].url, MESSAGES, max_tokens=most, messages=said, system=KIND).json()
+    assert [block.text for block in got.content] == [block["text"] for block in alone["content"]]
+    assert (got.stop_reason, got.usage.output_tokens) == (
+        alone["stop_reason"],
+        alone["usage"]["output_tokens"],
+    )
+    assert got.usage.input_tokens == alone["usage"]["input_tokens"]
+
+
+@pytest.mark.usefixtures("split")
+def test_a_streamed_message(claude, engines):
+    said = [{"role": "user", "content": prompt(6)}]
+    with claude.messages.stream(model=NAME, temperature=0, max_tokens=TOKENS, messages=said) as stream:
+        text = "".join(stream.text_stream)
+        got = stream.get_final_message()
+    alone = post(engines[1].url, MESSAGES, max_tokens=TOKENS, messages=said).json()
+    assert text == got.content[0].text == alone["content"][0]["text"]
+    assert got.stop_reason == "max_tokens"
+
+
+def test_a_tool_that_must_be_called_cannot_be_prefilled(served, engines):
+    """The reason why it goes whole: vLLM reads one token as a call's arguments."""
+    asked = {"messages": [{"role": "user", "content": prompt(7)}], "tools": [TOOL]}
+    asked |= {"tool_choice": {"type": "tool", "name": "f"}}
+    kv = {"do_remote_decode": True, "do_remote_prefill": False}
+    alone = post(engines[0].url, MESSAGES, max_tokens=1, kv_transfer_params=kv, **asked)
+    assert alone.status_code != 200, alone.text
+    before = served.counter("whole", reason="tool_choice")
+    post(served.url, MESSAGES, max_tokens=64, **asked)
+    assert served.counter("whole", reason="tool_choice") == before + 1
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+def test_a_failed_pull_shows_before_the_first_token(engines, path):
+    """In a response the events before it come before the pull, so that they say nothing of it."""
+    said = [{"role": "user", "content": prompt(8 if path == RESPONSES else 9)}]
+    asked = {"input": said} if path == RESPONSES else {"messages": said, "max_tokens": TOKENS}
+    kv = {"do_remote_decode": True, "do_remote_prefill": False}
+    one = {"max_output_tokens": 1, "ignore_eos": True} if path == RESPONSES else {"max_tokens": 1}
+    prefilled = post(engines[0].url, path, **{**asked, **one}, kv_transfer_params=kv)
+    params = prefilled.json()["kv_transfer_params"]
+    assert params["do_remote_prefill"]
+    assert "eldr" in params, "the signature by which it is placed"
+    params = {**params, "remote_port": 1}
+    said, broken = [], False
+    try:
+        with httpx.stream(
+            "POST", engines[1].url + path, timeout=240,
+            json={"model": NAME, "stream": True, "kv_transfer_params": params, **asked},
+        ) as got:  # fmt: skip
+            assert got.status_code == 200
+            said += [line.removeprefix("data: ") for line in got.iter_lines() if line.startswith("data: ")]
+    except httpx.RemoteProtocolError:
+        broken = True
+    words = [APIS[path].first_word(data.encode()) for data in said]
+    print(path, broken, words, said)
+    assert "tokens" not in words
+    assert broken or "error_event" in words
+    assert words[:1] == (["early"] if path == RESPONSES else ["opening"])
+
+
+def test_paths_for_any_engine_are_those_that_engines_list(served, engines):
+    listed = httpx.get(f"{engines[1].url}/openapi.json", timeout=60).json()
+    assert {path for path in ANY_ENGINE if path in listed["paths"]} == SERVED
+    for path in SERVED:
+        assert ANY_ENGINE[path].lower() in listed["paths"][path]
+    takers = {
+        name
+        for name, schema in listed["components"]["schemas"].items()
+        if "kv_transfer_params" in json.dumps(schema)
+    }
+    asked = json.dumps([listed["paths"][path] for path in SERVED])
+    assert not [name for name in takers if f'schemas/{name}"' in asked], "none of them names KV"
+    for path, body in (("/tokenize", {"prompt": "Debian"}), ("/detokenize", {"tokens": [300, 301]})):
+        assert post(served.url, path, **body).json() == post(engines[1].url, path, **body).json()
+    assert (
+        httpx.get(f"{served.url}/version", timeout=60).json()
+        == httpx.get(f"{engines[1].url}/version", timeout=60).json()
+    )
+    for path in listed["paths"].keys() - APIS.keys() - ANY_ENGINE.keys() - {"/health", "/ready"}:
+        assert (
+            httpx.post(served.url + path.replace("{response_id}", "x"), json={}, timeout=60).status_code
+            == 404
+        ), path
+
+
+def test_tokens_are_counted(claude, engines):
+    said = [{"role": "user", "content": prompt(10)}]
+    count = claude.messages.count_tokens(model=NAME, messages=said)
+    alone = post(engines[1].url, MESSAGES, max_tokens=1, messages=said).json()
+    assert count.input_tokens == alone["usage"]["input_tokens"]
