@@ -24,7 +24,7 @@ class Message(Answer):
     def opening(self, index: int) -> list[bytes]:
         """Return the event that opens a message."""
         del index
-        message = {
+        message: dict[str, Any] = {
             **self._head,
             "content": [],
             "stop_reason": None,
@@ -62,7 +62,11 @@ class Message(Answer):
     ) -> dict[str, Any]:
         """Return the whole message, without fields that are null."""
         (text,) = texts
-        answer = {**self._head, "content": [{"type": "text", "text": text}], "stop_reason": "max_tokens"}
+        answer: dict[str, Any] = {
+            **self._head,
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "max_tokens",
+        }
         if kv_transfer_params is not None:
             answer["kv_transfer_params"] = kv_transfer_params
         return {**answer, "usage": _usage(prompt_tokens, tokens)}

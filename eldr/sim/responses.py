@@ -94,7 +94,9 @@ class Response(Answer):
         }
 
     def _message(self, status: str) -> dict[str, Any]:
-        content = [{"type": "output_text", "text": self._text, "annotations": [], "logprobs": None}]
+        content: list[Any] = [
+            {"type": "output_text", "text": self._text, "annotations": [], "logprobs": None}
+        ]
         return {
             "id": self._item,
             "type": "message",

@@ -21,6 +21,7 @@ SOURCE = "vllm:prompt_tokens_by_source_total"
 TEXT = "Le gestionnaire de paquets conserve la liste des logiciels installés et vérifie leurs dépendances. "
 KIND = "You are kind."
 TOKENS = 24
+GREEDY = {"temperature": 0}  # no parameter of this client any more
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
 SERVED = {
     "/v1/models",
@@ -119,7 +120,7 @@ def test_a_streamed_response(gpt, engines):
 @pytest.mark.parametrize("most", [TOKENS, 1100])
 def test_a_message(claude, engines, most):
     said = [{"role": "user", "content": prompt(4 + most)}]
-    got = claude.messages.create(model=NAME, temperature=0, max_tokens=most, messages=said, system=KIND)
+    got = claude.messages.create(model=NAME, extra_body=GREEDY, max_tokens=most, messages=said, system=KIND)
     alone = post(engines[1].url, MESSAGES, max_tokens=most, messages=said, system=KIND).json()
     assert [block.text for block in got.content] == [block["text"] for block in alone["content"]]
     assert (got.stop_reason, got.usage.output_tokens) == (
@@ -132,7 +133,7 @@ def test_a_message(claude, engines, most):
 @pytest.mark.usefixtures("split")
 def test_a_streamed_message(claude, engines):
     said = [{"role": "user", "content": prompt(6)}]
-    with claude.messages.stream(model=NAME, temperature=0, max_tokens=TOKENS, messages=said) as stream:
+    with claude.messages.stream(model=NAME, extra_body=GREEDY, max_tokens=TOKENS, messages=said) as stream:
         text = "".join(stream.text_stream)
         got = stream.get_final_message()
     alone = post(engines[1].url, MESSAGES, max_tokens=TOKENS, messages=said).json()
@@ -175,7 +176,6 @@ def test_a_failed_pull_shows_before_the_first_token(engines, path):
     except httpx.RemoteProtocolError:
         broken = True
     words = [APIS[path].first_word(data.encode()) for data in said]
-    print(path, broken, words, said)
     assert "tokens" not in words
     assert broken or "error_event" in words
     assert words[:1] == (["early"] if path == RESPONSES else ["opening"])

@@ -1,8 +1,11 @@
 """``/v1/responses`` and ``/v1/messages``: what is refused, what each leg gets, and how a real vLLM 0.32 answers."""
 
+import contextlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eldr_router.http.errors import RouterError
 from eldr_router.plan import bodies, messages, responses
@@ -317,3 +320,69 @@ def test_what_is_no_answer(path, events, cause):
             assembly.add(event)
         assembly.finish()
     assert caught.value.cause == cause
+
+
+_NAMES = st.sampled_from(
+    ["type", "response", "error", "usage", "output_tokens", "status", "message", "index", "content_block", "delta", "text",
+     "stop_reason", "code"]
+)  # fmt: skip
+_KINDS = st.sampled_from(
+    ["response.created", "response.completed", "error", "message_start", "content_block_start", "content_block_delta",
+     "message_delta", "message_stop", "text_delta"]
+)  # fmt: skip
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | _KINDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from([RESPONSES, MESSAGES]), st.lists(_JSON, max_size=5))
+def test_whatever_engines_say_is_an_answer_or_none(path, events):
+    api = APIS[path]
+    assembly = api.assembly()
+    with contextlib.suppress(AssemblyError):
+        for event in events:
+            data = json.dumps(event).encode()
+            assert api.first_word(data) in ("tokens", "opening", "early", "error_event", "aborted")
+            assembly.add(data)
+        json.loads(assembly.finish())
+
+
+@given(
+    st.sampled_from([RESPONSES, MESSAGES]),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "input",
+                "messages",
+                "max_tokens",
+                "max_output_tokens",
+                "store",
+                "thinking",
+                "tools",
+                "tool_choice",
+                "include_reasoning",
+                "ignore_eos",
+                "system",
+                "instructions",
+                "stream",
+                "n",
+            ]
+        ),
+        _JSON,
+    ),
+)
+def test_whatever_clients_send_is_taken_or_refused(path, fields):
+    try:
+        body = bodies.parse(json.dumps(fields).encode(), path)
+    except RouterError:
+        return
+    bodies.forms(body, split=bodies.unsplittable(body) is None)
+    assert body.beginning[1] <= len(body.beginning[0])
+    for sent in (
+        bodies.prefill_body(body, "x"),
+        bodies.decode_body(body, {}, request_id="x"),
+        bodies.freeing_body(body, {}),
+    ):
+        assert json.loads(sent)[KV] is not None
