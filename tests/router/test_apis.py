@@ -142,10 +142,15 @@ async def test_an_engine_that_ends_before_its_first_token_is_replaced(start, pat
 
 @BOTH
 async def test_a_failed_pull_is_tried_again(start, path):
+    """As in vLLM: a message has an event for it, and a response is cut. Either engine may be to blame."""
+
     async def failing(exchange):
         await exchange.stream_head()
         for event in EARLY[path]:
             await named(exchange, event)
+        if path == RESPONSES:
+            exchange.writer.close()
+            return
         await named(exchange, {"type": "error", "error": {"type": "internal_error", "message": "x"}})
         await exchange.send(b"0\r\n\r\n")
 

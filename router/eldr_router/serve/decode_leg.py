@@ -6,6 +6,7 @@ from eldr_router.http.events import FirstEvent
 from eldr_router.http.framing import CloseBody, LengthBody
 from eldr_router.http.head import JSON, ResponseHead
 from eldr_router.http.requests import Budget
+from eldr_router.net.outbound import BrokenError
 from eldr_router.net.pool import Pool
 from eldr_router.plan import answers
 from eldr_router.plan.apis import Api
@@ -42,6 +43,7 @@ class DecodeLeg(Leg):
         "_begun",
         "_budget",
         "_dechunk",
+        "_early",
         "_first",
         "_form",
         "_held",
@@ -70,7 +72,7 @@ class DecodeLeg(Leg):
         self._search = search
         self._budget = budget
         self._held = 0
-        self._begun = False
+        self._begun = self._early = False
         self._assembly: EventAssembly | None = None
         self._relay: Relay | None = None
         self._first: FirstEvent | None = None
@@ -187,6 +189,7 @@ class DecodeLeg(Leg):
 
     def _is_opening(self, data: bytes) -> bool:
         word = self._api.first_word(data)
+        self._early = self._early or word == "early"
         if word == "opening" and not self._left:
             # it says nothing, but it comes after the pull; words may be long in coming if the model thinks unseen
             self._flow.handle(Heard(self.endpoint, self._flow.now()))
@@ -204,6 +207,12 @@ class DecodeLeg(Leg):
             self._flow.handle(Heard(self.endpoint, self._flow.now()))
         else:
             self._flow.handle(Ready(self.endpoint, self._flow.now()))
+
+    def on_broken(self, error: BrokenError) -> None:
+        """See :class:`eldr_router.net.outbound.Receiver`."""
+        cut = self._early and self._first is not None and error.cause == "reset"
+        # of a response whose pull failed vLLM ends the stream so, without a word
+        self._broken("error_event" if cut else error.cause, str(error))
 
     def on_end(self) -> None:
         """See :class:`eldr_router.net.outbound.Receiver`."""
