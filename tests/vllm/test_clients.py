@@ -102,12 +102,12 @@ def known(engine: Engine) -> set[str]:
 def test_a_streamed_response(gpt, engines):
     asked = {"input": [{"role": "user", "content": prompt(3)}], "max_output_tokens": TOKENS}
     with gpt.responses.stream(model=NAME, temperature=0, **asked) as stream:
-        kinds = [event.type for event in stream]
-        got = stream.get_final_response()
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == "response.completed"
+        events = list(stream)
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1].type in ("response.completed", "response.incomplete")  # as vLLM 0.32 and 0.33 have it
+    got = events[-1].response
     alone = post(engines[1].url, RESPONSES, **asked).json()
-    assert got.output_text == alone["output"][0]["content"][0]["text"]
+    assert got.output[0].content[0].text == alone["output"][0]["content"][0]["text"]
 
 
 @pytest.mark.usefixtures("split")

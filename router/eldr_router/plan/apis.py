@@ -12,6 +12,7 @@ from eldr_router.plan import answers, messages, responses
 from eldr_router.plan.answers import Word
 from eldr_router.plan.assemble import Assembly, EventAssembly
 from eldr_router.plan.fields import Fields
+from eldr_router.plan.relay import DONE
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -84,8 +85,8 @@ class Api(NamedTuple):
         How answers read: the data of an event, a whole answer, and a whole one out of a stream.
     hint : bytes
         Stands in every whole answer that was cut short.
-    done : bytes
-        How the last event of a stream begins.
+    done : tuple of bytes
+        How the last event of a stream begins, one of them.
     without : tuple of str
         Fields that a leg of one token does without.
     instructions : str
@@ -115,7 +116,7 @@ class Api(NamedTuple):
     first_word: Callable[[bytes], Word]
     is_cut: Callable[[dict[str, Any]], bool]
     assembly: Callable[[], EventAssembly]
-    done: bytes
+    done: tuple[bytes, ...]
     hint: bytes = b""
     without: tuple[str, ...] = ()
     instructions: str = ""
@@ -141,14 +142,14 @@ APIS: Mapping[str, Api] = MappingProxyType(
             prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
             limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE,
             check=_no_check, why_whole=_completions_whole,
-            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=b"data: [DONE]",
+            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
             assembly=lambda: Assembly(chat=False),
         ),
         CHAT: Api(
             prompt="messages", begins=b"[", one_token={**_OPENAI_TOKEN, "max_completion_tokens": _ONE},
             limits=("max_completion_tokens", "max_tokens"), without=_NOT_FOR_PREFILL, several=True, streamed=_WITH_USAGE,
             check=_no_check, why_whole=_completions_whole,
-            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=b"data: [DONE]",
+            first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
             assembly=lambda: Assembly(chat=True),
         ),
         RESPONSES: Api(
@@ -156,14 +157,14 @@ APIS: Mapping[str, Api] = MappingProxyType(
             one_token={"stream": _FALSE, "max_output_tokens": _ONE, "ignore_eos": _TRUE}, limits=("max_output_tokens",),
             always={"store": _FALSE}, id_field="request_id", named=True, echoes=True,
             check=responses.check, why_whole=responses.why_whole,
-            first_word=responses.first_word, is_cut=responses.is_cut, done=b"event: response.completed",
+            first_word=responses.first_word, is_cut=responses.is_cut, done=tuple(b"event: " + kind.encode() for kind in sorted(responses.ENDS)),
             assembly=responses.ResponseAssembly,
         ),
         MESSAGES: Api(
             prompt="messages", begins=b"[", instructions="system",
             one_token={"stream": _FALSE, "max_tokens": _ONE}, limits=("max_tokens",), named=True,
             check=messages.check, why_whole=messages.why_whole,
-            first_word=messages.first_word, is_cut=messages.is_cut, done=b"event: message_stop",
+            first_word=messages.first_word, is_cut=messages.is_cut, done=(b"event: message_stop",),
             assembly=messages.MessageAssembly,
         ),
     }

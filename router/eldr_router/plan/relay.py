@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from eldr_router.http.errors import error_body
 from eldr_router.http.framing import Tracker
 
@@ -53,13 +55,13 @@ class Relay:
             self._last = out
         return out
 
-    def epitaph(self, message: str, done: bytes = DONE, *, named: bool = False) -> bytes | None:
+    def epitaph(self, message: str, done: Sequence[bytes] = (DONE,), *, named: bool = False) -> bytes | None:
         """Return what ends a broken event stream decently, or None if the client stands inside a unit.
 
         Parameters
         ----------
-        done : bytes
-            How the last event of such a stream begins.
+        done : sequence of bytes
+            How the last event of such a stream begins, one of them.
         named : bool
             Whether its events have names.
         """
@@ -75,8 +77,8 @@ class Relay:
         return event if self._dechunk else b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
 
 
-def _is_last(said: bytes, done: bytes) -> bool:
+def _is_last(said: bytes, done: Sequence[bytes]) -> bool:
     """Tell whether the last event of what was said begins so; no text within an event can, as it has no line breaks."""
     before = said.rstrip(b"\r\n")
     line = b"\n" + before[before.rfind(b"\n\n") + 1 :]
-    return b"\n" + done in line
+    return any(b"\n" + begin in line for begin in done)

@@ -32,7 +32,8 @@ _UNBOUNDED = frozenset(("input", "instructions", "tools"))
 _LONGEST_ECHO = 1 << 20
 """Bytes of a field that is no prompt, but stands in each of the events before the first token."""
 _SPLIT_TOOLS = frozenset(("function", "custom"))
-_ENDS = frozenset(("response.completed", "response.incomplete", "response.failed"))
+ENDS = frozenset(("response.completed", "response.incomplete", "response.failed"))
+"""What ends a stream. vLLM says ``response.incomplete`` from 0.33 on, and calls that completed before."""
 
 
 class _Tool(msgspec.Struct):
@@ -105,7 +106,7 @@ def first_word(data: bytes) -> Word:
     response = event.get("response")
     if not isinstance(response, dict):
         return "tokens"
-    if kind not in _ENDS:
+    if kind not in ENDS:
         return "early"
     return "aborted" if is_cut(response) else "tokens"
 
@@ -136,7 +137,7 @@ class ResponseAssembly(EventAssembly):
         kind, response = event.get("type"), event.get("response")
         if kind in ("error", "response.failed"):
             raise AssemblyError("error_event", "it reported an error in its stream")
-        if kind in _ENDS and isinstance(response, dict):
+        if kind in ENDS and isinstance(response, dict):
             self.size += len(data) * 2
             self._answer = response
 

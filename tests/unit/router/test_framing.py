@@ -202,7 +202,7 @@ def test_nothing_is_said_after_a_stream_that_said_all(dechunk, end, begin, last,
     events = [said, last] if said else [last]
     data = b"".join(events) if dechunk else encode(events)[:-5]
     relay.pass_on(data, len(data))
-    assert relay.epitaph("it died", begin, named=True) == end
+    assert relay.epitaph("it died", (begin,), named=True) == end
 
 
 @pytest.mark.parametrize("dechunk", [False, True])
@@ -212,7 +212,7 @@ def test_words_within_an_event_do_not_end_a_stream(dechunk):
     data = text if dechunk else encode([text])[:-5]
     relay.pass_on(data, len(data))
     for begin in (b"data: [DONE]", b"event: message_stop"):
-        said = relay.epitaph("it died", begin, named=True)
+        said = relay.epitaph("it died", (begin,), named=True)
         assert b"event: error\ndata: {" in said
 
 
