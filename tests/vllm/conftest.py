@@ -27,6 +27,9 @@ SHORT_LEASE = 5
 SETUPS = {
     "plain": Setup(role="plain"),
     "p": Setup(role="prefill", lease=LEASE),
+    "p-tools": Setup(
+        role="prefill", arguments=("--enable-auto-tool-choice", "--tool-call-parser", "pythonic")
+    ),
     "p-short": Setup(role="prefill", lease=SHORT_LEASE, blocks=80),
     # an interface's name can be listened on but not connected to
     "p-lost": Setup(role="prefill", lease=SHORT_LEASE, side_host="lo"),

@@ -70,7 +70,7 @@ def check(fields: Fields, known: dict[str, Any]) -> tuple[str, ...]:
 def why_whole(fields: Fields, known: dict[str, Any]) -> str | None:
     """Return why a request cannot be split, besides its prompt.
 
-    vLLM reads the arguments of a tool that must be called as JSON, and one token of a prefill is none.
+    With some parsers vLLM reads the arguments of a tool that must be called as JSON, which one token of a prefill is not: a 400.
     """
     if not known.get("tools"):
         return None

@@ -177,8 +177,7 @@ class Completion:
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
-        upstream_id = self._account.next_id()
-        parts = self._wire(endpoint, upstream_id, bodies.prefill_body(body, upstream_id))
+        parts = self._wire(endpoint, partial(bodies.prefill_body, body))
         patience = self._services.settings.prefill_timeout
         self._asked = self.now()
         leg = self._leg = PrefillLeg(
@@ -246,9 +245,8 @@ class Completion:
         if kv is not None:
             self._services.waiting.add(self)
             pull_before = self._services.wall() + self._state.expires - self.now()
-        upstream_id = self._account.next_id()
-        body = bodies.decode_body(self._parsed(), kv, self._state.form, pull_before, upstream_id)
-        leg.send(self._wire(leg.endpoint, upstream_id, body), self._services.settings.decode_idle_timeout)
+        body = partial(bodies.decode_body, self._parsed(), kv, self._state.form, pull_before)
+        leg.send(self._wire(leg.endpoint, body), self._services.settings.decode_idle_timeout)
 
     def _keep(self, action: steps.Keep) -> None:  # noqa: ARG002
         self._kept = self._leg
@@ -384,8 +382,11 @@ class Completion:
         assert self._body is not None  # noqa: S101 - nothing is sent to an engine once a response began
         return self._body
 
-    def _wire(self, endpoint: Endpoint, upstream_id: str, body: bytes) -> list[bytes]:
-        return headers.post(self._request.path, endpoint.authority, upstream_id, self._lines, body)
+    def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes]) -> list[bytes]:
+        upstream_id = self._account.next_id()
+        return headers.post(
+            self._request.path, endpoint.authority, upstream_id, self._lines, body(upstream_id)
+        )
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {
