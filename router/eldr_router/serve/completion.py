@@ -158,22 +158,17 @@ class Completion:
             group = registry.group(self._table.max_in_flight, action.refused, action.broken)
             self._key = "" if group is None else group.key
         refused = action.refused | registry.unlike(ROLE_PREFILL, self._key)
-        usable = registry.usable(ROLE_PREFILL, refused | action.broken) or registry.usable(
-            ROLE_PREFILL, refused
-        )
+        usable = registry.usable(ROLE_PREFILL, refused | action.broken)
+        usable = usable or registry.usable(ROLE_PREFILL, refused)
         if not usable:
             self._whole = "prefill_refused"
             self._handle(steps.Nobody(503, "no prefill engine accepts connections", "no_prefill"))
             return
         prompt, stem = body.beginning
         choice = self._services.affinity.choose(
-            prompt,
-            [endpoint.name for endpoint in usable],
-            registry.totals(usable),
-            stem=stem,
-            session=headers.session(self._request),
-            model=bytes(body.fields.get("model", b"")),
-        )
+            prompt, [endpoint.name for endpoint in usable], registry.totals(usable), stem=stem,
+            session=headers.session(self._request), model=bytes(body.fields.get("model", b"")),
+        )  # fmt: skip
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
