@@ -55,7 +55,7 @@ class Relay:
             self._last = out
         return out
 
-    def epitaph(self, message: str, done: Sequence[bytes] = (DONE,), *, named: bool = False) -> bytes | None:
+    def ending(self, message: str, done: Sequence[bytes] = (DONE,), *, named: bool = False) -> bytes | None:
         """Return what ends a broken event stream decently, or None if the client stands inside a unit.
 
         Parameters

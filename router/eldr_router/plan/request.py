@@ -29,11 +29,11 @@ from eldr_router.plan.steps import (
     Begin,
     Blame,
     Broken,
-    Bury,
     Connected,
     Decode,
     Eject,
     End,
+    EndBroken,
     Ended,
     Engine,
     Event,
@@ -310,7 +310,7 @@ def _answer_broken(state: State, event: Broken) -> Step:
     blame: Actions = ()
     if event.cause in _TRANSPORT:
         blame = (Suspect(event.engine), Blame(event.engine))
-    return _over(state, Leave(), *blame, Bury(event.cause, event.message))
+    return _over(state, Leave(), *blame, EndBroken(event.cause, event.message))
 
 
 _TABLE: dict[tuple[Phase, type], Callable[[State, Any], Step]] = {

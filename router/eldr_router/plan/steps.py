@@ -297,7 +297,7 @@ class End(Struct, frozen=True):
     """End the response."""
 
 
-class Bury(Struct, frozen=True):
+class EndBroken(Struct, frozen=True):
     """End a response that broke: by an error event where the client can take one, else by a cut."""
 
     cause: str
@@ -322,7 +322,7 @@ Action = (
     | PassOn
     | Fail
     | End
-    | Bury
+    | EndBroken
     | Free
 )
 Actions = tuple[Action, ...]

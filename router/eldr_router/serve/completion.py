@@ -319,16 +319,16 @@ class Completion:
         retry_after = {429: 1, 503: 2}.get(action.status)
         self._refused(RouterError(action.status, action.message, action.code, retry_after=retry_after))
 
-    def _bury(self, action: steps.Bury) -> None:
+    def _end_broken(self, action: steps.EndBroken) -> None:
         leg, client = self._leg, self._client
         assert isinstance(leg, DecodeLeg)  # noqa: S101
         self._account.outcome, self._account.message = "broken_stream", action.message
         self._services.metrics.broken_streams()
-        epitaph = leg.epitaph(f"the decode engine failed: {action.message}")
-        if epitaph is None:
+        ending = leg.ending(f"the decode engine failed: {action.message}")
+        if ending is None:
             client.abort()
             return
-        client.write(epitaph)
+        client.write(ending)
         self._request.keep_alive = False
         client.end()
 
@@ -398,6 +398,6 @@ _DO: dict[type, Callable[[Completion, Any], None]] = {
     steps.PassOn: Completion._pass_on,  # noqa: SLF001
     steps.Fail: Completion._fail,  # noqa: SLF001
     steps.End: Completion._end,  # noqa: SLF001
-    steps.Bury: Completion._bury,  # noqa: SLF001
+    steps.EndBroken: Completion._end_broken,  # noqa: SLF001
     steps.Free: Completion._free,  # noqa: SLF001
 }

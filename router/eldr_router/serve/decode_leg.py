@@ -143,12 +143,12 @@ class DecodeLeg(Leg):
             self.payload = None
         return pending
 
-    def epitaph(self, message: str) -> bytes | None:
+    def ending(self, message: str) -> bytes | None:
         """Return what ends a broken stream decently, None where nothing does."""
         is_stream = self._relay is not None and self.head is not None and self.head.is_event_stream
         if self._relay is None or not is_stream:
             return None
-        return self._relay.epitaph(message, self._api.done, named=self._api.named)
+        return self._relay.ending(message, self._api.done, named=self._api.named)
 
     def _assemble(self, assembly: EventAssembly, data: bytes) -> None:
         try:

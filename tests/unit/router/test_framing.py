@@ -171,14 +171,14 @@ def test_a_relay_forwards_every_byte_and_only_whole_chunks(chunks, sizes):
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
-def test_an_epitaph_closes_any_prefix_of_a_stream(texts, data):
+def test_an_error_event_closes_any_prefix_of_a_stream(texts, data):
     events = [b"data: " + text.replace(b"\n", b"").replace(b"\r", b"") + b"\n\n" for text in texts]
     raw, forwarded = encode(events), Forwarded()
     stop = data.draw(st.integers(0, len(raw) - 6))
     for part in cut(raw[:stop], data.draw(cuts)):
         forwarded.feed(part)
     payload, body = [], ChunkedBody()
-    body.feed(b"".join([*forwarded.out, forwarded.relay.epitaph("it died")]), payload)
+    body.feed(b"".join([*forwarded.out, forwarded.relay.ending("it died")]), payload)
     assert body.ended
     received = b"".join(payload)
     *whole, error, rest = received.split(b"\n\n")
@@ -202,7 +202,7 @@ def test_nothing_is_said_after_a_stream_that_said_all(dechunk, end, begin, last,
     events = [said, last] if said else [last]
     data = b"".join(events) if dechunk else encode(events)[:-5]
     relay.pass_on(data, len(data))
-    assert relay.epitaph("it died", (begin,), named=True) == end
+    assert relay.ending("it died", (begin,), named=True) == end
 
 
 @pytest.mark.parametrize("dechunk", [False, True])
@@ -212,7 +212,7 @@ def test_words_within_an_event_do_not_end_a_stream(dechunk):
     data = text if dechunk else encode([text])[:-5]
     relay.pass_on(data, len(data))
     for begin in (b"data: [DONE]", b"event: message_stop"):
-        said = relay.epitaph("it died", (begin,), named=True)
+        said = relay.ending("it died", (begin,), named=True)
         assert b"event: error\ndata: {" in said
 
 
@@ -220,9 +220,9 @@ def test_a_chunk_too_large_to_hold_back_is_passed_on_and_leaves_no_clean_end():
     forwarded = Forwarded()
     forwarded.feed(b"20000\r\n" + b"x" * 70000)
     assert sum(map(len, forwarded.out)) > 70000
-    assert forwarded.relay.epitaph("it died") is None
+    assert forwarded.relay.ending("it died") is None
     forwarded.feed(b"x" * (0x20000 - 70000) + b"\r\n")
-    assert forwarded.relay.epitaph("it died") is not None
+    assert forwarded.relay.ending("it died") is not None
 
 
 @pytest.mark.parametrize(

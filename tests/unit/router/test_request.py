@@ -131,7 +131,7 @@ class Driver:
                         "there is an answer"
                     )
                 self.answers.append(action)
-            case steps.End() | steps.Bury():
+            case steps.End() | steps.EndBroken():
                 assert isinstance(self.answers[-1], steps.Begin)
                 self.answers.append(action)
             case steps.Free():
