@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import sub
 
 from eldr.core.policy import Situation
@@ -39,29 +39,40 @@ class Tolls:
         get = self._tolls.get
         return [get(slot, 0.0) for slot in slots]
 
-    def settle(self, situation: Situation) -> None:
-        """Take a request that was placed in a situation; without similarities, slots and tolls of it nothing happens."""
+    def retain(self, slots: Collection[int]) -> None:
+        """Forget the tolls of workers that are gone."""
+        for slot in self._tolls.keys() - set(slots):
+            del self._tolls[slot]
+
+    def settle(self, situation: Situation) -> int | None:
+        """Take a request that was placed in a situation, and return the position of the worker that similarity favours after tolls.
+
+        Without similarities, slots and tolls nothing happens, and nobody is favoured.
+        """
         scores, slots, charged = situation.similarity, situation.slots, situation.tolls
         if scores is None or slots is None or charged is None:
-            return
+            return None
         left = list(map(sub, scores, charged))
+        places: Sequence[int] = range(len(left))
         if math.isnan(sum(left)):
             # who has no centroid has no part in this
-            known = [at for at, score in enumerate(left) if not math.isnan(score)]
-            if not known:
-                return
-            left, slots = [left[at] for at in known], [slots[at] for at in known]
-            steps = _steps([situation.step_times[at] for at in known])
+            places = [at for at, score in enumerate(left) if not math.isnan(score)]
+            if not places:
+                return None
+            left, slots = [left[at] for at in places], [slots[at] for at in places]
+            steps = _steps([situation.step_times[at] for at in places])
         else:
             step_times = tuple(situation.step_times)
             if step_times != self._step_times:
                 self._step_times, self._steps = step_times, _steps(step_times)
             steps = self._steps
         tolls = self._tolls
-        favourite, due = slots[left.index(max(left))], self._turn % len(slots)
+        best, due = left.index(max(left)), self._turn % len(slots)
+        favourite = slots[best]
         self._turn += 1
         tolls[favourite] = tolls.get(favourite, 0.0) + STEP
         tolls[slots[due]] = tolls.get(slots[due], 0.0) - steps[due]
+        return places[best]
 
 
 def _steps(step_times: Sequence[StepTime]) -> list[float]:

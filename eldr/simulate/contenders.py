@@ -14,10 +14,12 @@ BALANCED = "balanced"
 """Centroids as ``eldr fit`` makes them."""
 _OPTIONS = {
     contract.POLICY_ELDR: ("tau", "min_candidates", "max_load"),
-    contract.POLICY_MARGINAL: ("prior", "max_load"),
+    contract.POLICY_MARGINAL: ("prior", "learned", "max_load"),
 }
 PRIOR = f"{contract.POLICY_MARGINAL}:prior={DEFAULT_PRIOR:g}"
 """``MarginalUnion`` as routers run it once there are centroids."""
+LEARNED = f"{contract.POLICY_MARGINAL}:learned={DEFAULT_PRIOR:g}"
+"""The same as they run it without: they learn the prior while they place."""
 
 
 def band(tau: float) -> str:
@@ -52,6 +54,11 @@ class Contender:
         return BALANCED if self.name == contract.POLICY_ELDR or prior > 0 else None
 
     @property
+    def learns(self) -> bool:
+        """Whether routers learn its prior while they place."""
+        return dict(self.options).get("learned", 0.0) > 0
+
+    @property
     def unions(self) -> bool:
         """Whether it looks at expected unions."""
         return self.name == contract.POLICY_MARGINAL
@@ -75,7 +82,7 @@ class Contender:
             tau=options.get("tau", DEFAULT_TAU),
             min_candidates=int(options.get("min_candidates", 1)),
             max_load=options.get("max_load", math.inf),
-            prior=options.get("prior", 0.0),
+            prior=options.get("learned", options.get("prior", 0.0)),
             groups=groups,
         )
 
@@ -110,6 +117,8 @@ def parse_contender(text: str) -> Contender:
             raise ValueError(f"{text!r}: expected a number for {option}, got {value!r}") from None
         if option == "min_candidates" and not options[-1][1].is_integer():
             raise ValueError(f"{text!r}: expected a whole number for {option}, got {value!r}")
+    if {"prior", "learned"} <= dict(options).keys():
+        raise ValueError(f"{text!r}: a prior is fitted or learned: give prior or learned, not both")
     contender = Contender(text, name, tuple(options))
     try:
         contender.policy({})

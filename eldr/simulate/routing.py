@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eldr.core.policy import Policy, Situation
+from eldr.core.profiles import Profiles
 from eldr.core.signature import Floats
 from eldr.core.step_time import StepTime
 from eldr.core.tolls import Tolls
@@ -29,12 +30,15 @@ class Knowledge:
         Cosine of each request's signature to each engine's centroid.
     unions : bool
         Whether the policy looks at expected unions.
+    learns : bool
+        Whether, with unions, similarity is to what the router learns of each engine, and not to centroids.
     """
 
     population: Population
     step_times: Sequence[StepTime]
     similarity: Floats | None
     unions: bool
+    learns: bool = False
 
 
 class Placement(NamedTuple):
@@ -62,10 +66,13 @@ class Router:
         self._labels = [population.labels[label] for label in population.label.tolist()]
         self._tokens = population.prompt_tokens.tolist()
         self._tolls = Tolls()
-        self._unions = None
+        self._unions = self._profiles = None
         if knowledge.unions:
             layers = spread(range(population.n_layers))
-            self._unions = Unions(Shape(population.n_layers, population.n_experts, population.top_k, layers))
+            shape = Shape(population.n_layers, population.n_experts, population.top_k, layers)
+            self._unions = Unions(shape)
+            if knowledge.learns:
+                self._profiles = Profiles(shape.cells)
 
     @property
     def in_flight(self) -> Sequence[int]:
@@ -74,29 +81,46 @@ class Router:
 
     def place(self, record: int, now: float) -> Placement:
         """Choose an engine for a request, and count it there."""
-        loads = self._loads()
-        unions, slots = self._unions, range(len(loads))
+        loads, similarity = self._loads(), self._similarity(record, now)
+        slots, workers, step_times = self._pool(now)
+        if len(slots) < len(loads):
+            loads = [loads[slot] for slot in slots]
+            similarity = None if similarity is None else [similarity[slot] for slot in slots]
+        unions = self._unions
         request = outlook = tolls = None
         if unions is not None:
             request = unions.request(self._knowledge.population.prefill[record], self._tokens[record])
-            outlook = unions.outlook(request, self._workers, loads)
+            outlook = unions.outlook(request, workers, loads)
             tolls = self._tolls.of(slots)
+            if self._profiles is not None:
+                similarity = self._profiles.similarity(request.share, workers)
         situation = Situation(
             loads,
             self._turn,
-            self._similarity(record, now),
+            similarity,
             slots=slots,
             label=self._labels[record],
             outlook=outlook,
-            step_times=self._knowledge.step_times,
+            step_times=step_times,
             tolls=tolls,
         )
-        worker, candidates = self._policy.choose(situation, self._rng)
+        at, candidates = self._policy.choose(situation, self._rng)
+        worker = slots[at]
         self._turn += 1
-        self._tolls.settle(situation)
+        favourite = self._tolls.settle(situation)
         self._own[worker] += 1
-        stay = None if unions is None or request is None else unions.join(self._workers[worker], request)
+        stay = None
+        if unions is not None and request is not None:
+            stay = unions.join(workers[at], request)
+            if self._profiles is not None:
+                self._profiles.learn(
+                    workers[at if favourite is None else favourite], request.share, unions.version
+                )
         return Placement(worker, candidates, stay)
+
+    def _pool(self, now: float) -> tuple[Sequence[int], Sequence[str], Sequence[StepTime]]:  # noqa: ARG002 - all stay
+        """Return the engines that are there, by number, name and step time."""
+        return range(len(self._workers)), self._workers, self._knowledge.step_times
 
     def _loads(self) -> list[int]:
         """Return what the policy takes for the requests in flight at each engine."""

@@ -78,6 +78,7 @@ def simulate(
     *,
     similarity: Floats | None = None,
     unions: bool = False,
+    learns: bool = False,
     seed: int = 0,
 ) -> Run:
     """Simulate one router before a pool until every measured request has ended.
@@ -88,10 +89,12 @@ def simulate(
         For policies that look at centroids.
     unions : bool
         Whether the policy looks at expected unions.
+    learns : bool
+        Whether the router learns the policy's prior while it places.
     seed : int
         Of the policy's own choices.
     """
-    router = Router("r0", policy, Knowledge(population, pool.step_times, similarity, unions), seed)
+    router = Router("r0", policy, Knowledge(population, pool.step_times, similarity, unions, learns), seed)
     engines = [
         Engine(step_time, pool.limits, active_experts(population, sampled=pool.sampled))
         for step_time in pool.step_times

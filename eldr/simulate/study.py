@@ -112,6 +112,7 @@ def run_one(prepared: Prepared, setting: Setting, contender: Contender, load: Lo
         contender.policy(groups_by_share(population.labels, population.shares, setting.engines)),
         similarity=prepared.similarity[setting.engines, contender.centroids] if contender.centroids else None,
         unions=contender.unions,
+        learns=contender.learns,
         seed=prepared.seed,
     ).measures
 

@@ -78,6 +78,22 @@ async def test_what_is_explained_is_what_happens(start):
         assert again == got, "a dry run changes nothing"
 
 
+async def test_without_a_set_kinds_keep_their_engines_also_where_nothing_is_in_flight(start):
+    async with start("p0", "d0", "d1", **POLICY) as router:
+        went = {"a": [], "b": []}
+        for kind in "abba" * 10:
+            router["p0"].eldr = KINDS[kind]
+            went[kind].append((await router.post()).headers["x-eldr-decode"])
+        assert {tuple(set(engines[10:])) for engines in went.values()} == {("d0",), ("d1",)}
+        got = (await ask(router, {"eldr": KINDS["a"]})).json()
+        rows = {row["name"]: row for row in got["engines"]}
+        assert (got["prior"], got["choice"]) == ("learned", went["a"][-1])
+        assert got["choice"] == max(rows, key=lambda name: rows[name]["similarity"])
+        assert {row["in_band"] for row in rows.values()} == {None}
+        text = (await router.client.get(f"{router.admin}/metrics")).text
+        assert "eldr_router_similarity_count 0" in text, "that counts cosines to centroids"
+
+
 async def test_nothing_is_left_of_requests_that_failed(start):
     async with start("p0", "d0", "d1", **POLICY) as router:
         router["p0"].eldr = KINDS["a"]

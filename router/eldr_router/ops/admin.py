@@ -108,7 +108,7 @@ class Admin:
         services, (of, since) = self._services, tables.read_question(query)
         locality = services.placer.locality
         name = f"{services.router}.{locality.edition}"
-        return tables.write_answer(name, locality.unions, since if of == name else 0)
+        return tables.write_answer(name, locality.unions, since if of == name else 0, locality.profiles)
 
     def state(self) -> dict[str, Any]:
         """Return the state object; see :data:`eldr.contract.STATE_VERSION`."""

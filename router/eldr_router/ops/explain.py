@@ -13,6 +13,7 @@ from eldr.core.marginal import MarginalUnion
 from eldr_router.http.errors import RouterError, bad_request
 from eldr_router.plan.signature import NO_SIGNATURE, read_signature
 from eldr_router.serve.services import Services
+from eldr_router.state.placer import Decision
 
 
 def explain(services: Services, body: bytes) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         "fit": None if table.active is None else table.active.fit,
         "tau": table.intent.tau,
         "max_in_flight": table.max_in_flight,
+        "prior": None,
         "choice": None,
     }
     domains = table.policy.groups if isinstance(table.policy, Domain) else {}
@@ -87,7 +89,8 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             similarity = similarities[at]
             without = math.isnan(similarity)
             row["similarity"] = None if without else round(similarity, 6)
-            row["in_band"] = without or similarity >= best - table.intent.tau
+            if decision.scores is not None:
+                row["in_band"] = without or similarity >= best - table.intent.tau
         if outlook is not None:
             row["active_experts"] = round(outlook.active[at], 3)
             row["growth"] = round(outlook.growth[at], 3)
@@ -99,11 +102,18 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
                 rows[endpoint.name]["toll"] = round(toll, 6)
     answer.update(
         policy=decision.policy,
+        prior=_prior(decision) if isinstance(table.policy, MarginalUnion) else None,
         reason=decision.reason,
         candidates=decision.choice.candidates,
         choice=decision.endpoints[decision.choice.worker].name,
     )
     return {**answer, "engines": list(rows.values())}
+
+
+def _prior(decision: Decision) -> str | None:
+    if decision.situation.similarity is None:
+        return None
+    return "learned" if decision.scores is None else "fitted"
 
 
 def _fields(body: bytes) -> dict[str, Any]:

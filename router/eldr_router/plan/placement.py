@@ -71,6 +71,10 @@ class Field(NamedTuple):
         With an outlook.
     tolls : sequence of float, optional
         With an outlook: what similarities are charged.
+    learned : sequence of float, optional
+        With an outlook, where no centroid set is in effect: cosine to what was learned of each engine.
+    numbers : sequence of int
+        With it: whose tolls they are.
     reason : str
         Why there is an outlook for this request, or only for a mean one, or none.
     label : str or None
@@ -84,6 +88,8 @@ class Field(NamedTuple):
     outlook: Outlook | None = None
     step_times: Sequence[StepTime] = ()
     tolls: Sequence[float] | None = None
+    learned: Sequence[float] | None = None
+    numbers: Sequence[int] = ()
     reason: str = "policy"
     label: str | None = None
 
@@ -116,12 +122,17 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         is_asked, reason = True, missing
         if scores is None:
             policy = _JSQ
-    similarity = _of_engines(scores, field.slots) if is_asked and scores is not None else None
+    similarity: Sequence[float] | None = None
+    slots: Sequence[int] = field.slots
+    if is_asked and scores is not None:
+        similarity = _of_engines(scores, slots)
+    elif field.learned is not None:
+        similarity, slots = field.learned, field.numbers
     situation = Situation(
         field.totals,
         turn,
         similarity,
-        slots=field.slots,
+        slots=slots,
         label=field.label,
         outlook=field.outlook,
         step_times=field.step_times,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -11,6 +12,7 @@ import numpy as np
 from pybase64 import b64decode, b64encode
 
 from eldr.contract import PATH_UNIONS
+from eldr.core.profiles import Learned, Profiles
 from eldr.core.signature import Floats
 from eldr.core.union import Shape, Unions
 from eldr_router.plan.reports import read_object
@@ -20,6 +22,7 @@ _FLOAT16 = np.dtype(np.float16).newbyteorder("<")
 
 Rows = Mapping[str, tuple[int, Floats]]
 """By decode engine: sequences, and the sum of their log survivals, shape (cells,)."""
+_LONGEST = 1.01  # of a mean of unit vectors, rounded
 
 
 class Told(NamedTuple):
@@ -35,12 +38,15 @@ class Told(NamedTuple):
         Of the rows; None while the router has none.
     rows : Rows
         Those that changed; one without sequences is over.
+    profiles : mapping of str to Learned
+        What it learned of decode engines, of those where that is news; none of a router that learns no prior.
     """
 
     of: str
     version: int
     shape: Shape | None
     rows: Rows
+    profiles: Mapping[str, Learned] = MappingProxyType({})
 
 
 def question(of: str, since: int) -> str:
@@ -55,13 +61,20 @@ def read_question(query: str) -> tuple[str, int]:
     return of, int(since) if since.isdecimal() and len(since) < 19 else 0
 
 
-def write_answer(of: str, unions: Unions | None, since: int) -> dict[str, Any]:
+def write_answer(
+    of: str, unions: Unions | None, since: int, profiles: Profiles | None = None
+) -> dict[str, Any]:
     """Return the object of :data:`eldr.contract.PATH_UNIONS`."""
     answer: dict[str, Any] = {"v": 1, "of": of, "version": 0, "shape": None, "rows": {}}
     if unions is not None:
         answer["version"] = unions.version
         answer["shape"] = list(unions.shape)
         answer["rows"] = {worker: _pack(*row) for worker, row in unions.table(since).items()}
+        if profiles is not None:
+            learned = profiles.table(since).items()
+            answer["profiles"] = {
+                worker: {"count": count, "mean": _text(mean)} for worker, (count, mean) in learned
+            }
     return answer
 
 
@@ -73,7 +86,8 @@ def read_answer(status: int, body: bytes) -> Told:
         shape = None if given is None else _shape(*given)
         cells = 0 if shape is None else shape.cells
         rows = {str(worker): _unpack(row, cells) for worker, row in fields["rows"].items()}
-        return Told(str(fields["of"]), int(fields["version"]), shape, rows)
+        profiles = {str(worker): _learned(one, cells) for worker, one in fields.get("profiles", {}).items()}
+        return Told(str(fields["of"]), int(fields["version"]), shape, rows, profiles)
     except (KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise ValueError(f"its unions lack or have a wrong {error}") from None
 
@@ -85,15 +99,30 @@ def _shape(n_layers: int, n_experts: int, top_k: int, layers: list[int]) -> Shap
 def _pack(sequences: int, logs: Floats) -> dict[str, Any]:
     if not sequences:
         return {"sequences": 0}
-    packed = np.maximum(logs, _LEAST).astype(_FLOAT16).tobytes()
-    return {"sequences": sequences, "logs": b64encode(packed).decode("ascii")}
+    return {"sequences": sequences, "logs": _text(np.maximum(logs, _LEAST))}
+
+
+def _text(cells: Floats) -> str:
+    return b64encode(cells.astype(_FLOAT16).tobytes()).decode("ascii")
+
+
+def _cells(text: str) -> Floats:
+    return np.frombuffer(b64decode(text, validate=True), dtype=_FLOAT16).astype(np.float32)
+
+
+def _learned(row: dict[str, Any], cells: int) -> Learned:
+    count, mean = int(row["count"]), _cells(row["mean"])
+    # a NaN, too, fails to be one of these
+    if count < 1 or mean.shape != (cells,) or not (mean >= 0).all() or not 0 < mean.dot(mean) < _LONGEST:
+        raise ValueError(f"its unions hold a mean of {count} signatures and {mean.size} cells that is none")
+    return Learned(count, mean)
 
 
 def _unpack(row: dict[str, Any], cells: int) -> tuple[int, Floats]:
     sequences = int(row["sequences"])
     if not sequences:
         return 0, np.zeros(0, dtype=np.float32)
-    logs = np.frombuffer(b64decode(row["logs"], validate=True), dtype=_FLOAT16).astype(np.float32)
+    logs = _cells(row["logs"])
     # what is no logarithm of a probability would poison every cost
     if logs.shape != (cells,) or not (logs <= 0).all() or sequences < 0:
         raise ValueError(f"its unions hold a row of {sequences} sequences and {logs.size} cells that is none")

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from eldr.centroids import CentroidSet
+from eldr.core.policy import Situation
+from eldr.core.profiles import Profiles
 from eldr.core.tolls import Tolls
 from eldr.core.union import MOST_LAYERS, Request, Shape, Stay, Unions, spread
 from eldr.wire import ExpertCounts
@@ -45,8 +47,10 @@ class Locality:
         What placement saves, measured whatever the policy.
     traffic : Traffic
         How requests look to the set in effect, counted whatever the policy.
+    profiles : Profiles or None
+        The prior while no centroid set is in effect, as old as the unions.
     tolls : Tolls
-        Of the centroid set in effect.
+        Of the centroid set in effect, or of the profiles.
     n_experts : int or None
         Experts per layer of the model, by the last signature.
     """
@@ -56,6 +60,7 @@ class Locality:
         self.step_times = StepTimes()
         self.savings = Savings()
         self.traffic = Traffic()
+        self.profiles: Profiles | None = None
         self.tolls = Tolls()
         self.n_experts: int | None = None
         self._most_layers = most_layers
@@ -78,9 +83,12 @@ class Locality:
         """
         if centroids is not self._centroids or not wanted:
             self.tolls = Tolls()  # a new set shares requests out evenly by itself
+            self.profiles = None
         self._centroids, self._wanted = centroids, wanted
         if not wanted:
             self.unions = None
+        elif centroids is None and self.profiles is None and self.unions is not None:
+            self.profiles = Profiles(self.unions.shape.cells)
 
     def notice(self, signature: Signature) -> None:
         """Take note of what the engines serve; begin, or begin anew, if they serve another model."""
@@ -110,6 +118,8 @@ class Locality:
         )  # fmt: skip
         # what is in flight on the old one is unknown to the new one, and counts as its mean until it is over
         self.unions, self._odd = Unions(shape), 0
+        if self._centroids is None:
+            self.profiles, self.tolls = Profiles(shape.cells), Tolls()
         self._begun += 1
 
     def expect(self, signature: Signature, engines: Sequence[str], field: Field) -> Field:
@@ -120,10 +130,14 @@ class Locality:
             return field._replace(reason=reason)
         outlook = unions.outlook(request, engines, field.totals, field.sequences)
         step_times = self.step_times.of(engines, unions.shape.n_experts)
-        tolls = self.tolls.of(field.slots)
+        learned, profiles = None, self.profiles
+        numbers: Sequence[int] = ()
+        if profiles is not None and request is not None:
+            learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
+        tolls = self.tolls.of(field.slots if learned is None else numbers)
         return field._replace(
-            request=request, outlook=outlook, step_times=step_times, tolls=tolls, reason=reason
-        )
+            request=request, outlook=outlook, step_times=step_times, tolls=tolls, learned=learned, numbers=numbers, reason=reason,
+        )  # fmt: skip
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
         """Let a request join an engine's batch."""
@@ -131,10 +145,23 @@ class Locality:
             return None
         return self.unions.join(engine, request, sequences)
 
+    def settle(
+        self, engines: Sequence[str], situation: Situation, request: Request | None, chosen: int
+    ) -> None:
+        """Let prior and tolls learn from a request that goes to one of some engines."""
+        favourite = self.tolls.settle(situation)
+        if self.profiles is not None and self.unions is not None and request is not None:
+            at = chosen if favourite is None else favourite
+            # of the version that it begins: others may have been told of the present one already
+            self.profiles.learn(engines[at], request.share, self.unions.version + 1)
+
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""
         if self.unions is not None:
             self.unions.retain(engines)
+        if self.profiles is not None:
+            self.profiles.retain(engines)
+            self.tolls.retain(self.profiles.numbers(list(engines)))
 
     def _first(self, signature: Signature) -> Unions | None:
         """Return what the first signature begins, for one that is only asked about."""

@@ -112,13 +112,15 @@ class Placer:
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
-            self.locality.tolls.settle(decision.situation)
+            names = [one.name for one in decision.endpoints]
+            self.locality.settle(names, decision.situation, decision.field.request, at)
             if decision.scores is not None:
                 self.locality.traffic.count(
                     decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
                 )
         similarities = decision.situation.similarity
-        similarity = None if similarities is None else similarities[at]
+        # to a centroid: of a learned prior there is none
+        similarity = None if similarities is None or decision.scores is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
         stay = self.locality.join(endpoint.name, decision.field.request, sequences)
         return Placement(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eldr.core.signature import Floats
+from eldr_router.http.head import authority
 from eldr_router.plan.loads import STALE_SECONDS
 from eldr_router.plan.members import Address
 from eldr_router.plan.tables import Told
@@ -76,6 +77,9 @@ class Tables:
         self._tellers[address] = _Teller(told, rows, now)
         if told.rows or teller is None:
             unions.heard(told.of, dict(rows), told.rows.keys())
+        if told.profiles and self._locality.profiles is not None:
+            # by address: a name changes whenever an engine is forgotten, and what was heard is not to count again
+            self._locality.profiles.heard(authority(*address), told.profiles)
 
     def failed(self, address: Address, now: float) -> bool:
         """Take note that a router gave no answer that can be used; tell whether that is new."""
@@ -95,6 +99,8 @@ class Tables:
         for address in self._next.keys() - addresses:
             self._forget(address)
             self._next.pop(address)
+            if self._locality.profiles is not None:
+                self._locality.profiles.forget(authority(*address))
             self._asked.pop(address, None)
             self._failing.discard(address)
 

@@ -182,3 +182,31 @@ def test_step_times_that_are_learned_meanwhile_change_the_shares():
     for turn in range(6000):
         favours[settle(tolls, rng.normal(0.5, 0.05, size=2).tolist(), turn, step_times)] += turn >= 1000
     assert favours[0] / favours.sum() == pytest.approx(0.8, abs=0.03)
+
+
+def test_it_says_whom_similarity_favours_after_tolls():
+    tolls = Tolls()
+
+    def favours(scores, slots):
+        situation = Situation(
+            [0] * len(scores),
+            0,
+            scores,
+            slots=slots,
+            step_times=[STEP_TIME] * len(scores),
+            tolls=tolls.of(slots),
+        )
+        return tolls.settle(situation)
+
+    assert favours([0.5, math.nan, 0.505], [4, 7, 9]) == 2
+    assert favours([0.5, math.nan, 0.505], [4, 7, 9]) == 0, "its toll is 0.01 by now"
+    assert favours([math.nan], [7]) is None
+    assert tolls.settle(Situation([0], 0)) is None
+
+
+def test_tolls_of_workers_that_are_gone_are_forgotten():
+    tolls = Tolls()
+    settle(tolls, [0.1, 0.9], 0, slots=[3, 5])
+    assert any(tolls.of([3]))
+    tolls.retain([5])
+    assert tolls.of([3, 5])[0] == 0.0

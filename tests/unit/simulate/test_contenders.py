@@ -16,6 +16,9 @@ def test_options_reach_the_policy():
     assert contender.policy({}) == BandJSQ(tau=0.2, min_candidates=2, max_load=1.25)
     assert contender.centroids == "balanced"
     assert parse_contender("MarginalUnion:prior=0.23").policy({}) == MarginalUnion(prior=0.23)
+    learned = parse_contender("MarginalUnion:learned=0.23")
+    assert (learned.policy({}), learned.learns) == (MarginalUnion(prior=0.23), True)
+    assert not parse_contender("MarginalUnion:prior=0.23").learns
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,7 @@ def test_options_reach_the_policy():
         ("ELDR", "balanced", False),
         ("MarginalUnion", None, True),
         ("MarginalUnion:prior=0.5", "balanced", True),
+        ("MarginalUnion:learned=0.5", None, True),
     ],
 )
 def test_what_a_policy_looks_at(text, centroids, unions):
@@ -41,7 +45,8 @@ def test_what_a_policy_looks_at(text, centroids, unions):
         ("ELDR:tau=nan", "expected 0..2"),
         ("ELDR:min_candidates=inf", "expected a whole number"),
         ("JSQ:tau=1", "JSQ has no option 'tau'; it has none"),
-        ("MarginalUnion:tau=1", "it has prior, max_load"),
+        ("MarginalUnion:tau=1", "it has prior, learned, max_load"),
+        ("MarginalUnion:prior=0.2:learned=0.2", "fitted or learned"),
         ("MarginalUnion:max_load=0.5", "at least 1"),
         ("ELDR:refit=2", "ELDR has no option 'refit'"),
         ("", "unknown name"),

@@ -48,6 +48,11 @@ class Contender:
         """Whether it looks at expected unions."""
         return self.base.unions
 
+    @property
+    def learns(self) -> bool:
+        """Whether routers learn its prior while they place."""
+        return self.base.learns
+
     def policy(self, groups: Mapping[str, frozenset[int]]) -> Policy:
         """Return the policy, as :meth:`eldr.simulate.contenders.Contender.policy` does."""
         return self.base.policy(groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +39,10 @@ class Setting(setting.Setting):
         Requests go to them in turn.
     lag : float
         How often several routers tell each other what they placed, seconds.
+    joins : tuple of (int, float)
+        Engines that are not there from the start, and when each comes, seconds.
+    restarts : float
+        When each router forgets what it learned of its prior, seconds.
     """
 
     ranks: int = 1
@@ -48,6 +53,8 @@ class Setting(setting.Setting):
     prefill: Prefill | None = None
     routers: int = 1
     lag: float = 0.25
+    joins: tuple[tuple[int, float], ...] = ()
+    restarts: float = math.inf
 
     @property
     def known_step_times(self) -> tuple[StepTime, ...]:

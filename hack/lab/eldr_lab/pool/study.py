@@ -25,7 +25,7 @@ from eldr_lab.pool.contenders import UNBALANCED, Contender
 from eldr_lab.pool.ranks import dealt, profiles
 from eldr_lab.pool.replicas import Held, Replicas, place
 from eldr_lab.pool.rolling import Refits, refits
-from eldr_lab.pool.routers import Router, exchange
+from eldr_lab.pool.routers import Churn, Router, exchange
 from eldr_lab.pool.setting import Setting
 from eldr_lab.pool.witness import Witness, prove
 from eldr_lab.pool.workload import make_workload
@@ -171,11 +171,12 @@ def run_whole(prepared: Prepared, setting: Setting, contender: Contender, load: 
     population = prepared.population
     similarity, again = _knowledge(prepared, setting, contender, load)
     seen = alike(load.seen) if contender.blind else load.seen
-    knowledge = Knowledge(seen, setting.known_step_times, similarity, contender.unions)
+    knowledge = Knowledge(seen, setting.known_step_times, similarity, contender.unions, contender.learns)
     groups = groups_by_share(population.labels, population.shares, setting.engines)
     witness = Witness(contender.policy(groups))
+    churn = Churn(setting.joins, setting.restarts)
     routers = [
-        Router(f"r{number}", witness, knowledge, prepared.seed + number, again)
+        Router(f"r{number}", witness, knowledge, prepared.seed + number, again, churn)
         for number in range(setting.routers)
     ]
     engines = [

@@ -13,7 +13,7 @@ from eldr_lab.pool.models import LATER
 from eldr_lab.pool.prefix import PrefixCache
 from eldr_lab.pool.replicas import Replicas
 from eldr_lab.pool.setting import Setting
-from eldr_lab.pool.study import meet, prepare, run_one
+from eldr_lab.pool.study import meet, prepare, run_one, run_whole
 from eldr_lab.pool.workload import Drift
 
 POOL = Setting(
@@ -132,3 +132,33 @@ def test_the_blind_policy_knows_speeds_and_no_experts():
         assert blind.active_per_token > 0.98 * jsq.active_per_token
         assert seeing.active_per_token < 0.98 * blind.active_per_token
         assert (blind.tpot_p99 < 0.97 * jsq.tpot_p99) == wins
+
+
+def test_a_prior_that_is_learned_is_worth_nearly_as_much_as_a_fitted_one():
+    none, fitted, learned = measured(
+        TASKS, POOL, "MarginalUnion", "MarginalUnion:prior=0.23", "MarginalUnion:learned=0.23"
+    )
+    assert learned.active_per_token < none.active_per_token
+    assert learned.tpot_mean < 1.01 * fitted.tpot_mean
+
+
+def test_routers_tell_each_other_what_they_learned():
+    text = "MarginalUnion:learned=0.23"
+    (alone,) = measured(TASKS, POOL, text)
+    (shared,) = measured(TASKS, replace(POOL, routers=3), text)
+    assert shared.tpot_mean < 1.03 * alone.tpot_mean
+
+
+def test_an_engine_that_comes_later_gets_its_share_and_a_restart_is_survived():
+    contender = parse_contender("MarginalUnion:learned=0.23")
+    prepared = prepare(TASKS, 0, [POOL.engines], [contender])
+    load = meet(prepared, POOL)
+    at = load.window.warmup
+    run = run_whole(prepared, replace(POOL, joins=((2, at),)), contender, load)
+    ready, worker = load.workload.ready, run.worker
+    assert not (worker[ready < at] == 2).any()
+    later = load.workload.measured
+    assert 0.5 / POOL.engines < (worker[later] == 2).mean() < 2.0 / POOL.engines
+    (whole,) = measured(TASKS, POOL, contender.text)
+    (again,) = measured(TASKS, replace(POOL, restarts=at), contender.text)
+    assert again.tpot_mean < 1.03 * whole.tpot_mean

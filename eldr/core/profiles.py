@@ -1,0 +1,179 @@
+"""Profiles of workers: centroids that a router learns while it places, a prior that waits for no fit.
+
+Each request moves the profile of the worker that the prior favours for it, tolls taken off, a little towards its own signature. That is the
+fit's own clustering under capacity, one request at a time: profiles are its means, and tolls its prices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count as counter
+from typing import NamedTuple
+
+import numpy as np
+
+from eldr.core.signature import TINY, Floats
+
+LOOK = 60
+"""Signatures that a profile looks back on: a kind that moves to another worker is followed within some dozens of requests."""
+START = 3
+"""Signatures that a new worker's start counts as: a few of its own, and it stands for a kind."""
+_MEMORY = 1000  # signatures that the pool's mean looks back on
+_TELL = 8
+
+
+class Learned(NamedTuple):
+    """What one router learned of one worker.
+
+    Attributes
+    ----------
+    seen : int
+        Signatures, ever since the router's profiles began.
+    mean : ndarray of float32, shape (cells,)
+        Their running mean over :data:`LOOK`; each is a unit vector.
+    """
+
+    seen: int
+    mean: Floats
+
+
+class Profiles:
+    """The profiles of a pool's workers, as one router knows them.
+
+    A worker of which nothing was learned yet looks like the pool's mean: less like any request than the worker that stands for its
+    kind, and more so than those that stand for another one. So it is neither avoided nor flooded, and its toll does the rest.
+
+    Parameters
+    ----------
+    cells : int
+        Of a signature: layers that are looked at, times experts.
+    look, start : int
+        As :data:`LOOK` and :data:`START`.
+
+    Notes
+    -----
+    What other routers learned is taken in by how many signatures that is more than when they last told. A router without traffic
+    thereby holds nobody back, and one that has just begun takes over what the others know.
+    """
+
+    def __init__(self, cells: int, look: int = LOOK, start: int = START) -> None:
+        self._cells, self._look, self._start = cells, look, start
+        self._pool = np.zeros(cells, dtype=np.float32)
+        self._seen = 0
+        self._rows: dict[str, int] = {}
+        self._known = np.zeros((0, cells), dtype=np.float32)  # means over all routers
+        self._weight: list[float] = []  # signatures that each of them stands for; 0: none yet
+        self._scale = np.zeros(0, dtype=np.float32)  # inverse lengths
+        self._own: dict[str, Learned] = {}
+        self._changed: dict[str, int] = {}
+        self._heard: dict[tuple[str, str], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._next = counter()
+
+    def similarity(self, share: Floats, workers: Sequence[str]) -> list[float] | None:
+        """Return a request's cosine to each worker's profile; None while nothing is known, or of a request without experts.
+
+        Parameters
+        ----------
+        share : ndarray of float32, shape (cells,)
+            Its experts, in any unit: only the direction counts.
+        """
+        norm = math.sqrt(share.dot(share))
+        if norm <= TINY or not self._seen:
+            return None
+        like_pool = float(self._pool.dot(share)) / (norm * math.sqrt(self._pool.dot(self._pool)))
+        known = self._known.dot(share)
+        known *= self._scale
+        cosines = known.tolist()
+        rows, weight = self._rows, self._weight
+        found = [rows.get(worker, -1) for worker in workers]
+        return [cosines[row] / norm if row >= 0 and weight[row] else like_pool for row in found]
+
+    def numbers(self, workers: Sequence[str]) -> list[int]:
+        """Return a number for each worker, for its toll: no other one ever gets it, also where a worker returns."""
+        numbers = self._numbers
+        try:
+            return [numbers[worker] for worker in workers]
+        except KeyError:
+            for worker in workers:
+                if worker not in numbers:
+                    numbers[worker] = next(self._next)
+            return [numbers[worker] for worker in workers]
+
+    def learn(self, worker: str, share: Floats, version: int = 0) -> None:
+        """Take the request that a worker was favoured for; ``version`` is that of the tables that are told, see :meth:`table`."""
+        norm = math.sqrt(share.dot(share))
+        if norm <= TINY:
+            return
+        signature = share / np.float32(norm)
+        self._take(worker, signature, 1)
+        before = self._own.get(worker)
+        if before is None:
+            self._own[worker] = Learned(1, signature)
+        else:
+            count = before.seen + 1
+            signature -= before.mean
+            signature /= min(count, self._look)
+            self._own[worker] = Learned(count, before.mean + signature)
+            if count > _TELL and count % _TELL:
+                return
+        self._changed[worker] = version
+
+    def table(self, since: int = -1) -> dict[str, Learned]:
+        """Return what this router learned, of workers where that is news after a version: every eighth signature is."""
+        return {worker: learned for worker, learned in self._own.items() if self._changed[worker] > since}
+
+    def heard(self, router: str, table: Mapping[str, Learned]) -> None:
+        """Take what another router says that it learned."""
+        for worker, (count, mean) in table.items():
+            key = router, worker
+            before = self._heard.get(key, 0)
+            new = (
+                count - before if count >= before else count
+            )  # it forgot the worker meanwhile, and began again
+            self._heard[key] = count
+            if new:
+                self._take(worker, mean, new)
+
+    def forget(self, router: str) -> None:
+        """Forget a router that is gone, not what it learned."""
+        for key in [key for key in self._heard if key[0] == router]:
+            del self._heard[key]
+
+    def retain(self, workers: Collection[str]) -> None:
+        """Forget workers that are gone."""
+        for worker in self._rows.keys() - set(workers):
+            self._weight[self._rows.pop(worker)] = 0.0
+        for worker in self._numbers.keys() - set(workers):
+            del self._numbers[worker]
+        for worker in self._own.keys() - set(workers):
+            del self._own[worker], self._changed[worker]
+        for key in [key for key in self._heard if key[1] not in workers]:
+            del self._heard[key]
+
+    def _take(self, worker: str, mean: Floats, count: int) -> None:
+        self._seen += count
+        self._pool += (mean - self._pool) * min(1.0, count / min(self._seen, _MEMORY))
+        row = self._row(worker)
+        known, weight = self._known[row], self._weight[row]
+        if not weight:
+            known[:] = self._pool
+            weight = float(self._start)
+        count = min(count, self._look)
+        weight = min(weight + count, float(self._look))
+        known += (mean - known) * (count / weight)
+        self._weight[row] = weight
+        self._scale[row] = 1.0 / math.sqrt(known.dot(known))
+
+    def _row(self, worker: str) -> int:
+        row = self._rows.get(worker)
+        if row is None:
+            free = set(range(len(self._weight))).difference(self._rows.values())
+            if not free:
+                self._known = np.vstack([self._known, np.zeros((1, self._cells), dtype=np.float32)])
+                self._scale = np.append(self._scale, np.float32(0.0))
+                self._weight.append(0.0)
+                free = {len(self._weight) - 1}
+            row = self._rows[worker] = min(free)
+        return row

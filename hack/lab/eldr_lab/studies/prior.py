@@ -1,0 +1,87 @@
+"""What a prior that routers learn themselves is worth, beside a fitted one and none: docs/evidence/prior.md.
+
+    python -m eldr_lab.studies.prior [--seeds 6] [--only rest] [--again]
+
+All policies of a seed meet the same requests. A call goes on where one ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import click
+
+from eldr.simulate.synthetic import Strengths, Synthetic
+from eldr_bench.machine import ROOT
+from eldr_lab.evidence.cells import FULL, SMOKE, Size
+from eldr_lab.evidence.strengths import factors, strengths
+from eldr_lab.pool import models
+from eldr_lab.pool.contenders import parse_contender
+from eldr_lab.pool.study import prepare
+from eldr_lab.studies import prior_page
+from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
+
+PAGE = ROOT / "docs" / "evidence" / "prior.md"
+FIGURES = PAGE.with_suffix(".json")
+FIRST_SEED = 200
+"""No constant was chosen under this seed, or a later one."""
+Known = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""By case, seed, policy and quantity."""
+
+
+def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) -> Iterator[Known]:
+    """Yield the figures, by case and seed, as they grow."""
+    tuned = factors()
+    for (geometry, workload, popular), seed in itertools.product(
+        dict.fromkeys(case.source for case in todo), seeds
+    ):
+        own = [case for case in todo if case.source == (geometry, workload, popular)]
+        own = [case for case in own if str(seed) not in known.get(case.key, {})]
+        if not own:
+            continue
+        kinds = strengths(workload, tuned[geometry])
+        source = Synthetic(
+            _popular(kinds, workload) if popular else kinds, models.GEOMETRIES[geometry],
+            n_layers=size.layers, calibration=size.calibration, requests=size.requests,
+        )  # fmt: skip
+        prepared = prepare(
+            source,
+            seed,
+            [case.engines for case in own],
+            [parse_contender(name) for name in POLICIES.values()],
+        )
+        for case in own:
+            known.setdefault(case.key, {})[str(seed)] = measure(case, prepared, size)
+            yield known
+
+
+def _popular(kinds: Strengths, workload: str) -> Strengths:
+    return replace(kinds, shares=models.LATER[workload])
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--seeds", type=click.IntRange(2), default=6, help="How many.")
+@click.option("--only", multiple=True, help="Groups of cells.")
+@click.option("--again", is_flag=True, help="Write the page from the last figures.")
+@click.option("--smoke", is_flag=True, help="Small runs, and nothing is written.")
+def main(seeds: int, only: tuple[str, ...], *, again: bool, smoke: bool) -> None:
+    """Simulate, and write the page."""
+    known: Known = json.loads(FIGURES.read_text()) if FIGURES.exists() and not smoke else {}
+    todo = [case for case in cases() if not only or case.group in only]
+    if not again:
+        some = range(FIRST_SEED, FIRST_SEED + (2 if smoke else seeds))
+        for found in run(todo, some, SMOKE if smoke else FULL, known):
+            if not smoke:
+                FIGURES.write_text(
+                    json.dumps(found, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
+                )
+            click.echo(f"{len(found)} cells", err=True)
+    text = prior_page.page([(case, known[case.key]) for case in cases() if case.key in known])
+    click.echo(text) if smoke else PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The page about the learned prior, from its figures. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from eldr_lab.evidence.intervals import Interval, interval
+from eldr_lab.evidence.markdown import section, table
+from eldr_lab.evidence.names import place
+from eldr_lab.studies.prior_cases import SOON, Case, Figures
+
+Found = tuple[Case, Figures]
+AT_REST, AFTER_DRIFT = 0.6, 0.3
+"""Points by which the mean may at most be above that of the fitted prior, by the upper end of the interval."""
+_TITLES = {
+    "rest": ("At rest", "The mix that centroids were fitted on."),
+    "drift": (
+        "After a drift",
+        "The mix of kinds changes at 45 s, and the centroids stay. Measured is what comes after.",
+    ),
+    "popular": (
+        "A popular kind",
+        "One kind is most of the traffic (task 70 %, language 40 %), and was when the centroids were fitted.",
+    ),
+    "uneven": ("Slow and fast engines", "Every second engine takes 1.58 times as long."),
+    "size": ("Size of the pool", "3.75 requests/s per engine."),
+    "routers": (
+        "Several routers",
+        "Requests go to routers in turn, which tell each other what they placed and learned. *never*: they have lost each other.",
+    ),
+    "joins": (
+        "A new engine",
+        "One of 16 engines comes when measuring begins. Its centroid was fitted beforehand.",
+    ),
+    "restart": ("A restart", "All routers lose what they learned, and their tolls, when measuring begins."),
+}
+
+
+def page(found: Sequence[Found]) -> str:
+    """Return the page."""
+    seeds = sorted({int(seed) for _, figures in found for seed in figures})
+    opening = (
+        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-prior`. Simulated as in [the default policy](default.md): 60 s, "
+        f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}. No constant was chosen under these seeds. ± is half "
+        "of a 95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
+    )
+    meaning = (
+        "Without an active centroid set, routers with `MarginalUnion` learn the prior while they place "
+        "([how](../how-it-works.md#the-formulas)). *learned* has the weight (0.23) and the tolls of the fitted prior. *fitted*: one "
+        "centroid set for the whole run. *none*: weight 0, which is what such a pool had before."
+    )
+    parts = ["# A prior that waits for no fit", opening, meaning, section("The result", *_result(found))]
+    for group, (title, words) in _TITLES.items():
+        rows = [one for one in found if one[0].group == group]
+        if rows:
+            parts.append(section(title, words, _table(rows)))
+    parts.append(
+        section(
+            "Opposite faults",
+            "Requests of the engine that got most and least, % of the mean engine's, means over seeds. A prior that crowds or starves "
+            "engines would show here.",
+            _loads(found),
+        )
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _result(found: Sequence[Found]) -> Iterator[str]:
+    yield (
+        f"The bound: the upper end of the interval of *learned less fitted*, in the mean, below {AT_REST:g} points of JSQ's mean; "
+        f"below {AFTER_DRIFT:g} after a drift."
+    )
+    rows = []
+    for group, (title, _) in _TITLES.items():
+        some = [one for one in found if one[0].group == group]
+        if not some:
+            continue
+        fitted, none = _mean(some, "fitted", "mean"), _mean(some, "none", "mean")
+        tail, tail_none = _mean(some, "fitted", "p99"), _mean(some, "none", "p99")
+        held = sum(_holds(one) for one in some)
+        rows.append((title, f"{fitted}", f"{tail}", f"{none}", f"{tail_none}", f"{held} of {len(some)}"))
+    head = ("cells", "less fitted: mean", "P99", "less none: mean", "P99", "bound holds in")
+    yield "Points, mean over the cells of a kind:"
+    yield table(head, rows)
+    missed = [_where(case) for case, figures in found if not _holds((case, figures))]
+    yield "The bound is missed in: " + "; ".join(missed) + "." if missed else "The bound is missed nowhere."
+
+
+def _table(found: Sequence[Found]) -> str:
+    head = (
+        "where", "mean, none", "fitted", "learned", "learned less fitted: mean", "P50", "P99", "bound", "learned less none: mean", "P99",
+    )  # fmt: skip
+    return table(head, (_row(one) for one in found))
+
+
+def _row(one: Found) -> Sequence[str]:
+    case, figures = one
+    changes = [
+        interval([seed[name]["mean"] for seed in figures.values()]) for name in ("none", "fitted", "learned")
+    ]
+    fitted = [_less(figures, "fitted", what).text("+.2f", ".2f") for what in ("mean", "p50", "p99")]
+    none = [_less(figures, "none", what).text("+.2f", ".2f") for what in ("mean", "p99")]
+    return _where(case), *map(str, changes), *fitted, "holds" if _holds(one) else "**no**", *none
+
+
+def _holds(one: Found) -> bool:
+    case, figures = one
+    return _less(figures, "fitted", "mean").high < (AFTER_DRIFT if case.group == "drift" else AT_REST)
+
+
+def _less(figures: Figures, other: str, what: str) -> Interval:
+    return interval([seed["learned"][what] - seed[other][what] for seed in figures.values()])
+
+
+def _mean(found: Sequence[Found], other: str, what: str) -> Interval:
+    """Return the mean over cells, with an interval over the seeds that all of them have."""
+    common = set.intersection(*(set(figures) for _, figures in found))
+    return interval(
+        [
+            sum(figures[seed]["learned"][what] - figures[seed][other][what] for _, figures in found)
+            / len(found)
+            for seed in sorted(common)
+        ]
+    )
+
+
+def _loads(found: Iterable[Found]) -> str:
+    rows = []
+    groups: dict[str, list[Found]] = {}
+    for one in found:
+        groups.setdefault(one[0].group, []).append(one)
+    for group, some in groups.items():
+        shares = [
+            f"{_average(some, name, 'most'):.0f} / {_average(some, name, 'least'):.0f}"
+            for name in ("none", "fitted", "learned")
+        ]
+        new = "-"
+        if group == "joins":
+            new = " / ".join(f"{_average(some, name, 'new'):.0f}" for name in ("none", "fitted", "learned"))
+        rows.append((_TITLES[group][0], *shares, new))
+    head = (
+        "cells",
+        "none: most / least",
+        "fitted",
+        "learned",
+        f"new engine, first {SOON:g} s: none / fitted / learned",
+    )
+    return table(head, rows)
+
+
+def _average(found: Sequence[Found], name: str, what: str) -> float:
+    values = [seed[name][what] for _, figures in found for seed in figures.values()]
+    return sum(values) / len(values)
+
+
+def _where(case: Case) -> str:
+    parts = [place(case.geometry, case.workload), f"{case.rate:g}/s"]
+    if case.engines != 16:
+        parts.append(f"{case.engines} engines")
+    if case.routers > 1:
+        lag = "never" if math.isinf(case.lag) else f"every {case.lag:g} s"
+        parts += [f"{case.routers} routers", lag]
+    return ", ".join(parts)

@@ -1,0 +1,249 @@
+"""Profiles: what each worker was sent lately, learned without a fit, shared by routers, fair to who is new."""
+
+import math
+
+import numpy as np
+import pytest
+
+from eldr.core.profiles import LOOK, Profiles
+
+CELLS = 64
+
+
+def kinds(n, seed=0):
+    """Return requests of n kinds that share a part of their experts."""
+    rng = np.random.default_rng(seed)
+    base = rng.gamma(2.0, 1.0, CELLS)
+    own = [base + 4.0 * rng.gamma(1.0, 1.0, CELLS) * (rng.random(CELLS) < 0.25) for _ in range(n)]
+
+    def draw(kind):
+        return rng.poisson(20.0 * own[kind]).astype(np.float32)
+
+    return draw
+
+
+def names(n):
+    return [f"d{number}" for number in range(n)]
+
+
+def test_nothing_is_known_before_the_first_request():
+    assert Profiles(CELLS).similarity(np.ones(CELLS, np.float32), names(3)) is None
+
+
+def test_a_request_without_experts_has_no_similarity_and_teaches_nothing():
+    profiles, draw = Profiles(CELLS), kinds(1)
+    profiles.learn("d0", np.zeros(CELLS, np.float32))
+    assert profiles.table() == {}
+    profiles.learn("d0", draw(0))
+    assert profiles.similarity(np.zeros(CELLS, np.float32), names(2)) is None
+
+
+def test_who_was_sent_a_kind_is_most_like_it():
+    profiles, draw = Profiles(CELLS), kinds(4)
+    for turn in range(200):
+        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+    for kind in range(4):
+        scores = profiles.similarity(draw(kind), names(4))
+        assert max(range(4), key=scores.__getitem__) == kind
+
+
+def test_only_the_direction_of_a_signature_counts():
+    profiles, draw = Profiles(CELLS), kinds(2)
+    other = Profiles(CELLS)
+    for turn in range(20):
+        one = draw(turn % 2)
+        profiles.learn(f"d{turn % 2}", one)
+        other.learn(f"d{turn % 2}", one * 7.0)
+    one = draw(0)
+    assert profiles.similarity(one, names(2)) == pytest.approx(
+        other.similarity(one * 0.1, names(2)), abs=1e-5
+    )
+
+
+def test_it_is_the_cosine_to_the_mean_of_the_signatures():
+    profiles, draw = Profiles(CELLS, start=0), kinds(2)
+    drawn = [draw(0) for _ in range(LOOK // 2)]
+    for one in drawn:
+        profiles.learn("d0", one)
+    mean = np.mean([one / np.linalg.norm(one) for one in drawn], axis=0)
+    asked = draw(1)
+    cosine = mean @ asked / np.linalg.norm(mean) / np.linalg.norm(asked)
+    assert profiles.similarity(asked, ["d0"]) == pytest.approx([cosine], abs=1e-5)
+
+
+def test_a_kind_that_moves_is_followed():
+    profiles, draw = Profiles(CELLS), kinds(2)
+    for turn in range(400):
+        profiles.learn(f"d{turn % 2}", draw(turn % 2))
+    for turn in range(4 * LOOK):
+        profiles.learn(f"d{turn % 2}", draw(1 - turn % 2))
+    first, second = profiles.similarity(draw(0), names(2))
+    assert second > first
+
+
+def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything():
+    profiles, draw = Profiles(CELLS), kinds(4)
+    for turn in range(800):
+        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+    for kind in range(4):
+        *old, new = profiles.similarity(draw(kind), names(5))
+        assert min(old) < new < max(old)
+
+
+def test_a_new_worker_stays_so_while_it_has_few_requests_of_its_own():
+    profiles, draw = Profiles(CELLS), kinds(4)
+    for turn in range(800):
+        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+    profiles.learn("d4", draw(0))
+    for kind in range(4):
+        *old, new = profiles.similarity(draw(kind), names(5))
+        assert min(old) < new < max(old)
+
+
+def test_who_returns_under_another_name_is_new_and_who_is_gone_is_forgotten():
+    profiles, draw = Profiles(CELLS), kinds(4)
+    for turn in range(400):
+        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+    profiles.retain(["d0", "d1", "d2"])
+    assert set(profiles.table()) == {"d0", "d1", "d2"}
+    asked = draw(3)
+    again = profiles.similarity(asked, ["d0", "d1", "d2", "d3"])
+    other = profiles.similarity(asked, ["d0", "d1", "d2", "e3"])
+    assert again == other
+    profiles.learn("e3", draw(3))  # takes the room of the one that is gone, and nothing of its profile
+    profiles.learn("d3", draw(0))
+    assert len(profiles.similarity(asked, ["d0", "d1", "d2", "d3", "e3"])) == 5
+
+
+def test_many_that_come_and_go_take_no_room():
+    profiles, draw = Profiles(CELLS), kinds(1)
+    for turn in range(300):
+        profiles.learn(f"d{turn}", draw(0))
+        profiles.retain([f"d{turn}"])
+    assert len(profiles._weight) <= 2
+    assert len(profiles.table()) == 1
+
+
+def test_one_worker():
+    profiles, draw = Profiles(CELLS), kinds(2)
+    for turn in range(100):
+        profiles.learn("d0", draw(turn % 2))
+    (score,) = profiles.similarity(draw(0), ["d0"])
+    assert 0.0 < score <= 1.0
+
+
+def test_64_workers_with_one_kind_each():
+    profiles, draw = Profiles(CELLS), kinds(64)
+    for turn in range(64 * 30):
+        profiles.learn(f"d{turn % 64}", draw(turn % 64))
+    right = 0
+    for kind in range(64):
+        scores = profiles.similarity(draw(kind), names(64))
+        right += max(range(64), key=scores.__getitem__) == kind
+    assert right >= 60
+
+
+def test_two_routers_know_what_one_would():
+    alone, draw = Profiles(CELLS), kinds(4)
+    routers = [Profiles(CELLS), Profiles(CELLS)]
+    for turn in range(800):
+        one = draw(turn % 4)
+        alone.learn(f"d{turn % 4}", one)
+        routers[turn // 4 % 2].learn(f"d{turn % 4}", one)
+        if turn % 8 == 7:
+            routers[0].heard("r1", routers[1].table())
+            routers[1].heard("r0", routers[0].table())
+    for kind in range(4):
+        asked = draw(kind)
+        wanted = alone.similarity(asked, names(4))
+        for router in routers:
+            assert router.similarity(asked, names(4)) == pytest.approx(wanted, abs=0.02)
+
+
+def test_a_router_that_just_began_takes_over_what_another_one_knows():
+    old, new, draw = Profiles(CELLS), Profiles(CELLS), kinds(4)
+    for turn in range(800):
+        old.learn(f"d{turn % 4}", draw(turn % 4))
+    new.heard("old", old.table())
+    asked = draw(2)
+    assert new.similarity(asked, names(4)) == pytest.approx(old.similarity(asked, names(4)), abs=0.05)
+    assert max(range(4), key=new.similarity(asked, names(4)).__getitem__) == 2
+
+
+def test_a_router_without_traffic_holds_nobody_back():
+    busy, idle, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
+    for turn in range(400):
+        idle.learn(f"d{turn % 2}", draw(turn % 2))
+    for turn in range(400):
+        busy.learn(f"d{turn % 2}", draw(1 - turn % 2))
+        busy.heard("idle", idle.table())
+    first, second = busy.similarity(draw(0), names(2))
+    assert second > first
+
+
+def test_what_is_heard_twice_counts_once_and_who_began_again_counts_again():
+    here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
+    here.learn("d0", draw(0))
+    there.learn("d0", draw(1))
+    here.heard("there", there.table())
+    asked = draw(1)
+    before = here.similarity(asked, ["d0"])
+    here.heard("there", there.table())
+    assert here.similarity(asked, ["d0"]) == before
+    for _ in range(5):
+        there.learn("d0", draw(1))
+    here.heard("there", there.table())
+    there.retain([])
+    there.learn("d0", draw(1))
+    before = here.similarity(asked, ["d0"])
+    here.heard("there", there.table())
+    assert here.similarity(asked, ["d0"]) != before
+
+
+def test_only_what_changed_is_told_and_of_many_every_eighth():
+    profiles, draw = Profiles(CELLS), kinds(1)
+    profiles.learn("d0", draw(0), 1)
+    profiles.learn("d1", draw(0), 5)
+    assert set(profiles.table(0)) == {"d0", "d1"}
+    assert set(profiles.table(1)) == {"d1"}
+    assert profiles.table(5) == {}
+    told = [
+        version
+        for version in range(100)
+        if (profiles.learn("d0", draw(0), version + 10), profiles.table(version + 9))[1]
+    ]
+    assert len(told) == 7 + 11, "up to the eighth, then each eighth"
+    assert profiles.table(5)["d0"].seen == 101, "what is told is as new as can be"
+
+
+def test_a_toll_belongs_to_one_worker_only():
+    profiles = Profiles(CELLS)
+    first = profiles.numbers(["d0", "d1", "d2"])
+    assert profiles.numbers(["d2", "d0"]) == [first[2], first[0]]
+    profiles.retain(["d0", "d2"])
+    again = profiles.numbers(["d0", "d1", "d2", "d3"])
+    assert [again[0], again[2]] == [first[0], first[2]]
+    assert len({*first, *again}) == 5
+
+
+def test_a_router_that_left_may_return_under_its_name():
+    here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(1)
+    there.learn("d0", draw(0))
+    here.heard("there", there.table())
+    here.forget("there")
+    here.heard("there", there.table())
+    (score,) = here.similarity(draw(0), ["d0"])
+    assert math.isfinite(score)
+
+
+def test_signatures_stay_what_they_were():
+    profiles, draw = Profiles(CELLS), kinds(1)
+    one = draw(0)
+    kept = one.copy()
+    profiles.learn("d0", one)
+    profiles.learn("d0", one)
+    assert (one == kept).all()
+    told = profiles.table()["d0"].mean.copy()
+    first = profiles.table()["d0"]
+    profiles.learn("d0", draw(0))
+    assert (first.mean == told).all()
