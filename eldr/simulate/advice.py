@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from eldr import contract
 from eldr.core.policies import DEFAULT_PRIOR, DEFAULT_TAU
-from eldr.simulate.contenders import PRIOR, Contender
+from eldr.simulate.contenders import LEARNED, PRIOR, Contender
 
 MAPPING = (
-    f"{contract.POLICY_MARGINAL} is what routers with spec.router.policy: {contract.POLICY_MARGINAL} do before the first fit, "
+    f"{LEARNED} is what routers with spec.router.policy: {contract.POLICY_MARGINAL} do before the first fit, "
     f"{PRIOR} what the same ones do once centroids are active."
 )
 """One name of a policy, two rows of a table."""
@@ -34,15 +36,19 @@ def to_set(contender: Contender) -> str:
         fields.append("and spec.router.domains")
     remarks = []
     if contender.name == contract.POLICY_MARGINAL:
-        remarks.append(_on_prior(options.get("prior", 0.0)))
+        remarks.append(_on_prior(options))
     return ", ".join(fields) + (f" ({'; '.join(remarks)})" if remarks else "")
 
 
-def _on_prior(prior: float) -> str:
+def _on_prior(options: Mapping[str, float]) -> str:
+    learned, prior = options.get("learned", 0.0), options.get("prior", 0.0)
     if prior == DEFAULT_PRIOR:
         return "its prior needs no setting: it is on once a fit is active"
-    if prior == 0:
+    if learned == DEFAULT_PRIOR:
         return f"so it is before the first fit; once one is active it is {PRIOR}"
+    if not learned and not prior:
+        return f"there it has a prior, {LEARNED} before the first fit; without one it is for routers with a routing file, prior: 0"
+    prior = learned or prior
     return f"its prior is {DEFAULT_PRIOR:g} there; another one is for routers with a routing file, prior: {_decimal(prior)}"
 
 

@@ -29,7 +29,7 @@ def band(tau: float) -> str:
 
 def usual(tau: float = DEFAULT_TAU) -> tuple[str, ...]:
     """Return what is compared unless told: what a router offers, with a band of one width, beside the plain balancer."""
-    return "JSQ", band(tau), f"{band(tau)}:max_load=1.25", contract.POLICY_MARGINAL, PRIOR
+    return "JSQ", band(tau), f"{band(tau)}:max_load=1.25", LEARNED, PRIOR
 
 
 @dataclass(frozen=True, slots=True)

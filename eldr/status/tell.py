@@ -26,8 +26,10 @@ _SHOULD_BE_TRUE: Final = (
     *("ConfigValid", "Available", "PrefillReady", "DecodeReady", "RouterReady"),
     *("CentroidsActive", "SignaturesReported"),
 )
-_NO_NEWS: Final = {"Bootstrapping", "Staging", "PolicyIgnoresCentroids", "NoTraffic"}
+_NO_NEWS: Final = {"Bootstrapping", "LearnedPrior", "Staging", "PolicyIgnoresCentroids", "NoTraffic"}
 """Reasons of conditions that are not True and need nobody."""
+_WITHOUT_SET: Final = {"LearnedPrior", "PolicyIgnoresCentroids"}
+"""Reasons for which a policy lacks nothing though no set serves."""
 _HARMS: Final = {"Regresses", "PinnedRegresses", "PriorDecays", "KMismatch", "PinNotFound", "PinNotAccepted"}
 _HARMS_TOO: Final = {"Refused", "AckTimeout", "RouterComplaint"}
 """Reasons of CentroidsActive that somebody should see though it is True."""
@@ -105,7 +107,7 @@ def _policy(spec: Object, router: Object, active: Condition | None) -> Policy:
     wanted = text(spec, "policy")
     in_effect = tuple(filter(None, (text(router, "policyInEffect") or "").split(",")))
     differs = bool(in_effect) and in_effect != (wanted,)
-    without = active is not None and active.status != "True" and active.reason != "PolicyIgnoresCentroids"
+    without = active is not None and active.status != "True" and active.reason not in _WITHOUT_SET
     if active is None or not (differs or without):
         return Policy(wanted, in_effect, None, None)
     if active.status == "True":

@@ -36,7 +36,7 @@ def children(world) -> dict[str, list[str]]:
 def test_created_becomes_ready(world):
     world.deploy()
     world.condition("Available", status="False", reason="NoPrefillEngine")
-    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    world.condition("CentroidsActive", status="False", reason="LearnedPrior")
     assert children(world) == CHILDREN
     ready = world.make_ready()
     assert ready["message"] == "1 prefill, 2 decode, 1 routers ready"

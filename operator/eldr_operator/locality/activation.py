@@ -236,16 +236,21 @@ def _condition(
             return _says(serving, "Staging", f"the set of EldrFit {staged.fit} waits for a ready router")
         return _says(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
     if active is None:
-        return _says("False", "Bootstrapping", _bootstrapping(cr, fits))
+        return _without_set(cr, fits)
     return _active_condition(cr, table, active, routers, now)
 
 
-def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
-    meanwhile = (
-        "requests go where they add least to the expected step time"
-        if cr.spec.router.policy == contract.POLICY_MARGINAL
-        else "requests go to the engine with the fewest in flight"
-    )
+def _without_set(cr: EldrDeployment, fits: Sequence[EldrFit]) -> Condition:
+    """Say what happens until there is a set: a policy that learns its prior lacks nothing."""
+    follows = _follows(cr, fits)
+    if cr.spec.router.policy == contract.POLICY_MARGINAL:
+        text = f"no centroid set is needed: routers learn the prior while they place requests; {follows}"
+        return _says("False", "LearnedPrior", text)
+    text = f"no centroid set yet: requests go to the engine with the fewest in flight; {follows}"
+    return _says("False", "Bootstrapping", text)
+
+
+def _follows(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
     if cr.spec.refit.suspend == "Enabled":
         follows = "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
     elif running := [fit.name for fit in fits if not fit.is_finished]:
@@ -260,7 +265,7 @@ def _bootstrapping(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
         )
     else:
         follows = f"the first fit runs when routers hold {cr.spec.refit.min_samples} log records"
-    return f"no centroid set yet: {meanwhile}; {follows}"
+    return follows
 
 
 def _active_condition(

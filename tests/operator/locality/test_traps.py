@@ -134,7 +134,7 @@ def test_a_new_set_that_all_routers_refuse_is_given_up_and_the_next_one_follows(
     assert "no router can load it" in condition["message"]
     assert "shape differs" in condition["message"]
     wait_for(lambda: world.routing["staged"] is None, "nothing staged", 60)
-    condition = world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    condition = world.condition("CentroidsActive", status="False", reason="LearnedPrior")
     assert "EldrFit x-bootstrap ended Refused" in condition["message"]
     world.fit("next")
     world.report("next")
@@ -155,7 +155,7 @@ def test_routers_out_of_reach_are_told_of(world):
     assert "port 9100" in condition["message"]
     world.until_told("CentroidsRoutersUnreachable")
     router(world).is_deaf = False
-    world.condition("CentroidsActive", status="False", reason="Bootstrapping")
+    world.condition("CentroidsActive", status="False", reason="LearnedPrior")
 
 
 @pytest.mark.costly
@@ -175,7 +175,7 @@ def test_routers_with_a_token_of_their_own_are_told_of_and_asked_once_their_secr
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "read-secrets"}
     world.kube.create("RoleBinding", {"name": "read-secrets"}, roleRef=role, subjects=[account])
     world.kube.until_condition(
-        KIND, "x", "CentroidsActive", seconds=150, status="False", reason="Bootstrapping"
+        KIND, "x", "CentroidsActive", seconds=150, status="False", reason="LearnedPrior"
     )
 
 

@@ -420,6 +420,7 @@ def broken(kind, reason, status="False"):
         (broken("SignaturesReported", "Missing"), [("SignaturesReported: Missing: so it is", "prefill")]),
         (broken("SignaturesReported", "NoTraffic", "Unknown"), []),
         (broken("CentroidsActive", "Bootstrapping"), []),
+        (broken("CentroidsActive", "LearnedPrior"), []),
         (broken("ConfigValid", "InvalidSchedule"), [("InvalidSchedule", "conditions.md")]),
         (broken("DriftDetected", "Fitting", "True"), []),
         (broken("Progressing", "RolledBack"), [("Progressing: RolledBack: so it is", "eldr rollout status")]),

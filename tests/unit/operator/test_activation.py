@@ -14,7 +14,7 @@ def verdict(decision):
 def test_nothing_to_activate(make_cr, router, now):
     decision = decide(make_cr(), [], Table(), [router()], now)
     assert decision.table == Table()
-    assert verdict(decision) == ("False", "Bootstrapping")
+    assert verdict(decision) == ("False", "LearnedPrior")
     assert not decision.is_waiting
 
 
@@ -252,16 +252,14 @@ def test_what_happens_without_centroids_is_what_the_policy_does(
     make_cr, make_fit, make_set, router, now, ago, policy, by_load
 ):
     none = decide(make_cr(router={"policy": policy}), [], Table(), [router()], now)
-    assert none.condition.reason == "Bootstrapping"
+    assert none.condition.reason == ("Bootstrapping" if by_load else "LearnedPrior")
     table = Table(epoch=1, active=make_set("two"), activated_at=ago(60))
     cr = make_cr(decode={"replicas": 4}, router={"policy": policy})
     some = decide(cr, [make_fit("two", k=2)], table, [router(active="two")], now)
     assert some.condition.reason == "KMismatch"
     assert ("in flight" in none.condition.message, "by load" in some.condition.message) == (by_load, by_load)
-    assert ("step time" in none.condition.message, "step time" in some.condition.message) == (
-        not by_load,
-        not by_load,
-    )
+    told = "learn the prior" in none.condition.message, "step time" in some.condition.message
+    assert told == (not by_load, not by_load)
 
 
 def test_policy_that_ignores_centroids(make_cr, make_fit, make_set, router, now, ago):
@@ -311,5 +309,5 @@ def test_routers_out_of_reach_are_told_of(make_cr, make_fit, make_set, now, ago,
 )
 def test_why_there_is_no_set_yet(make_cr, make_fit, now, fits, text):
     decision = decide(make_cr(), [make_fit(*fit) for fit in fits], Table(), [], now)
-    assert decision.condition.reason == "Bootstrapping"
+    assert decision.condition.reason == "LearnedPrior"
     assert text in decision.condition.message

@@ -14,7 +14,9 @@ from eldr.simulate.text import details, recommendation
         ("ELDR", 'spec.router.policy: ELDR, tau: "0.1"'),
         ("ELDR:tau=0.00001:min_candidates=2:max_load=1.25", 'spec.router.policy: ELDR, tau: "0.00001", minCandidates: 2, maxLoad: "1.25"'),
         ("MarginalUnion:prior=0.23", "spec.router.policy: MarginalUnion (its prior needs no setting: it is on once a fit is active)"),
-        ("MarginalUnion:max_load=2", 'spec.router.policy: MarginalUnion, maxLoad: "2" (so it is before the first fit; once one is active it is MarginalUnion:prior=0.23)'),
+        ("MarginalUnion:learned=0.23:max_load=2", 'spec.router.policy: MarginalUnion, maxLoad: "2" (so it is before the first fit; once one is active it is MarginalUnion:prior=0.23)'),
+        ("MarginalUnion", "spec.router.policy: MarginalUnion (there it has a prior, MarginalUnion:learned=0.23 before the first fit; without one it is for routers with a routing file, prior: 0)"),
+        ("MarginalUnion:learned=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a routing file, prior: 0.5)"),
         ("MarginalUnion:prior=0.5", "spec.router.policy: MarginalUnion (its prior is 0.23 there; another one is for routers with a routing file, prior: 0.5)"),
         ("Domain", "spec.router.policy: Domain, and spec.router.domains"),
     ],
@@ -35,7 +37,7 @@ def setting(*rows, best, level=()):
 
 
 def test_the_recommendation_says_what_to_set_and_what_it_brings_in_milliseconds():
-    found = setting(row("MarginalUnion", -0.2, -0.1), best="MarginalUnion")
+    found = setting(row("MarginalUnion:learned=0.23", -0.2, -0.1), best="MarginalUnion:learned=0.23")
     assert recommendation(found) == (
         "Set spec.router.policy: MarginalUnion (so it is before the first fit; once one is active it is "
         "MarginalUnion:prior=0.23). Time per token against JSQ: mean 16.0 ms instead of 20.0 ms (-20.0 ±1.0 %), P50 16.0 ms "
@@ -55,10 +57,10 @@ def test_what_may_be_chance_is_marked():
 
 def test_a_policy_that_is_surely_shorter_is_set_where_the_one_with_the_least_mean_may_be_chance():
     found = setting(
-        row("MarginalUnion", -0.006, width=0.005),
+        row("MarginalUnion:learned=0.23", -0.006, width=0.005),
         row("MarginalUnion:prior=0.23", -0.011, width=0.015),
         best="MarginalUnion:prior=0.23",
-        level=["JSQ", "MarginalUnion"],
+        level=["JSQ", "MarginalUnion:learned=0.23"],
     )
     assert recommendation(found).startswith("Set spec.router.policy: MarginalUnion (so it is before")
 

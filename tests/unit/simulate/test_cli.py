@@ -33,7 +33,7 @@ def test_a_log_is_answered_with_a_report_and_a_table(write_log, tmp_path):
         "--seeds",
         4,
         "--policies",
-        "ELDR,MarginalUnion,MarginalUnion:prior=0.23,ELDR:tau=0.2",
+        "ELDR,MarginalUnion:learned=0.23,MarginalUnion:prior=0.23,ELDR:tau=0.2",
         "--json",
         out,
     )

@@ -90,13 +90,17 @@ def test_before_the_first_fit():
     assert not any(line.startswith(("experts", "next fit", "  ")) for line in shown), "this is no problem"
 
 
-def test_marginal_union_without_a_set_is_in_effect_and_says_what_it_lacks():
+def test_marginal_union_without_a_set_lacks_nothing():
     found = night.deployment()
     found["spec"]["router"]["policy"] = found["status"]["router"]["policyInEffect"] = "MarginalUnion"
     found["status"]["conditions"] = [
-        condition("CentroidsActive", "False", "Bootstrapping", "no centroid set yet", "2026-11-22T07:00:00Z")
+        condition(
+            "CentroidsActive", "False", "LearnedPrior", "no centroid set is needed", "2026-11-22T07:00:00Z"
+        )
     ]
-    assert entry(screen(found), "policy") == "MarginalUnion, in effect, Bootstrapping: no centroid set yet"
+    shown = screen(found)
+    assert entry(shown, "policy") == "MarginalUnion, in effect"
+    assert not any("LearnedPrior" in line for line in shown), "nothing is missing"
 
 
 def test_the_set_of_a_fit_that_no_set_followed():
