@@ -1,7 +1,8 @@
 """Profiles of workers: centroids that a router learns while it places, a prior that waits for no fit.
 
 Each request moves the profile of the worker that the prior favours for it, tolls taken off, a little towards its own signature. That is the
-fit's own clustering under capacity, one request at a time: profiles are its means, and tolls its prices.
+fit's own clustering under capacity, one request at a time: profiles are its means, and tolls its prices. A young profile learns from what
+its worker is sent instead, and so begins with what runs there: a router that restarts finds batches that are sorted already.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ LOOK = 60
 """Signatures that a profile looks back on: a kind that moves to another worker is followed within some dozens of requests."""
 START = 3
 """Signatures that a new worker's start counts as: a few of its own, and it stands for a kind."""
+YOUNG = 12
+"""Signatures up to which a profile learns from what its worker is sent."""
 _MEMORY = 1000  # signatures that the pool's mean looks back on
 _TELL = 8
 
@@ -101,8 +104,23 @@ class Profiles:
                     numbers[worker] = next(self._next)
             return [numbers[worker] for worker in workers]
 
-    def learn(self, worker: str, share: Floats, version: int = 0) -> None:
-        """Take the request that a worker was favoured for; ``version`` is that of the tables that are told, see :meth:`table`."""
+    def learn(self, favourite: str | None, sent: str, share: Floats, version: int = 0) -> None:
+        """Learn from a request.
+
+        Parameters
+        ----------
+        favourite : str, optional
+            The worker that the prior favours for it, see :meth:`eldr.core.tolls.Tolls.settle`.
+        sent : str
+            The one that it goes to.
+        version : int
+            Of the tables that are told, see :meth:`table`.
+        """
+        young = favourite is None or self._weight_of(sent) < YOUNG
+        self.take(sent if young or favourite is None else favourite, share, version)
+
+    def take(self, worker: str, share: Floats, version: int = 0) -> None:
+        """Move a worker's profile towards a request."""
         norm = math.sqrt(share.dot(share))
         if norm <= TINY:
             return
@@ -165,6 +183,10 @@ class Profiles:
         known += (mean - known) * (count / weight)
         self._weight[row] = weight
         self._scale[row] = 1.0 / math.sqrt(known.dot(known))
+
+    def _weight_of(self, worker: str) -> float:
+        row = self._rows.get(worker)
+        return 0.0 if row is None else self._weight[row]
 
     def _row(self, worker: str) -> int:
         row = self._rows.get(worker)

@@ -114,7 +114,10 @@ class Router:
             stay = unions.join(workers[at], request)
             if self._profiles is not None:
                 self._profiles.learn(
-                    workers[at if favourite is None else favourite], request.share, unions.version
+                    None if favourite is None else workers[favourite],
+                    workers[at],
+                    request.share,
+                    unions.version,
                 )
         return Placement(worker, candidates, stay)
 

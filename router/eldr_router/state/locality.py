@@ -151,9 +151,9 @@ class Locality:
         """Let prior and tolls learn from a request that goes to one of some engines."""
         favourite = self.tolls.settle(situation)
         if self.profiles is not None and self.unions is not None and request is not None:
-            at = chosen if favourite is None else favourite
+            best = None if favourite is None else engines[favourite]
             # of the version that it begins: others may have been told of the present one already
-            self.profiles.learn(engines[at], request.share, self.unions.version + 1)
+            self.profiles.learn(best, engines[chosen], request.share, self.unions.version + 1)
 
     def retain(self, engines: Collection[str]) -> None:
         """Forget engines that are gone."""

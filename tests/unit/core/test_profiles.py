@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from eldr.core.profiles import LOOK, Profiles
+from eldr.core.profiles import LOOK, START, YOUNG, Profiles
 
 CELLS = 64
 
@@ -32,16 +32,16 @@ def test_nothing_is_known_before_the_first_request():
 
 def test_a_request_without_experts_has_no_similarity_and_teaches_nothing():
     profiles, draw = Profiles(CELLS), kinds(1)
-    profiles.learn("d0", np.zeros(CELLS, np.float32))
+    profiles.take("d0", np.zeros(CELLS, np.float32))
     assert profiles.table() == {}
-    profiles.learn("d0", draw(0))
+    profiles.take("d0", draw(0))
     assert profiles.similarity(np.zeros(CELLS, np.float32), names(2)) is None
 
 
 def test_who_was_sent_a_kind_is_most_like_it():
     profiles, draw = Profiles(CELLS), kinds(4)
     for turn in range(200):
-        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+        profiles.take(f"d{turn % 4}", draw(turn % 4))
     for kind in range(4):
         scores = profiles.similarity(draw(kind), names(4))
         assert max(range(4), key=scores.__getitem__) == kind
@@ -52,8 +52,8 @@ def test_only_the_direction_of_a_signature_counts():
     other = Profiles(CELLS)
     for turn in range(20):
         one = draw(turn % 2)
-        profiles.learn(f"d{turn % 2}", one)
-        other.learn(f"d{turn % 2}", one * 7.0)
+        profiles.take(f"d{turn % 2}", one)
+        other.take(f"d{turn % 2}", one * 7.0)
     one = draw(0)
     assert profiles.similarity(one, names(2)) == pytest.approx(
         other.similarity(one * 0.1, names(2)), abs=1e-5
@@ -64,7 +64,7 @@ def test_it_is_the_cosine_to_the_mean_of_the_signatures():
     profiles, draw = Profiles(CELLS, start=0), kinds(2)
     drawn = [draw(0) for _ in range(LOOK // 2)]
     for one in drawn:
-        profiles.learn("d0", one)
+        profiles.take("d0", one)
     mean = np.mean([one / np.linalg.norm(one) for one in drawn], axis=0)
     asked = draw(1)
     cosine = mean @ asked / np.linalg.norm(mean) / np.linalg.norm(asked)
@@ -74,9 +74,9 @@ def test_it_is_the_cosine_to_the_mean_of_the_signatures():
 def test_a_kind_that_moves_is_followed():
     profiles, draw = Profiles(CELLS), kinds(2)
     for turn in range(400):
-        profiles.learn(f"d{turn % 2}", draw(turn % 2))
+        profiles.take(f"d{turn % 2}", draw(turn % 2))
     for turn in range(4 * LOOK):
-        profiles.learn(f"d{turn % 2}", draw(1 - turn % 2))
+        profiles.take(f"d{turn % 2}", draw(1 - turn % 2))
     first, second = profiles.similarity(draw(0), names(2))
     assert second > first
 
@@ -84,7 +84,7 @@ def test_a_kind_that_moves_is_followed():
 def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything():
     profiles, draw = Profiles(CELLS), kinds(4)
     for turn in range(800):
-        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+        profiles.take(f"d{turn % 4}", draw(turn % 4))
     for kind in range(4):
         *old, new = profiles.similarity(draw(kind), names(5))
         assert min(old) < new < max(old)
@@ -93,8 +93,8 @@ def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything():
 def test_a_new_worker_stays_so_while_it_has_few_requests_of_its_own():
     profiles, draw = Profiles(CELLS), kinds(4)
     for turn in range(800):
-        profiles.learn(f"d{turn % 4}", draw(turn % 4))
-    profiles.learn("d4", draw(0))
+        profiles.take(f"d{turn % 4}", draw(turn % 4))
+    profiles.take("d4", draw(0))
     for kind in range(4):
         *old, new = profiles.similarity(draw(kind), names(5))
         assert min(old) < new < max(old)
@@ -103,22 +103,22 @@ def test_a_new_worker_stays_so_while_it_has_few_requests_of_its_own():
 def test_who_returns_under_another_name_is_new_and_who_is_gone_is_forgotten():
     profiles, draw = Profiles(CELLS), kinds(4)
     for turn in range(400):
-        profiles.learn(f"d{turn % 4}", draw(turn % 4))
+        profiles.take(f"d{turn % 4}", draw(turn % 4))
     profiles.retain(["d0", "d1", "d2"])
     assert set(profiles.table()) == {"d0", "d1", "d2"}
     asked = draw(3)
     again = profiles.similarity(asked, ["d0", "d1", "d2", "d3"])
     other = profiles.similarity(asked, ["d0", "d1", "d2", "e3"])
     assert again == other
-    profiles.learn("e3", draw(3))  # takes the room of the one that is gone, and nothing of its profile
-    profiles.learn("d3", draw(0))
+    profiles.take("e3", draw(3))  # takes the room of the one that is gone, and nothing of its profile
+    profiles.take("d3", draw(0))
     assert len(profiles.similarity(asked, ["d0", "d1", "d2", "d3", "e3"])) == 5
 
 
 def test_many_that_come_and_go_take_no_room():
     profiles, draw = Profiles(CELLS), kinds(1)
     for turn in range(300):
-        profiles.learn(f"d{turn}", draw(0))
+        profiles.take(f"d{turn}", draw(0))
         profiles.retain([f"d{turn}"])
     assert len(profiles._weight) <= 2
     assert len(profiles.table()) == 1
@@ -127,7 +127,7 @@ def test_many_that_come_and_go_take_no_room():
 def test_one_worker():
     profiles, draw = Profiles(CELLS), kinds(2)
     for turn in range(100):
-        profiles.learn("d0", draw(turn % 2))
+        profiles.take("d0", draw(turn % 2))
     (score,) = profiles.similarity(draw(0), ["d0"])
     assert 0.0 < score <= 1.0
 
@@ -135,7 +135,7 @@ def test_one_worker():
 def test_64_workers_with_one_kind_each():
     profiles, draw = Profiles(CELLS), kinds(64)
     for turn in range(64 * 30):
-        profiles.learn(f"d{turn % 64}", draw(turn % 64))
+        profiles.take(f"d{turn % 64}", draw(turn % 64))
     right = 0
     for kind in range(64):
         scores = profiles.similarity(draw(kind), names(64))
@@ -148,8 +148,8 @@ def test_two_routers_know_what_one_would():
     routers = [Profiles(CELLS), Profiles(CELLS)]
     for turn in range(800):
         one = draw(turn % 4)
-        alone.learn(f"d{turn % 4}", one)
-        routers[turn // 4 % 2].learn(f"d{turn % 4}", one)
+        alone.take(f"d{turn % 4}", one)
+        routers[turn // 4 % 2].take(f"d{turn % 4}", one)
         if turn % 8 == 7:
             routers[0].heard("r1", routers[1].table())
             routers[1].heard("r0", routers[0].table())
@@ -163,7 +163,7 @@ def test_two_routers_know_what_one_would():
 def test_a_router_that_just_began_takes_over_what_another_one_knows():
     old, new, draw = Profiles(CELLS), Profiles(CELLS), kinds(4)
     for turn in range(800):
-        old.learn(f"d{turn % 4}", draw(turn % 4))
+        old.take(f"d{turn % 4}", draw(turn % 4))
     new.heard("old", old.table())
     asked = draw(2)
     assert new.similarity(asked, names(4)) == pytest.approx(old.similarity(asked, names(4)), abs=0.05)
@@ -173,9 +173,9 @@ def test_a_router_that_just_began_takes_over_what_another_one_knows():
 def test_a_router_without_traffic_holds_nobody_back():
     busy, idle, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
     for turn in range(400):
-        idle.learn(f"d{turn % 2}", draw(turn % 2))
+        idle.take(f"d{turn % 2}", draw(turn % 2))
     for turn in range(400):
-        busy.learn(f"d{turn % 2}", draw(1 - turn % 2))
+        busy.take(f"d{turn % 2}", draw(1 - turn % 2))
         busy.heard("idle", idle.table())
     first, second = busy.similarity(draw(0), names(2))
     assert second > first
@@ -183,18 +183,18 @@ def test_a_router_without_traffic_holds_nobody_back():
 
 def test_what_is_heard_twice_counts_once_and_who_began_again_counts_again():
     here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(2)
-    here.learn("d0", draw(0))
-    there.learn("d0", draw(1))
+    here.take("d0", draw(0))
+    there.take("d0", draw(1))
     here.heard("there", there.table())
     asked = draw(1)
     before = here.similarity(asked, ["d0"])
     here.heard("there", there.table())
     assert here.similarity(asked, ["d0"]) == before
     for _ in range(5):
-        there.learn("d0", draw(1))
+        there.take("d0", draw(1))
     here.heard("there", there.table())
     there.retain([])
-    there.learn("d0", draw(1))
+    there.take("d0", draw(1))
     before = here.similarity(asked, ["d0"])
     here.heard("there", there.table())
     assert here.similarity(asked, ["d0"]) != before
@@ -202,15 +202,15 @@ def test_what_is_heard_twice_counts_once_and_who_began_again_counts_again():
 
 def test_only_what_changed_is_told_and_of_many_every_eighth():
     profiles, draw = Profiles(CELLS), kinds(1)
-    profiles.learn("d0", draw(0), 1)
-    profiles.learn("d1", draw(0), 5)
+    profiles.take("d0", draw(0), 1)
+    profiles.take("d1", draw(0), 5)
     assert set(profiles.table(0)) == {"d0", "d1"}
     assert set(profiles.table(1)) == {"d1"}
     assert profiles.table(5) == {}
     told = [
         version
         for version in range(100)
-        if (profiles.learn("d0", draw(0), version + 10), profiles.table(version + 9))[1]
+        if (profiles.take("d0", draw(0), version + 10), profiles.table(version + 9))[1]
     ]
     assert len(told) == 7 + 11, "up to the eighth, then each eighth"
     assert profiles.table(5)["d0"].seen == 101, "what is told is as new as can be"
@@ -228,7 +228,7 @@ def test_a_toll_belongs_to_one_worker_only():
 
 def test_a_router_that_left_may_return_under_its_name():
     here, there, draw = Profiles(CELLS), Profiles(CELLS), kinds(1)
-    there.learn("d0", draw(0))
+    there.take("d0", draw(0))
     here.heard("there", there.table())
     here.forget("there")
     here.heard("there", there.table())
@@ -240,10 +240,24 @@ def test_signatures_stay_what_they_were():
     profiles, draw = Profiles(CELLS), kinds(1)
     one = draw(0)
     kept = one.copy()
-    profiles.learn("d0", one)
-    profiles.learn("d0", one)
+    profiles.take("d0", one)
+    profiles.take("d0", one)
     assert (one == kept).all()
     told = profiles.table()["d0"].mean.copy()
     first = profiles.table()["d0"]
-    profiles.learn("d0", draw(0))
+    profiles.take("d0", draw(0))
     assert (first.mean == told).all()
+
+
+def test_a_young_profile_learns_from_what_its_worker_is_sent_and_an_old_one_from_what_it_is_favoured_for():
+    profiles, draw = Profiles(CELLS), kinds(2)
+    learned = []
+    for _ in range(2 * YOUNG):
+        before = {worker: one.seen for worker, one in profiles.table().items()}
+        profiles.learn("d0", "d1", draw(0))
+        (changed,) = [w for w, one in profiles.table().items() if one.seen != before.get(w)]
+        learned.append(changed)
+    own = YOUNG - START
+    assert learned == ["d1"] * own + ["d0"] * (2 * YOUNG - own)
+    profiles.learn(None, "d1", draw(1))
+    assert profiles.table()["d1"].seen == own + 1, "nobody is favoured"

@@ -26,7 +26,7 @@ from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
 
 PAGE = ROOT / "docs" / "evidence" / "prior.md"
 FIGURES = PAGE.with_suffix(".json")
-FIRST_SEED = 200
+FIRST_SEED = 300
 """No constant was chosen under this seed, or a later one."""
 Known = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By case, seed, policy and quantity."""
@@ -35,11 +35,13 @@ Known = dict[str, dict[str, dict[str, dict[str, float]]]]
 def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) -> Iterator[Known]:
     """Yield the figures, by case and seed, as they grow."""
     tuned = factors()
-    for (geometry, workload, popular), seed in itertools.product(
-        dict.fromkeys(case.source for case in todo), seeds
+    # seed by seed, so that a call that is ended leaves whole ones
+    for seed, (geometry, workload, popular) in itertools.product(
+        seeds, dict.fromkeys(case.source for case in todo)
     ):
         own = [case for case in todo if case.source == (geometry, workload, popular)]
-        own = [case for case in own if str(seed) not in known.get(case.key, {})]
+        missing = {case: POLICIES.keys() - known.get(case.key, {}).get(str(seed), {}).keys() for case in own}
+        own = [case for case in own if missing[case]]
         if not own:
             continue
         kinds = strengths(workload, tuned[geometry])
@@ -54,7 +56,8 @@ def run(todo: Sequence[Case], seeds: Sequence[int], size: Size, known: Known) ->
             [parse_contender(name) for name in POLICIES.values()],
         )
         for case in own:
-            known.setdefault(case.key, {})[str(seed)] = measure(case, prepared, size)
+            found = measure(case, prepared, size, sorted(missing[case]))
+            known.setdefault(case.key, {}).setdefault(str(seed), {}).update(found)
             yield known
 
 

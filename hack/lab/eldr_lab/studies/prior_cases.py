@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -112,8 +112,15 @@ def cases() -> list[Case]:
     return found
 
 
-def measure(case: Case, prepared: Prepared, size: Size) -> dict[str, dict[str, float]]:
-    """Run every policy in one case under one seed.
+def measure(
+    case: Case, prepared: Prepared, size: Size, policies: Collection[str] = tuple(POLICIES)
+) -> dict[str, dict[str, float]]:
+    """Run policies in one case under one seed.
+
+    Parameters
+    ----------
+    policies : collection of str
+        Of :data:`POLICIES`.
 
     Returns
     -------
@@ -126,7 +133,8 @@ def measure(case: Case, prepared: Prepared, size: Size) -> dict[str, dict[str, f
     setting = case.disturbed(setting, load)
     base = run_whole(prepared, setting, parse_contender(JSQ), load).measures
     found = {}
-    for name, policy in POLICIES.items():
+    for name in policies:
+        policy = POLICIES[name]
         run = run_whole(prepared, setting, parse_contender(policy), load)
         changes = {
             short: 100 * (getattr(run.measures, field) / getattr(base, field) - 1)
