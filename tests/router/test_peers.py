@@ -332,6 +332,29 @@ async def test_routers_place_by_each_others_experts(tmp_path):
 
 
 @pytest.mark.slow
+async def test_a_router_takes_over_what_another_one_learned(tmp_path):
+    kinds = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
+    async with (
+        engines("p0", "d0", "d1") as made,
+        peers(made, tmp_path, 2, policy="MarginalUnion", max_in_flight=64) as (one, two),
+    ):
+
+        async def place(router, kind):
+            router["p0"].eldr = kinds[kind]
+            return (await router.post()).headers["x-eldr-decode"]
+
+        for kind in "abba" * 10:
+            await place(one, kind)
+        wanted = {kind: await place(one, kind) for kind in "ab"}
+        assert set(wanted.values()) == {"d0", "d1"}
+        await place(two, "a")  # it knows nothing until it has a signature of its own
+        profiles = two.app.services.placer.locality.profiles
+        await until(lambda: sum(profiles._heard.values()) >= 32, "the second router to be told")
+        # nothing is in flight: only what was learned tells engines apart
+        assert {kind: await place(two, kind) for kind in "abab"} == wanted
+
+
+@pytest.mark.slow
 async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
     port = free_port()
     async with (

@@ -36,7 +36,7 @@ FIELDS = {
     BAND: "`policy: ELDR`",
     MIN2: "`policy: ELDR` with `minCandidates: 2`",
     BOUNDED: "`policy: ELDR` with `maxLoad: 1.25`",
-    MARGINAL: "`policy: MarginalUnion` without centroids",
+    MARGINAL: "`policy: MarginalUnion` with `prior: 0` in a routing file",
     PRIOR: "`policy: MarginalUnion` with centroids as its prior",
 }
 COLOURS = {

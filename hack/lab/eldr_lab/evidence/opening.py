@@ -18,6 +18,10 @@ from eldr_lab.steps.policies_figures import Measured
 
 _NONE = ""
 
+_BESIDE = (
+    ("[A prior that waits for no fit](benchmarks/prior.md)", "the prior that routers learn, beside a fitted one and none; written by `make -C hack/lab bench-prior`"),
+)  # fmt: skip
+
 
 def opening(
     results: Results,
@@ -50,7 +54,7 @@ def opening(
         "![the band against the best balancer, simulated and published](images/evidence/headline.png)",
         section("What it says", _points(results, found, measured)),
         section("What was tuned", _tuned(tuned)),
-        section("Details", table(("page", "what it holds"), pages)),
+        section("Details", table(("page", "what it holds"), [*pages, *_BESIDE])),
     )) + "\n"  # fmt: skip
 
 

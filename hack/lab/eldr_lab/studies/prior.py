@@ -1,4 +1,4 @@
-"""What a prior that routers learn themselves is worth, beside a fitted one and none: docs/evidence/prior.md.
+"""What a prior that routers learn themselves is worth, beside a fitted one and none: docs/benchmarks/prior.md.
 
     python -m eldr_lab.studies.prior [--seeds 6] [--only rest] [--again]
 
@@ -24,7 +24,7 @@ from eldr_lab.pool.study import prepare
 from eldr_lab.studies import prior_page
 from eldr_lab.studies.prior_cases import POLICIES, Case, cases, measure
 
-PAGE = ROOT / "docs" / "evidence" / "prior.md"
+PAGE = ROOT / "docs" / "benchmarks" / "prior.md"
 FIGURES = PAGE.with_suffix(".json")
 FIRST_SEED = 300
 """No constant was chosen under this seed, or a later one."""
@@ -68,12 +68,18 @@ def _popular(kinds: Strengths, workload: str) -> Strengths:
 @click.command(context_settings={"show_default": True})
 @click.option("--seeds", type=click.IntRange(2), default=6, help="How many.")
 @click.option("--only", multiple=True, help="Groups of cells.")
+@click.option(
+    "--most",
+    type=float,
+    default=float("inf"),
+    help="Requests per second: cells with more are left for another call.",
+)
 @click.option("--again", is_flag=True, help="Write the page from the last figures.")
 @click.option("--smoke", is_flag=True, help="Small runs, and nothing is written.")
-def main(seeds: int, only: tuple[str, ...], *, again: bool, smoke: bool) -> None:
+def main(seeds: int, only: tuple[str, ...], most: float, *, again: bool, smoke: bool) -> None:
     """Simulate, and write the page."""
     known: Known = json.loads(FIGURES.read_text()) if FIGURES.exists() and not smoke else {}
-    todo = [case for case in cases() if not only or case.group in only]
+    todo = [case for case in cases() if (not only or case.group in only) and case.rate <= most]
     if not again:
         some = range(FIRST_SEED, FIRST_SEED + (2 if smoke else seeds))
         for found in run(todo, some, SMOKE if smoke else FULL, known):

@@ -137,7 +137,7 @@ def measure(
         policy = POLICIES[name]
         run = run_whole(prepared, setting, parse_contender(policy), load)
         changes = {
-            short: 100 * (getattr(run.measures, field) / getattr(base, field) - 1)
+            short: round(100 * (getattr(run.measures, field) / getattr(base, field) - 1), 3)
             for short, field in (("mean", "tpot_mean"), ("p50", "tpot_p50"), ("p99", "tpot_p99"))
         }
         found[name] = changes | _shares(case, run, load)
@@ -147,8 +147,8 @@ def measure(
 def _shares(case: Case, run: Run, load: Load) -> dict[str, float]:
     ready, counted = load.workload.ready, load.workload.measured
     sent = np.bincount(run.worker[counted], minlength=case.engines) * 100 * case.engines / counted.sum()
-    shares = {"most": float(sent.max()), "least": float(sent.min())}
+    shares = {"most": round(float(sent.max()), 1), "least": round(float(sent.min()), 1)}
     if case.group == "joins":
         soon = counted & (ready < load.window.warmup + SOON)
-        shares["new"] = float((run.worker[soon] == NEW).mean() * 100 * case.engines)
+        shares["new"] = round(float((run.worker[soon] == NEW).mean() * 100 * case.engines), 1)
     return shares

@@ -41,7 +41,7 @@ def page(found: Sequence[Found]) -> str:
     """Return the page."""
     seeds = sorted({int(seed) for _, figures in found for seed in figures})
     opening = (
-        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-prior`. Simulated as in [the default policy](default.md): 60 s, "
+        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-prior`. Simulated as in [the default policy](../evidence/default.md): 60 s, "
         f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}. No constant was chosen under these seeds. ± is half "
         "of a 95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
     )
