@@ -13,6 +13,9 @@ from eldr_lab.studies.prior_cases import SOON, Case, Figures
 Found = tuple[Case, Figures]
 AT_REST, AFTER_DRIFT = 0.6, 0.3
 """Points by which the mean may at most be above that of the fitted prior, by the upper end of the interval."""
+HOLDS, UNDECIDED, MISSED = "holds", "undecided", "**no**"
+WELL = 0.25
+"""Seconds between exchanges of routers that hear each other well."""
 _TITLES = {
     "rest": ("At rest", "The mix that centroids were fitted on."),
     "drift": (
@@ -27,7 +30,11 @@ _TITLES = {
     "size": ("Size of the pool", "3.75 requests/s per engine."),
     "routers": (
         "Several routers",
-        "Requests go to routers in turn, which tell each other what they placed and learned. *never*: they have lost each other.",
+        "Requests go to routers in turn, which tell each other what they placed and learned.",
+    ),
+    "apart": (
+        "Routers that hear little of each other",
+        "The same, every two seconds. *never*: they have lost each other. Fitted centroids tell all of them the same.",
     ),
     "joins": (
         "A new engine",
@@ -42,7 +49,7 @@ def page(found: Sequence[Found]) -> str:
     seeds = sorted({int(seed) for _, figures in found for seed in figures})
     opening = (
         f"[Evidence](../evidence.md), written by `make -C hack/lab bench-prior`. Simulated as in [the default policy](../evidence/default.md): 60 s, "
-        f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}. No constant was chosen under these seeds. ± is half "
+        f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}{_fewer(found, len(seeds))}. No constant was chosen under these seeds. ± is half "
         "of a 95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
     )
     meaning = (
@@ -51,8 +58,8 @@ def page(found: Sequence[Found]) -> str:
         "centroid set for the whole run. *none*: weight 0, which is what such a pool had before."
     )
     parts = ["# A prior that waits for no fit", opening, meaning, section("The result", *_result(found))]
-    for group, (title, words) in _TITLES.items():
-        rows = [one for one in found if one[0].group == group]
+    for kind, (title, words) in _TITLES.items():
+        rows = [one for one in found if _kind(one[0]) == kind]
         if rows:
             parts.append(section(title, words, _table(rows)))
     parts.append(
@@ -66,25 +73,54 @@ def page(found: Sequence[Found]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _fewer(found: Sequence[Found], most: int) -> str:
+    """Return which cells have fewer seeds."""
+    fewer = [f"{_where(case)}: {len(figures)}" for case, figures in found if len(figures) < most]
+    return f" (fewer in {'; '.join(fewer)})" if fewer else ""
+
+
 def _result(found: Sequence[Found]) -> Iterator[str]:
     yield (
-        f"The bound: the upper end of the interval of *learned less fitted*, in the mean, below {AT_REST:g} points of JSQ's mean; "
-        f"below {AFTER_DRIFT:g} after a drift."
+        f"The bound on *learned less fitted*, in the mean: {AT_REST:g} points of JSQ's mean, {AFTER_DRIFT:g} after a drift. It *holds* where the "
+        "whole interval is below it, does not where the whole interval is above it, and is *undecided* elsewhere."
     )
     rows = []
-    for group, (title, _) in _TITLES.items():
-        some = [one for one in found if one[0].group == group]
+    for kind, (title, _) in _TITLES.items():
+        some = [one for one in found if _kind(one[0]) == kind]
         if not some:
             continue
-        fitted, none = _mean(some, "fitted", "mean"), _mean(some, "none", "mean")
-        tail, tail_none = _mean(some, "fitted", "p99"), _mean(some, "none", "p99")
-        held = sum(_holds(one) for one in some)
-        rows.append((title, f"{fitted}", f"{tail}", f"{none}", f"{tail_none}", f"{held} of {len(some)}"))
-    head = ("cells", "less fitted: mean", "P99", "less none: mean", "P99", "bound holds in")
+        less = [_mean(some, other, what) for other in ("fitted", "none") for what in ("mean", "p99")]
+        verdicts = [_verdict(one) for one in some]
+        rows.append(
+            (
+                title,
+                *map(str, less),
+                " / ".join(str(verdicts.count(one)) for one in (HOLDS, UNDECIDED, MISSED)),
+            )
+        )
+    head = (
+        "cells",
+        "less fitted: mean",
+        "P99",
+        "less none: mean",
+        "P99",
+        "bound holds / undecided / does not",
+    )
     yield "Points, mean over the cells of a kind:"
     yield table(head, rows)
-    missed = [_where(case) for case, figures in found if not _holds((case, figures))]
-    yield "The bound is missed in: " + "; ".join(missed) + "." if missed else "The bound is missed nowhere."
+    yield _named("The bound does not hold in", [one[0] for one in found if _verdict(one) == MISSED])
+    for what, name in (("mean", "mean"), ("p99", "P99")):
+        changes = [(case, _less(figures, "none", what)) for case, figures in found if len(figures) > 1]
+        shorter = sum(change.high < 0 for _, change in changes)
+        yield _named(
+            f"Against no prior, by the whole interval, the {name} is shorter in {shorter} of {len(changes)} cells. It is longer in",
+            [case for case, change in changes if change.low > 0],
+        )
+
+
+def _named(words: str, cases: Sequence[Case]) -> str:
+    places = "; ".join(f"{_where(case)} ({_TITLES[_kind(case)][0].lower()})" for case in cases)
+    return f"{words} {len(cases)}: {places}." if cases else f"{words} none."
 
 
 def _table(found: Sequence[Found]) -> str:
@@ -101,12 +137,20 @@ def _row(one: Found) -> Sequence[str]:
     ]
     fitted = [_less(figures, "fitted", what).text("+.2f", ".2f") for what in ("mean", "p50", "p99")]
     none = [_less(figures, "none", what).text("+.2f", ".2f") for what in ("mean", "p99")]
-    return _where(case), *map(str, changes), *fitted, "holds" if _holds(one) else "**no**", *none
+    return _where(case), *map(str, changes), *fitted, _verdict(one), *none
 
 
-def _holds(one: Found) -> bool:
+def _verdict(one: Found) -> str:
     case, figures = one
-    return _less(figures, "fitted", "mean").high < (AFTER_DRIFT if case.group == "drift" else AT_REST)
+    if len(figures) < 2:
+        return UNDECIDED
+    bound, less = AFTER_DRIFT if case.group == "drift" else AT_REST, _less(figures, "fitted", "mean")
+    return HOLDS if less.high < bound else MISSED if less.low > bound else UNDECIDED
+
+
+def _kind(case: Case) -> str:
+    """Return the group of a cell; routers that hear little of each other are one of their own."""
+    return "apart" if case.lag > WELL else case.group
 
 
 def _less(figures: Figures, other: str, what: str) -> Interval:
@@ -129,7 +173,7 @@ def _loads(found: Iterable[Found]) -> str:
     rows = []
     groups: dict[str, list[Found]] = {}
     for one in found:
-        groups.setdefault(one[0].group, []).append(one)
+        groups.setdefault(_kind(one[0]), []).append(one)
     for group, some in groups.items():
         shares = [
             f"{_average(some, name, 'most'):.0f} / {_average(some, name, 'least'):.0f}"
