@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eldr.addresses import authority
 from eldr.core.signature import Floats
-from eldr_router.http.head import authority
 from eldr_router.plan.loads import STALE_SECONDS
 from eldr_router.plan.members import Address
 from eldr_router.plan.tables import Told
