@@ -74,9 +74,9 @@ def page(found: Sequence[Found]) -> str:
 
 
 def _fewer(found: Sequence[Found], most: int) -> str:
-    """Return which cells have fewer seeds."""
-    fewer = [f"{_where(case)}: {len(figures)}" for case, figures in found if len(figures) < most]
-    return f" (fewer in {'; '.join(fewer)})" if fewer else ""
+    """Return how many cells have fewer seeds."""
+    fewer = [len(figures) for _, figures in found if len(figures) < most]
+    return f" ({len(fewer)} cells have fewer, at least {min(fewer)})" if fewer else ""
 
 
 def _result(found: Sequence[Found]) -> Iterator[str]:
@@ -119,8 +119,8 @@ def _result(found: Sequence[Found]) -> Iterator[str]:
 
 
 def _named(words: str, cases: Sequence[Case]) -> str:
-    places = "; ".join(f"{_where(case)} ({_TITLES[_kind(case)][0].lower()})" for case in cases)
-    return f"{words} {len(cases)}: {places}." if cases else f"{words} none."
+    places = [f"- {_where(case)} ({_TITLES[_kind(case)][0].lower()})" for case in cases]
+    return "\n".join((f"{words} {len(cases)}:", "", *places)) if cases else f"{words} none."
 
 
 def _table(found: Sequence[Found]) -> str:
