@@ -75,7 +75,7 @@ def post(url: str, path: str, **body) -> httpx.Response:
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize("most", [TOKENS, 1100])
+@pytest.mark.parametrize("most", [TOKENS, pytest.param(1100, marks=pytest.mark.long)])
 def test_a_response(gpt, engines, served, most):
     """The longer one is put together by the router."""
     asked = {"input": prompt(most), "instructions": KIND, "max_output_tokens": most}
@@ -111,7 +111,7 @@ def test_a_streamed_response(gpt, engines):
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize("most", [TOKENS, 1100])
+@pytest.mark.parametrize("most", [TOKENS, pytest.param(1100, marks=pytest.mark.long)])
 def test_a_message(claude, engines, most):
     said = [{"role": "user", "content": prompt(4 + most)}]
     got = claude.messages.create(model=NAME, extra_body=GREEDY, max_tokens=most, messages=said, system=KIND)
@@ -197,6 +197,7 @@ def test_tokens_are_counted(claude, engines):
     assert count.input_tokens == alone["usage"]["input_tokens"]
 
 
+@pytest.mark.long
 def test_a_tool_that_must_be_called_cannot_be_prefilled_for_a_message(fleet):
     """With parsers that read plain JSON vLLM takes one token for a whole call, and fails; not so in a response."""
     (p,) = fleet.up("p-tools")
