@@ -18,7 +18,7 @@ from tests.support.processes import ELDR, wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.costly, pytest.mark.timeout(600)]
 
-KEYS, TLS = "e2e-keys", "e2e-tls"
+KEYS, TLS, EMPTY = "e2e-keys", "e2e-tls", "e2e-empty"
 SPEC = {
     "model": {"uri": "sim://tiny-moe"},
     "engine": {"type": "Simulator", "args": ["--speed", "0.1"]},
@@ -71,13 +71,31 @@ def test_a_client_needs_a_key_and_speaks_tls(made: Path, request: pytest.Fixture
     assert [status("alice"), status("bob"), status("eve")] == [200, 200, 401]
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://{address}:{contract.PORT_ROUTER}/health")
-    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
-    done = subprocess.run(
-        [str(ELDR), "doctor", NAME, "--json"], capture_output=True, text=True, env=env, check=False
-    )
-    assert json.loads(done.stdout)["problems"] == [], "401 is an answer"
+    assert problems(system) == [], "401 is an answer"
 
     system.apply(keys("alice", "carol"), tls(certificate(made.parent, "second")))
     wait_for(lambda: (status("bob"), status("carol")) == (401, 200), "the keys to be read again", 120)
     assert status("alice") == 200
     assert {pod["metadata"]["uid"] for pod in system.pods(contract.ROLE_PREFILL)} == running
+
+    system.apply(secret(EMPTY, "Opaque", {"client": " "}))
+    ask_for(system, EMPTY)
+    wait_for(lambda: "must hold one key" in str(problems(system)), "the doctor to see it", 120)
+    assert status("alice") == 200, "who runs serves on"
+    ask_for(system, KEYS)
+    wait_for(system.ready, "EldrDeployment Ready again", 120)
+    system.cluster.kubectl("delete", "secret", EMPTY)
+
+
+def ask_for(system: System, name: str) -> None:
+    patch = json.dumps({"spec": {"router": {"apiKeysSecret": name}}})
+    system.cluster.kubectl("patch", "eldr", NAME, "--type=merge", "-p", patch)
+
+
+def problems(system: System) -> list[dict]:
+    """What `eldr doctor` finds."""
+    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
+    done = subprocess.run(
+        [str(ELDR), "doctor", NAME, "--json"], capture_output=True, text=True, env=env, check=False
+    )
+    return json.loads(done.stdout)["problems"]

@@ -241,8 +241,8 @@ def test_killed_cluster_leaves_nothing(tmp_path: Path):
     try:
         wait_for(lambda: b"KUBECONFIG=" in output.read_bytes() or parent.poll(), "the cluster", 120)
         assert parent.poll() is None, output.read_text()
-        # The command itself, etcd, three servers, the agent.
-        assert len(marked(mark)) == 6
+        # The command itself, etcd, three servers, the agent, its endpoint.
+        assert len(marked(mark)) == 7
     finally:
         parent.kill()
         parent.wait()

@@ -27,7 +27,9 @@ def container(cr: EldrDeployment, image: str) -> Object:
     """Return the router container."""
     spec, log = cr.spec.router, cr.spec.signatures
     scheme = "HTTPS" if spec.tls_secret else "HTTP"
-    return {
+    # what is wrong with a Secret is then told by the pod's status, and by `eldr doctor`; others' templates stay as they are
+    told = {"terminationMessagePolicy": "FallbackToLogsOnError"} if _mounted(cr) else {}
+    return told | {
         "name": contract.CONTAINER_ROUTER,
         "image": spec.image or image,
         "imagePullPolicy": spec.image_pull_policy,
