@@ -12,6 +12,7 @@ import httpx
 import urllib3
 
 from eldr import contract
+from eldr.addresses import authority
 from eldr.kubeconfig import ApiServer, ClusterError, foreign
 
 _DIRECT = httpx.Timeout(60.0, connect=5.0)
@@ -120,8 +121,7 @@ def _is_near(server: ApiServer, pod: RouterPod) -> bool:
 
 
 def _url(pod: RouterPod, port: int, path: str, scheme: str = "http") -> str:
-    netloc = httpx.URL(scheme=scheme, host=pod.address, port=port).netloc.decode()
-    return f"{scheme}://{netloc}{path}"
+    return f"{scheme}://{authority(pod.address, port)}{path}"
 
 
 def _direct(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:

@@ -7,9 +7,10 @@ its worker is sent instead, and so begins with what runs there: a router that re
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import count as counter
 from typing import NamedTuple
 
 import numpy as np
@@ -71,8 +72,7 @@ class Profiles:
         self._own: dict[str, Learned] = {}
         self._changed: dict[str, int] = {}
         self._heard: dict[tuple[str, str], int] = {}
-        self._numbers: dict[str, int] = {}
-        self._next = counter()
+        self._numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
 
     def similarity(self, share: Floats, workers: Sequence[str]) -> list[float] | None:
         """Return a request's cosine to each worker's profile; None while nothing is known, or of a request without experts.
@@ -96,13 +96,7 @@ class Profiles:
     def numbers(self, workers: Sequence[str]) -> list[int]:
         """Return a number for each worker, for its toll: no other one ever gets it, also where a worker returns."""
         numbers = self._numbers
-        try:
-            return [numbers[worker] for worker in workers]
-        except KeyError:
-            for worker in workers:
-                if worker not in numbers:
-                    numbers[worker] = next(self._next)
-            return [numbers[worker] for worker in workers]
+        return [numbers[worker] for worker in workers]
 
     def learn(self, favourite: str | None, sent: str, share: Floats, version: int = 0) -> None:
         """Learn from a request.
@@ -116,8 +110,9 @@ class Profiles:
         version : int
             Of the tables that are told, see :meth:`table`.
         """
-        young = favourite is None or self._weight_of(sent) < YOUNG
-        self.take(sent if young or favourite is None else favourite, share, version)
+        if favourite is None or self._weight_of(sent) < YOUNG:
+            favourite = sent
+        self.take(favourite, share, version)
 
     def take(self, worker: str, share: Floats, version: int = 0) -> None:
         """Move a worker's profile towards a request."""
@@ -147,9 +142,8 @@ class Profiles:
         for worker, (count, mean) in table.items():
             key = router, worker
             before = self._heard.get(key, 0)
-            new = (
-                count - before if count >= before else count
-            )  # it forgot the worker meanwhile, and began again
+            # one that tells of fewer forgot the worker meanwhile, and began again
+            new = count - before if count >= before else count
             self._heard[key] = count
             if new:
                 self._take(worker, mean, new)

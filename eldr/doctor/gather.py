@@ -8,7 +8,7 @@ from typing import Final
 from eldr import contract, routers
 from eldr.doctor.facts import Answer, Facts, Listed, Object, Template, Unseen
 from eldr.doctor.references import references
-from eldr.doctor.templates import templates
+from eldr.doctor.templates import container, templates
 from eldr.kubeconfig import ApiServer, ClusterError
 from eldr.status.fields import inside, objects, text, whole
 
@@ -154,11 +154,5 @@ def _routers(server: ApiServer, name: str, known: Listed) -> tuple[Answer, ...] 
 
 def _has_tls(pod: Object) -> bool:
     """Whether a pod's router speaks TLS: the pod may be older than the spec."""
-    spec = inside(pod, "spec")
-    router = [
-        one
-        for kind in ("initContainers", "containers")
-        for one in objects(spec, kind)
-        if one.get("name") == contract.CONTAINER_ROUTER
-    ]
-    return any(str(arg).startswith("--tls-certificate") for one in router for arg in one.get("args") or ())
+    router = container(inside(pod, "spec"), contract.CONTAINER_ROUTER)
+    return any(str(arg).startswith("--tls-certificate") for arg in router.get("args") or ())

@@ -53,7 +53,7 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
     help="Folder of API keys, one to a file, watched. Clients then need one: authorization: Bearer KEY, or x-api-key: KEY.",
 )
 @_option("--tls-certificate", type=_PATH, help="PEM chain for clients, watched; with --tls-key.")
-@_option("--tls-key", type=_PATH, help="Key of the certificate, in the same folder or watched with it.")
+@_option("--tls-key", type=_PATH, help="Key of the certificate, read again with it; keep both in one folder.")
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
 @_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
 @_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")

@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from eldr_demo.load import Load, Workload
 from eldr_demo.simulated import replay
 from eldr_kube.cluster import Cluster
 from tests.support.kube import Kube, delete_crds
-from tests.support.processes import wait_for
+from tests.support.processes import ELDR, wait_for
 
 CHART = Path(__file__).parents[2] / "charts" / "eldr"
 NAME = "e2e"
@@ -66,6 +67,12 @@ class System:
 
         what = f"condition {condition} {status} {reason} {text!r}"
         wait_for(met, what, SECONDS, show=lambda: self.cluster.kubectl("get", "eldr,ef", "-o", "yaml"))
+
+    def doctor(self) -> subprocess.CompletedProcess[str]:
+        """Run `eldr doctor` on the deployment."""
+        env = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)}
+        command = [str(ELDR), "doctor", NAME, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
     def pods(self, role: str) -> list[dict[str, Any]]:
         selector = f"{contract.LABEL_DEPLOYMENT}={NAME},{contract.LABEL_ROLE}={role}"

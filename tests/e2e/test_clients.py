@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,8 @@ import pytest
 
 from eldr import contract
 from tests.e2e.conftest import NAME, System
-from tests.router.test_secrets import bearer, certificate
-from tests.support.processes import ELDR, wait_for
+from tests.support.clients import bearer, certificate
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.kube, pytest.mark.costly, pytest.mark.timeout(600)]
 
@@ -94,8 +92,4 @@ def ask_for(system: System, name: str) -> None:
 
 def problems(system: System) -> list[dict]:
     """What `eldr doctor` finds."""
-    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
-    done = subprocess.run(
-        [str(ELDR), "doctor", NAME, "--json"], capture_output=True, text=True, env=env, check=False
-    )
-    return json.loads(done.stdout)["problems"]
+    return json.loads(system.doctor().stdout)["problems"]

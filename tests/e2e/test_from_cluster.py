@@ -66,10 +66,7 @@ async def test_a_running_deployments_logs_answer(system: System):
 
 def test_a_doctor_finds_nothing_of_a_deployment_that_serves(system: System):
     """With real routers, real engines and the operator's own policies and Secrets."""
-    env = {**os.environ, "KUBECONFIG": str(system.cluster.kubeconfig)}
-    done = subprocess.run(
-        [str(ELDR), "doctor", NAME, "--json"], capture_output=True, text=True, env=env, check=False
-    )
+    done = system.doctor()
     told = json.loads(done.stdout)
     assert told["problems"] == []
     assert [one["check"] for one in told["checks"] if one["skipped"]] == []

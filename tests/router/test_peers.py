@@ -296,9 +296,11 @@ async def test_a_router_restarts_at_its_address(tmp_path):
             await until(lambda: shares(first).bound("d0") == 4, "everything, alone")
 
 
+KINDS = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
+
+
 @pytest.mark.slow
 async def test_routers_place_by_each_others_experts(tmp_path):
-    kinds = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
     async with (
         engines("p0", "d0", "d1") as made,
         peers(made, tmp_path, 2, policy="MarginalUnion", max_in_flight=64) as (one, two),
@@ -310,7 +312,7 @@ async def test_routers_place_by_each_others_experts(tmp_path):
             for name in ("d0", "d1"):
                 router[name].script.clear()
                 router[name].script.append(slow(release))
-            router["p0"].eldr = kinds[kind]
+            router["p0"].eldr = KINDS[kind]
             response = await streams.enter_async_context(router.stream())
             return response.headers["x-eldr-decode"]
 
@@ -333,14 +335,13 @@ async def test_routers_place_by_each_others_experts(tmp_path):
 
 @pytest.mark.slow
 async def test_a_router_takes_over_what_another_one_learned(tmp_path):
-    kinds = {"a": signature(500, 500, 0, 0, 500, 500, 0, 0), "b": signature(0, 0, 500, 500, 0, 0, 500, 500)}
     async with (
         engines("p0", "d0", "d1") as made,
         peers(made, tmp_path, 2, policy="MarginalUnion", max_in_flight=64) as (one, two),
     ):
 
         async def place(router, kind):
-            router["p0"].eldr = kinds[kind]
+            router["p0"].eldr = KINDS[kind]
             return (await router.post()).headers["x-eldr-decode"]
 
         for kind in "abba" * 10:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import ssl
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from eldr.smoke.request import RequestError
 from eldr.smoke.request import ask as smoke
 from eldr_router.settings import Settings, SettingsError
 from eldr_router.sources import secrets
 from tests.router.conftest import Router, until
+from tests.support.clients import bearer, certificate
 from tests.support.files import put
 
 
@@ -35,10 +32,6 @@ def keys(tmp_path: Path) -> Path:
     put(folder / "bob", b"key-of-bob")
     put(folder / "..data", b"what a kubelet keeps here")
     return folder
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 async def status(router: Router, headers: dict[str, str] | None = None, path: str = "/v1/completions") -> int:
@@ -109,31 +102,6 @@ def test_a_folder_without_a_good_key(tmp_path, content):
         secrets.read_keys(folder)
 
 
-def certificate(folder: Path, name: str) -> Path:
-    """Write a self-signed certificate and its key; return the former."""
-    folder.mkdir(exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    put(folder / "tls.key", private)
-    put(folder / "tls.crt", made.public_bytes(serialization.Encoding.PEM))
-    return folder / "tls.crt"
-
-
 def shown(port: int) -> bytes:
     """The certificate that a port shows."""
     return ssl.get_server_certificate(("127.0.0.1", port)).encode()
@@ -144,12 +112,13 @@ async def test_clients_speak_tls(start, keys, tmp_path, caplog):
     settings = {"tls_certificate": path, "tls_key": path.with_name("tls.key"), "api_keys": keys}
     async with start("p0", "d0", settings=settings) as router:
         port = router.app.addresses[0][1]
-        trust = ssl.create_default_context(cafile=str(path))
+        ca = path.with_name("ca.crt")
+        trust = ssl.create_default_context(cafile=str(ca))
         # as `eldr smoke` does
         with pytest.raises(RequestError, match="one two three"):  # these engines count no tokens
-            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, key="key-of-bob", ca=path)
+            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, key="key-of-bob", ca=ca)
         with pytest.raises(RequestError, match="status 401"):
-            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, ca=path)
+            await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, ca=ca)
         async with httpx.AsyncClient(verify=trust, timeout=30, headers=bearer("key-of-alice")) as client:
             body = {"model": "m", "prompt": "hello", "stream": True}
             whole = await client.post(f"https://localhost:{port}/v1/completions", json=body)

@@ -16,8 +16,9 @@ MARGIN_SECONDS = 15
 LOG_DIR = "/var/lib/eldr/siglog"
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3607
-_KEYS_DIR = "/etc/eldr/api-keys"
-_TLS_DIR = "/etc/eldr/tls"
+_KEYS, _TLS = "api-keys", "tls"
+_FOLDERS = {_KEYS: "/etc/eldr/api-keys", _TLS: "/etc/eldr/tls"}
+"""Where the volumes of clients' Secrets are mounted."""
 _PAIR = ("tls.crt", "tls.key")
 _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 """Lets ``kubectl port-forward`` reach it."""
@@ -26,9 +27,9 @@ _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 def container(cr: EldrDeployment, image: str) -> Object:
     """Return the router container."""
     spec, log = cr.spec.router, cr.spec.signatures
-    scheme = "HTTPS" if spec.tls_secret else "HTTP"
+    scheme, secrets = "HTTPS" if spec.tls_secret else "HTTP", _secrets(cr)
     # what is wrong with a Secret is then told by the pod's status, and by `eldr doctor`; others' templates stay as they are
-    told = {"terminationMessagePolicy": "FallbackToLogsOnError"} if _mounted(cr) else {}
+    told = {"terminationMessagePolicy": "FallbackToLogsOnError"} if secrets else {}
     return told | {
         "name": contract.CONTAINER_ROUTER,
         "image": spec.image or image,
@@ -46,7 +47,7 @@ def container(cr: EldrDeployment, image: str) -> Object:
             f"--log-mebibytes={log.retention_mebibytes}",
             f"--log-hours={log.retention_hours}",
             f"--drain-seconds={spec.drain_seconds}",
-            *_secrets(cr),
+            *_options(cr),
             *spec.args,
         ],
         # a variable, as an earlier router would refuse an argument that it does not know
@@ -70,33 +71,30 @@ def container(cr: EldrDeployment, image: str) -> Object:
             {"name": "api-token", "mountPath": _TOKEN_DIR, "readOnly": True},
             {"name": "siglog", "mountPath": LOG_DIR},
             {"name": "router-tmp", "mountPath": "/tmp"},  # noqa: S108 - inside the container, an emptyDir
-            *({"name": name, "mountPath": path, "readOnly": True} for name, path, _ in _mounted(cr)),
+            *({"name": name, "mountPath": _FOLDERS[name], "readOnly": True} for name in secrets),
         ],
     }
 
 
-def _mounted(cr: EldrDeployment) -> list[tuple[str, str, str]]:
-    """Return volume, folder and Secret of what clients are asked for and shown."""
-    wanted = (
-        ("api-keys", _KEYS_DIR, cr.spec.router.api_keys_secret),
-        ("tls", _TLS_DIR, cr.spec.router.tls_secret),
-    )
-    return [(name, path, secret) for name, path, secret in wanted if secret]
+def _secrets(cr: EldrDeployment) -> dict[str, Object]:
+    """Return volumes of what clients are asked for and shown."""
+    spec = cr.spec.router
+    found: dict[str, Object] = {}
+    if spec.api_keys_secret:
+        found[_KEYS] = {"secretName": spec.api_keys_secret}
+    if spec.tls_secret:
+        # named keys keep a pod from starting without them, with an Event that says why
+        found[_TLS] = {"secretName": spec.tls_secret, "items": [{"key": key, "path": key} for key in _PAIR]}
+    return found
 
 
-def _secrets(cr: EldrDeployment) -> list[str]:
+def _options(cr: EldrDeployment) -> list[str]:
     """Return options, not variables: an earlier router that does not know them must not start, as it would let everybody in."""
     spec = cr.spec.router
-    keys = [f"--api-keys={_KEYS_DIR}"] if spec.api_keys_secret else []
-    certificate, key = _PAIR
-    tls = [f"--tls-certificate={_TLS_DIR}/{certificate}", f"--tls-key={_TLS_DIR}/{key}"]
-    return keys + (tls if spec.tls_secret else [])
-
-
-def _source(name: str, secret: str) -> Object:
-    """Return the source of a Secret's volume; what names its keys keeps a pod from starting without them, with an Event that says why."""
-    found: Object = {"secretName": secret}
-    return found | ({"items": [{"key": key, "path": key} for key in _PAIR]} if name == "tls" else {})
+    certificate, key = (f"{_FOLDERS[_TLS]}/{name}" for name in _PAIR)
+    keys = [f"--api-keys={_FOLDERS[_KEYS]}"] if spec.api_keys_secret else []
+    tls = [f"--tls-certificate={certificate}", f"--tls-key={key}"] if spec.tls_secret else []
+    return keys + tls
 
 
 def volumes(cr: EldrDeployment) -> list[Object]:
@@ -112,7 +110,7 @@ def volumes(cr: EldrDeployment) -> list[Object]:
         {"name": "api-token", "projected": {"sources": sources}},
         {"name": "siglog", "emptyDir": {}},
         {"name": "router-tmp", "emptyDir": {}},
-        *({"name": name, "secret": _source(name, secret)} for name, _, secret in _mounted(cr)),
+        *({"name": name, "secret": secret} for name, secret in _secrets(cr).items()),
     ]
 
 

@@ -23,16 +23,13 @@ def first_word(data: bytes) -> Word:
     Returns
     -------
     {"tokens", "opening", "early", "error_event", "aborted"}
-        ``opening`` says nothing yet, but comes after the pull; ``early`` says nothing and may come before it. ``tokens`` is also what the router does not understand, and an error that blames the
-        client (4xx): that is passed on, never retried.
+        ``opening`` says nothing yet, but comes after the pull; ``early`` says nothing and may come before it. ``tokens`` is
+        also what the router does not understand, and an error that blames the client (4xx): that is passed on, never retried.
     """
     if data == _DONE:
         return "aborted"
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return "tokens"
-    if not isinstance(event, dict):
+    event = object_of(data)
+    if event is None:
         return "tokens"
     if (error := event.get("error")) is not None:
         return "tokens" if blames_client(error) else "error_event"
@@ -44,33 +41,37 @@ def first_word(data: bytes) -> Word:
     return "aborted" if any(_is_aborted(choice) for choice in choices) else "opening"
 
 
-def is_aborted(
-    body: bytes, is_cut: Callable[[dict[str, Any]], bool] | None = None, hint: bytes = b'"abort"'
-) -> bool:
-    """Tell whether a whole answer was cut short by the engine's end.
-
-    Parameters
-    ----------
-    is_cut : callable, optional
-        Tells it of a parsed answer; without it, :func:`has_aborted`.
-    hint : bytes
-        Stands in every answer that was.
-    """
-    if hint not in body:
-        return False
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(answer, dict) and (is_cut or has_aborted)(answer)
-
-
 def has_aborted(answer: dict[str, Any]) -> bool:
     """Tell whether some choice of a parsed answer was cut short."""
     choices = answer.get("choices")
     return isinstance(choices, list) and any(
         _is_aborted(choice) for choice in choices if isinstance(choice, dict)
     )
+
+
+def is_aborted(
+    body: bytes, is_cut: Callable[[dict[str, Any]], bool] = has_aborted, hint: bytes = b'"abort"'
+) -> bool:
+    """Tell whether a whole answer was cut short by the engine's end.
+
+    Parameters
+    ----------
+    is_cut : callable
+        Tells it of a parsed answer.
+    hint : bytes
+        Stands in every answer that was.
+    """
+    answer = object_of(body) if hint in body else None
+    return answer is not None and is_cut(answer)
+
+
+def object_of(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that an event or an answer is; None if it is something else."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def blames_client(error: object) -> bool:

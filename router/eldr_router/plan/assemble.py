@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from eldr_router.http.events import EventReader
-from eldr_router.plan.answers import blames_client, has_aborted
+from eldr_router.plan.answers import blames_client, has_aborted, object_of
 
 _TOP = (
     "id",
@@ -138,11 +138,8 @@ class Assembly(EventAssembly):
 
 def parse_event(data: bytes) -> dict[str, Any]:
     """Return an event's object; AssemblyError if it is none, or tells of an error."""
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        event = None
-    if not isinstance(event, dict):
+    event = object_of(data)
+    if event is None:
         raise AssemblyError("protocol", f"its stream holds no JSON object: {data[:60]!r}")
     error = event.get("error")
     if error is not None:

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from eldr_router.http.errors import bad_request
-from eldr_router.plan.answers import Word, blames_client
+from eldr_router.plan.answers import Word, blames_client, object_of
 from eldr_router.plan.assemble import AssemblyError, EventAssembly, parse_event
 from eldr_router.plan.fields import Fields
 
@@ -79,11 +79,8 @@ def why_whole(fields: Fields, known: dict[str, Any]) -> str | None:
 
 def first_word(data: bytes) -> Word:
     """Return what an event says, see :func:`eldr_router.plan.answers.first_word`."""
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return "tokens"
-    if not isinstance(event, dict):
+    event = object_of(data)
+    if event is None:
         return "tokens"
     kind, error = event.get("type"), event.get("error")
     if error or kind == "error":

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from eldr_router.http.errors import bad_request
-from eldr_router.plan.answers import Word, blames_client
+from eldr_router.plan.answers import Word, blames_client, object_of
 from eldr_router.plan.assemble import AssemblyError, EventAssembly, parse_event
 from eldr_router.plan.fields import Fields, check_integer, scalar, too_much
 
@@ -94,11 +94,8 @@ def first_word(data: bytes) -> Word:
     ``early`` are the events that come before the engine has begun, and so before the pull. The ones of unknown names that
     show the response as it stands count as such.
     """
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return "tokens"
-    if not isinstance(event, dict):
+    event = object_of(data)
+    if event is None:
         return "tokens"
     kind, error = event.get("type"), event.get("error")
     if error or kind in ("error", "response.failed"):

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import orjson
-
 from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
+from eldr_router.plan.answers import object_of
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.registry import Endpoint, Lease
@@ -198,11 +197,8 @@ class PrefillLeg(Leg):
     def _whole(self, body: bytes) -> None:
         if self.head is None or self._is_bad(self.head.status):
             return
-        try:
-            fields = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            fields = None
-        if not isinstance(fields, dict):
+        fields = object_of(body)
+        if fields is None:
             self._broken("protocol", "it answered no JSON object")
         elif self._is_cut(fields):
             self._broken("aborted", "it is shutting down", unavailable=True)

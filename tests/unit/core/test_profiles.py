@@ -81,20 +81,13 @@ def test_a_kind_that_moves_is_followed():
     assert second > first
 
 
-def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything():
+@pytest.mark.parametrize("own", [0, 1], ids=["no request of its own", "one"])
+def test_a_new_worker_is_neither_the_most_nor_the_least_like_anything(own):
     profiles, draw = Profiles(CELLS), kinds(4)
     for turn in range(800):
         profiles.take(f"d{turn % 4}", draw(turn % 4))
-    for kind in range(4):
-        *old, new = profiles.similarity(draw(kind), names(5))
-        assert min(old) < new < max(old)
-
-
-def test_a_new_worker_stays_so_while_it_has_few_requests_of_its_own():
-    profiles, draw = Profiles(CELLS), kinds(4)
-    for turn in range(800):
-        profiles.take(f"d{turn % 4}", draw(turn % 4))
-    profiles.take("d4", draw(0))
+    for _ in range(own):
+        profiles.take("d4", draw(0))
     for kind in range(4):
         *old, new = profiles.similarity(draw(kind), names(5))
         assert min(old) < new < max(old)
