@@ -119,7 +119,7 @@ def _result(found: Sequence[Found]) -> Iterator[str]:
 
 
 def _named(words: str, cases: Sequence[Case]) -> str:
-    places = [f"- {_where(case)} ({_TITLES[_kind(case)][0].lower()})." for case in cases]
+    places = [f"- {_where(case)} ({_TITLES[_kind(case)][0].lower()})" for case in cases]
     return "\n".join((f"{words} {len(cases)}:", "", *places)) if cases else f"{words} none."
 
 
