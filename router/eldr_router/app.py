@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from eldr.addresses import authority
+from eldr.contract import PORT_ADMIN
 from eldr.siglog import SignatureLog
 from eldr_router.http.requests import Budget
 from eldr_router.net.inbound import Server
@@ -162,7 +163,7 @@ class App:
             self._api = await connect()
             return KubeSource(self._api, settings.namespace, settings.deployment, self.control).run
         assert settings.workers is not None  # noqa: S101 - Settings checks it
-        self.control.set_peers(parse_url("--peer", peer) for peer in settings.peers)
+        self.control.set_peers(parse_url("--peer", peer, PORT_ADMIN) for peer in settings.peers)
         return FileSource(settings.workers, settings.centroids, self.control).run
 
     async def _sweep(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eldr.contract import PORT_ADMIN, PORT_ENGINE, PORT_ROUTER
+from eldr.contract import PORT_ADMIN, PORT_ROUTER
 from eldr.shown import shown
 from eldr_router.plan.cost import MAX_BODY
 
@@ -75,7 +75,7 @@ class Settings:
                 f"(--max-body-mebibytes {self.max_body >> 20}); raise it"
             )
         for peer in self.peers:
-            parse_url("--peer", peer)
+            parse_url("--peer", peer, PORT_ADMIN)
 
     @property
     def admin(self) -> str:
@@ -93,13 +93,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def parse_url(name: str, url: object) -> tuple[str, int]:
+def parse_url(name: str, url: object, port: int) -> tuple[str, int]:
     """Return host and port of ``http://host[:port]``; SettingsError names the field and the value."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and not parts.query:
             parts.hostname.encode("idna")  # ValueError: nothing could ever be connected to
-            return parts.hostname, parts.port or PORT_ENGINE
+            if parts.port != 0:
+                return parts.hostname, parts.port or port
     except ValueError:
         pass
     raise SettingsError(f"{name}: expected http://host:port, got {shown(url)}")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from eldr.clients import UNBOUNDED
-from eldr_kube.ports import free_port, free_ports
+from eldr_kube.ports import free_ports
 from eldr_router.app import App
 from eldr_router.plan import members as rules
 from eldr_router.settings import Settings
@@ -357,14 +357,14 @@ async def test_a_router_takes_over_what_another_one_learned(tmp_path):
 
 @pytest.mark.slow
 async def test_a_router_that_lists_itself_counts_its_requests_once(tmp_path):
-    port = free_port()
+    port, closed = free_ports(2)
     async with (
         engines("p0", "d0", "d1") as made,
         httpx.AsyncClient(timeout=DEADLINE, limits=UNBOUNDED) as client,
     ):
         workers = tmp_path / "workers.yaml"
         write_workers(workers, made, policy="MarginalUnion")
-        async with starting(made, workers, client, port, [port, 0]) as router:
+        async with starting(made, workers, client, port, [port, closed]) as router:
             shares(router).set_addresses([("127.0.0.1", port)])
             router["p0"].eldr = signature(500, 500, 0, 0, 500, 500, 0, 0)
             release = asyncio.Event()

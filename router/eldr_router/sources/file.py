@@ -12,7 +12,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from eldr import centroids
-from eldr.contract import POLICY_DOMAIN, ROLE_DECODE, ROLE_PREFILL
+from eldr.contract import POLICY_DOMAIN, PORT_ENGINE, ROLE_DECODE, ROLE_PREFILL
 from eldr.shown import shown
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, RoutingError, SetRef, read_settings
@@ -107,7 +107,7 @@ def _endpoints(fields: dict[str, Any], role: str) -> list[EndpointSpec]:
                 f"{where}.kv: expected text, the same for engines that may exchange KV, got {shown(kv)}"
             )
         try:
-            host, port = parse_url(f"{where}.url", entry.get("url"))
+            host, port = parse_url(f"{where}.url", entry.get("url"), PORT_ENGINE)
         except SettingsError as error:
             raise RoutingError(str(error)) from None
         specs[name] = EndpointSpec(role, name, host, port, slot if role == ROLE_DECODE else -1, kv)

@@ -240,10 +240,16 @@ def test_settings(tmp_path):
         Settings(source="kubernetes", namespace="x")
     with pytest.raises(SettingsError, match="--peer"):
         Settings(**base, peers=("nonsense",))
-    assert parse_url("x", "http://[::1]:5") == ("::1", 5)
-    for host in ("bad..host", "x" * 70):
+    with pytest.raises(SettingsError, match="--peer"):
+        Settings(**base, peers=("http://10.0.0.1:0",))
+
+
+def test_urls():
+    assert parse_url("x", "http://[::1]:5", 80) == ("::1", 5)
+    assert parse_url("x", "http://host", 80) == ("host", 80)
+    for wrong in ("bad..host:5", "x" * 70 + ":5", "host:0", "host:65536"):
         with pytest.raises(SettingsError, match="x: expected http://host:port"):
-            parse_url("x", f"http://{host}:5")
+            parse_url("x", f"http://{wrong}", 80)
 
 
 def test_what_routers_say_to_each_other():
