@@ -190,6 +190,8 @@ class Overview:
     ----------
     at : datetime
         When it was read.
+    needs_key : bool
+        Whether routers ask clients for an API key.
     pods : dict of str to str
         ``ready/desired`` by role.
     fits : tuple of Fit
@@ -208,6 +210,7 @@ class Overview:
     model: str | None
     served_as: str | None
     url: str | None
+    needs_key: bool
     ready: Condition | None
     pods: dict[str, str]
     policy: Policy

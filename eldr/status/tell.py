@@ -65,6 +65,7 @@ def tell(
         model=text(inside(spec, "model"), "uri"),
         served_as=text(status, "model"),
         url=text(status, "url"),
+        needs_key=bool(text(inside(spec, "router"), "apiKeysSecret")),
         ready=conditions.get("Ready"),
         pods={role: _pods(inside(status, role)) for role in _ROLES if inside(status, role)},
         policy=_policy(inside(spec, "router"), inside(status, "router"), conditions.get("CentroidsActive")),

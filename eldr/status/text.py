@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -57,11 +59,7 @@ def _summary(overview: Overview, width: int) -> Iterator[Line]:
     yield from _entry("ready", _ready(overview), width, "green" if good else "red")
     served = f", served as {overview.served_as}" if overview.served_as else ""
     yield from _entry("model", f"{overview.model or _UNKNOWN}{served}", width)
-    if overview.url:
-        ports = "8443:443" if overview.url.startswith("https:") else "8080:80"
-        here = f"localhost:{ports.partition(':')[0]}"
-        forward = f"kubectl port-forward -n {overview.namespace} svc/{overview.name} {ports}"
-        yield from _entry("clients", f"{overview.url}, or {here} by {forward}", width)
+    yield from _clients(overview)
     effect = " and ".join(policy.in_effect) or _UNKNOWN
     as_wanted = policy.in_effect == (policy.wanted,)
     said = f"{policy.wanted}, in effect" if as_wanted else f"{policy.wanted or _UNKNOWN}; in effect: {effect}"
@@ -88,6 +86,23 @@ def _ready(overview: Overview) -> str:
     since = f" since {ago(ready.since, overview.at)}" if ready.since else ""
     reason = "" if ready.status == "True" else f", {ready.reason}"
     return f"{word}{since}{reason}: {ready.message}"
+
+
+def _clients(overview: Overview) -> Iterator[Line]:
+    """Say where clients go, and how to ask from here: commands to copy, so no line of them is broken."""
+    if not overview.url:
+        return
+    is_tls = overview.url.startswith("https:")
+    here, ports = ("https://localhost:8443", "8443:443") if is_tls else ("http://localhost:8080", "8080:80")
+    body = json.dumps({"model": overview.served_as or "MODEL", "prompt": "Hello", "max_tokens": 8})
+    options = ["--cacert ca.crt"] * is_tls + ["-H 'authorization: Bearer KEY'"] * overview.needs_key
+    for label, said in (
+        ("clients", f"{overview.url}, or from here:"),
+        ("", f"kubectl port-forward -n {overview.namespace} svc/{overview.name} {ports} &"),
+        ("", f"curl {here}/v1/completions -H 'content-type: application/json' \\"),
+        ("", " ".join(["  ", *options, "-d", shlex.quote(body)])),
+    ):
+        yield Line(f"{label:<{_LABEL}}{said}")
 
 
 def _centroids(overview: Overview) -> str:

@@ -115,7 +115,8 @@ def _is_downloading(running: Workloads) -> bool:
 
 
 def _all_ready(running: Workloads) -> str:
-    return f"{running.prefill.ready} prefill, {running.decode.ready} decode, {running.router.ready} routers ready"
+    routers = f"{running.router.ready} router{'s' * (running.router.ready != 1)}"
+    return f"{running.prefill.ready} prefill, {running.decode.ready} decode, {routers} ready"
 
 
 def _available(running: Workloads, outcome: Outcome) -> Condition:

@@ -50,6 +50,19 @@ def test_the_test_may_list_deployments_where_it_looks_and_nothing_else(options, 
 
 
 @pytest.mark.process
+def test_the_test_finds_a_key_and_an_authority_in_secrets():
+    sets = [f"--set=tests.{value}" for value in ("apiKey.secretName=k", "apiKey.entry=alice", "ca.secretName=c")]
+    pod = rendered(*sets)["Pod", "eldr-test"]["spec"]
+    (container,) = pod["containers"]
+    (key,) = container["env"]
+    assert key == {"name": "ELDR_API_KEY", "valueFrom": {"secretKeyRef": {"name": "k", "key": "alice"}}}
+    assert "--ca=/ca/ca.crt" in container["args"]
+    assert pod["volumes"][-1]["secret"] == {"secretName": "c", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    with pytest.raises(AssertionError, match=r"tests\.apiKey\.entry: empty; name the entry of Secret k"):
+        rendered(sets[0])
+
+
+@pytest.mark.process
 def test_the_operators_selector_does_not_take_the_test():
     made = rendered()
     wanted = made["Deployment", "eldr-operator"]["spec"]["selector"]["matchLabels"].items()
@@ -75,12 +88,20 @@ def test_installed_by_helm_it_reconciles_and_passes_its_test(cluster, namespace)
             cluster.helm("test", "eldr", "--namespace", namespace, "--timeout", "60s")
         log = cluster.kubectl("logs", "eldr-test", "-n", namespace)
         assert f"there is no EldrDeployment in namespace {namespace}. Create one" in log
-        kube.create(KIND, {"name": "x"}, spec=simulated(router={"placement": "Deployment"}))
+        kube.create("Secret", {"name": "clients"}, stringData={"alice": "a-key-of-alice"})
+        guarded = {"placement": "Deployment", "apiKeysSecret": "clients"}
+        kube.create(KIND, {"name": "x"}, spec=simulated(router=guarded))
         kube.until_condition(KIND, "x", "Ready", status="True", seconds=120)
         # the embedded cluster routes no Services: the request goes to the router behind it
         router, *_ = kube.list("Pod", f"{contract.LABEL_ROUTER}=true")
         url = f"http://{router['status']['podIP']}:{contract.PORT_ROUTER}"
-        cluster.helm("upgrade", *release, "--set", f"tests.url={url}", "--wait", "--timeout", "120s")
+        release += ["--set", f"tests.url={url}", "--wait", "--timeout", "120s"]
+        cluster.helm("upgrade", *release)
+        with pytest.raises(CommandError):
+            cluster.helm("test", "eldr", "--namespace", namespace, "--timeout", "60s")
+        assert "answers with status 401" in cluster.kubectl("logs", "eldr-test", "-n", namespace)
+        keys = ["--set", "tests.apiKey.secretName=clients", "--set", "tests.apiKey.entry=alice"]
+        cluster.helm("upgrade", *release, *keys)
         said = cluster.helm("test", "eldr", "--namespace", namespace, "--logs", "--timeout", "60s")
         assert f"EldrDeployment {namespace}/x answered: 8 tokens of " in said
         left = kube.list("ServiceAccount") + kube.list("Role") + kube.list("RoleBinding")

@@ -39,7 +39,7 @@ def test_created_becomes_ready(world):
     world.condition("CentroidsActive", status="False", reason="LearnedPrior")
     assert children(world) == CHILDREN
     ready = world.make_ready()
-    assert ready["message"] == "1 prefill, 2 decode, 1 routers ready"
+    assert ready["message"] == "1 prefill, 2 decode, 1 router ready"
     wait_for(
         lambda: world.status["router"].get("policyInEffect") == "MarginalUnion",
         "policy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 import shlex
 import subprocess
@@ -12,7 +14,9 @@ import click
 import pytest
 
 from eldr.cli import main
+from eldr_kube.binaries import BinariesUnavailableError, clients
 from tests.support.blocks import ROOT, blocks, languages
+from tests.support.helm import rendered
 
 pytestmark = pytest.mark.process
 COMMANDS = list(blocks("sh"))
@@ -42,11 +46,6 @@ def test_commands_say_who_runs_them_and_are_whole(block):
 
 RUNNERS = {"README.md"}
 """Pages whose blocks a test runs as a whole: tests/e2e/test_quickstart.py, and CI the long ones."""
-KUBECTL = (
-    "annotate apply create delete describe edit explain get label logs patch port-forward rollout scale wait"
-)
-HELM = "install lint package push template test uninstall upgrade"
-VERBS = {"kubectl": KUBECTL.split(), "helm": HELM.split()}
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md")]
 
 
@@ -70,6 +69,15 @@ def parse(command: click.Command, words: list[str], name: str) -> None:
         parse(below, left[1:], f"{name} {left[0]}")
 
 
+@functools.cache
+def options_of(*command: str) -> set[str]:
+    """Return the options that a command of kubectl or helm lists in its help, those of all commands included."""
+    program = clients() / command[0]
+    asked = [[*command[1:], "--help"], *([["options"]] if command[0] == "kubectl" else [])]
+    texts = [subprocess.run([program, *one], capture_output=True, text=True, check=True).stdout for one in asked]
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", "\n".join(texts)))
+
+
 def test_blocks_marked_run_stand_where_a_test_runs_them():
     assert {str(block.page.relative_to(ROOT)) for block in COMMANDS if block.mark == "run"} == RUNNERS
 
@@ -78,5 +86,13 @@ def test_blocks_marked_run_stand_where_a_test_runs_them():
 def test_commands_have_the_options_that_they_are_given(where, words):
     if words[0] == "eldr":
         parse(main, words[1:], "eldr")
-    else:
-        assert words[1] in VERBS[words[0]], where
+        return
+    try:
+        known = options_of(*words[:2])
+    except BinariesUnavailableError as error:
+        pytest.skip(f"no {words[0]} here: {error}")
+    given = {word.partition("=")[0] for word in words[2:] if word.startswith("-")}
+    assert given <= known, f"{where}: {words[1]} has no {given - known}"
+    if words[0] == "helm" and "charts/eldr" in words:
+        values = [word for before, word in itertools.pairwise(words) if before == "--set"]
+        rendered(*(f"--set={value}" for value in values))

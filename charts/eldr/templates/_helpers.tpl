@@ -39,6 +39,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if not .Values.tests -}}
 {{- fail "tests: missing, as in values of an older chart; upgrade with --reset-then-reuse-values instead of --reuse-values" -}}
 {{- end -}}
+{{- range $name := list "apiKey" "ca" -}}
+{{- with get $.Values.tests $name -}}
+{{- if and .secretName (not .entry) -}}
+{{- fail (printf "tests.%s.entry: empty; name the entry of Secret %s to read" $name .secretName) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if eq (int .Values.metrics.port) (int .Values.liveness.port) -}}
 {{- fail (printf "metrics.port and liveness.port are both %d; give one of them another port" (int .Values.metrics.port)) -}}
 {{- end -}}

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_a_set_that_harms_is_out_of_service():
     assert "  DriftDetected True since 06:50 (20 min), CoolDown: see above" in problems
 
 
+def test_the_commands_for_clients_have_what_routers_ask_for():
+    found = night.deployment()
+    found["spec"]["router"]["apiKeysSecret"] = "keys"
+    found["status"] |= {"url": "https://chat.team.svc", "model": "it's"}
+    for width in (40, 120):
+        shown = screen(found, width=width)
+        at = next(at for at, line in enumerate(shown) if line.startswith("clients"))
+        assert [line.strip() for line in shown[at + 1 : at + 4]] == [
+            "kubectl port-forward -n team svc/chat 8443:443 &",
+            "curl https://localhost:8443/v1/completions -H 'content-type: application/json' \\",
+            "--cacert ca.crt -H 'authorization: Bearer KEY' -d "
+            """'{"model": "it'"'"'s", "prompt": "Hello", "max_tokens": 8}'""",
+        ]
+
+
 def test_before_the_first_fit():
     found = night.deployment(centroids={}, history=[], locality={}, refit={})
     why = "no centroid set yet: requests go to the engine with the fewest in flight"
@@ -87,7 +103,7 @@ def test_before_the_first_fit():
     assert entry(shown, "saving") == "not known yet"
     assert "drift score: none in the last day" in shown
     assert "fits: none yet" in shown
-    assert not any(line.startswith(("experts", "next fit", "  ")) for line in shown), "this is no problem"
+    assert not any(re.match(r"experts|next fit|  \S", line) for line in shown), "this is no problem"
 
 
 def test_marginal_union_without_a_set_lacks_nothing():
