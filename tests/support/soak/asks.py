@@ -9,6 +9,7 @@ from typing import Any
 
 MODEL = "m"
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+_RESPONSES, _MESSAGES = "/v1/responses", "/v1/messages"
 _LONG_PROMPT = 400_000
 _SHARED = "You are one of many that begin alike. " * 60
 
@@ -27,7 +28,7 @@ class Ask:
         As the engine reads them, one per choice.
     tokens : int
         Of each choice.
-    stream, chat : bool
+    stream : bool
     status : int
         Of the answer, where nothing is disturbed.
     raw : bytes
@@ -41,7 +42,6 @@ class Ask:
     prompts: tuple[str, ...] = ()
     tokens: int = 0
     stream: bool = False
-    chat: bool = False
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     raw: bytes = b""
@@ -98,6 +98,8 @@ _SHAPES = {
     "n": 5,
     "list": 6,
     "ids": 3,
+    "response": 10,
+    "message": 10,
 }
 
 
@@ -121,7 +123,7 @@ def visit(rng: random.Random, number: int) -> Visit:
     many = manner in ("keep_alive", "pipeline")
     asks = tuple(ask(rng, name, _draw(rng, _SHAPES)) for name in (names if many else names[:1]))
     if manner == "half_closed":  # a stream that has begun is over when its client says that it leaves
-        asks = (ask(rng, names[0], rng.choice(["short", "huge", "assembled", "n", "list"]), stream=False),)
+        asks = (ask(rng, names[0], rng.choice(["short", "huge", "assembled", "n", "list", "response"]), stream=False),)
     return Visit(manner, asks, rng.uniform(0.0, 0.3), pieces=rng.randint(3, 8))
 
 
@@ -155,6 +157,8 @@ def ask(rng: random.Random, name: str, shape: str, *, stream: bool | None = None
     elif shape == "ids":
         ids = [rng.randrange(50_000) for _ in range(rng.randint(1, 400))]
         return _completion(name, ids, (" ".join(map(str, ids)),), tokens, stream=streams)
+    elif shape in ("response", "message"):
+        return (_response if shape == "response" else _message)(name, text, tokens, stream=streams)
     if chat:
         made = _chat(name, text, tokens, stream=streams, fields=fields)
     else:
@@ -181,9 +185,23 @@ def _chat(
         fields["max_completion_tokens"] = tokens
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
     body = {"model": MODEL, "messages": messages, "stream": stream, **fields}
-    prompt = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
     choices = int(fields.get("n", 1))
-    return Ask(name, _CHAT, "POST", _json(body), (prompt,) * choices, tokens, stream, chat=True)
+    return Ask(name, _CHAT, "POST", _json(body), (_said(text),) * choices, tokens, stream)
+
+
+def _response(name: str, text: str, tokens: int, *, stream: bool) -> Ask:
+    body = {"model": MODEL, "input": text, "instructions": "Be brief.", "max_output_tokens": tokens}
+    return Ask(name, _RESPONSES, "POST", _json({**body, "stream": stream}), (_said(text),), tokens, stream)
+
+
+def _message(name: str, text: str, tokens: int, *, stream: bool) -> Ask:
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+    body = {"model": MODEL, "messages": messages, "system": "Be brief.", "max_tokens": tokens}
+    return Ask(name, _MESSAGES, "POST", _json({**body, "stream": stream}), (_said(text),), tokens, stream)
+
+
+def _said(text: str) -> str:
+    return f"system: Be brief.\nuser: {text}"
 
 
 def _completion(
@@ -221,6 +239,9 @@ def _bad(rng: random.Random, name: str) -> Ask:
         Ask(name, body=b'{"prompt":[%b""]}' % (b'"",' * 10_000), status=400),
         Ask(name, body=b'{"z":%b%b}' % (b"[" * 5000, b"]" * 5000), status=400),
         Ask(name, body=b'{%b"a":0}' % (b'"a":0,' * 50_000), status=400),
+        Ask(name, body=_json({"model": MODEL, "input": "x", "background": True}), path=_RESPONSES, status=400),
+        Ask(name, body=_json({"model": MODEL, "input": "x", "store": True}), path=_RESPONSES, status=400),
+        Ask(name, body=_json({"model": MODEL, "messages": []}), path=_MESSAGES, status=400),
         Ask(name, _COMPLETIONS, "GET", status=405),
         Ask(name, "/nothing", "GET", status=404),
         Ask(name, raw=b"NONSENSE\r\n\r\n", status=400),

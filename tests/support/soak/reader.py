@@ -79,7 +79,7 @@ class Stream:
     texts : dict of int to str
         By choice.
     done : bool
-        It ended with ``[DONE]``.
+        It ended as streams of its kind do.
     error : bool
         It held an error.
     problem : str
@@ -98,7 +98,7 @@ def read_stream(body: bytes) -> Stream:
     for event in body.split(b"\n\n")[:-1]:
         if not event.strip():
             continue
-        data = event.lstrip(b"\n").removeprefix(b"data: ")
+        data = event[event.find(b"data: ") + 6 :]
         if data == b"[DONE]":
             stream.done = True
             continue
@@ -107,20 +107,61 @@ def read_stream(body: bytes) -> Stream:
         except ValueError:
             stream.problem = stream.problem or f"no JSON: {event[:80]!r}"
             continue
-        if "error" in fields:
+        kind = fields.get("type", "")
+        if "error" in fields or kind == "response.failed":
             stream.error = True
             continue
         if stream.done or stream.error:
             stream.problem = stream.problem or f"after its end: {event[:80]!r}"
-        for choice in fields["choices"]:
+        stream.done |= kind in _LAST
+        for choice in [{"index": 0, "text": _delta(kind, fields)}] if kind else fields["choices"]:
             text = choice["delta"].get("content") if "delta" in choice else choice["text"]
             stream.texts[choice["index"]] = stream.texts.get(choice["index"], "") + (text or "")
     return stream
 
 
-def texts_of(fields: dict[str, Any]) -> dict[int, str]:
-    """Return the texts of a whole answer by choice."""
-    return {
-        choice["index"]: choice["message"]["content"] if "message" in choice else choice["text"]
-        for choice in fields["choices"]
-    }
+_LAST = ("response.completed", "response.incomplete", "message_stop")
+
+
+def _delta(kind: str, fields: dict[str, Any]) -> str:
+    match kind:
+        case "response.output_text.delta":
+            return str(fields["delta"])
+        case "content_block_delta":
+            return str(fields["delta"]["text"])
+        case _:
+            return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What an answer that is not streamed says.
+
+    Attributes
+    ----------
+    texts : dict of int to str
+        By choice.
+    tokens : int
+        Of all choices.
+    reasons : set of str
+        Why choices ended.
+    """
+
+    texts: dict[int, str]
+    tokens: int
+    reasons: set[str]
+
+
+def read_whole(fields: dict[str, Any]) -> Whole:
+    """Read an answer; KeyError if it is none."""
+    usage = fields["usage"]
+    if "output" in fields:
+        (item,) = fields["output"]
+        texts = {0: item["content"][0]["text"]}
+        return Whole(texts, usage["output_tokens"], {fields["incomplete_details"]["reason"]})
+    if "content" in fields:
+        (block,) = fields["content"]
+        return Whole({0: block["text"]}, usage["output_tokens"], {fields["stop_reason"]})
+    choices = fields["choices"]
+    texts = {one["index"]: one["message"]["content"] if "message" in one else one["text"] for one in choices}
+    return Whole(texts, usage["completion_tokens"], {one["finish_reason"] for one in choices})
