@@ -69,7 +69,7 @@ def text(found: Found | None) -> str:
         _pool(found),
         "**Without replicas.** The placement of experts matters, too: batches of one kind of requests, as an engine of an ELDR pool has, on ranks that hold as many experts each. *In order*: as vLLM starts. "
         "*Dealt*: ELDR's layout for the cluster of an engine, the hottest to one rank after the other. *Tokens*, *activations*: as EPLB moves them, by its own weights and by how often a step uses an expert. "
-        "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. Then the change of a step's time by *activations*. "
+        "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. The last two columns give the change of a step's time with the layout *activations*. "
         f"Once EPLB moves experts vLLM looks up places: a kernel on each layer, {_micros(LOOKUP)} us assumed. The captured activations have no step times. No engine does it: {_unearned(found)}",
         _layouts(found),
         f"**What ranks tell each other.** Ranks with requests of their own must know what the others use. METRO's paper gathers all tokens before they choose experts. One sum of {_FLAG} bytes "

@@ -81,7 +81,7 @@ def marginal(results: Results) -> str:
     """Return MarginalUnion against the band, cell by cell."""
     text = (
         f"Percent against the band under the same requests. P50 is *not worse* up to {claims.NOT_WORSE} %; P99 should be *better*. "
-        f"Both are judged by the whole interval, over {len(results.plan.more or results.plan.seeds)} seeds."
+        f"A verdict *holds* if all of the interval agrees, does not if none of it does, and is undecided otherwise, over {len(results.plan.more or results.plan.seeds)} seeds."
     )
     parts = [text]
     found = {name: claims.duels(results, name) for name in (MARGINAL, PRIOR)}
@@ -225,7 +225,7 @@ def laws(results: Results) -> str:
         "Step-time models",
         "`T = t0 + layers * b * (a0 + A) + c1 * B`, by non-negative least squares from the artifact's five round-robin P50 of the task workload. "
         f"`a0` = {step_laws.OVERHEAD:.2f} experts is not fitted. Program: `hack/lab/eldr_lab/evidence/step_laws.py`, points: `published.csv` beside it.",
-        "*Its times* assume the batch that the published time implies and the experts of a workload whose preferences for kinds have strength 1. "
+        "*Its times* are what the model gives for the batch that the published time implies, and for the experts of a workload whose preferences for kinds have strength 1, that is, are not weakened. "
         f"*Simulated* is P50 of round robin as the pools here have it, task: with preferences weakened by each model's factor ({factors or 'none'}) and the batch that follows.",
         table(
             (

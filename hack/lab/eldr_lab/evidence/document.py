@@ -122,9 +122,9 @@ def _about(results: Results) -> str:
         else ""
     )
     return (
-        "[Evidence](../evidence.md), written by `make -C hack/lab evidence`. Simulated with the router's own policies: "
+        "Part of the [evidence](../evidence.md). `make -C hack/lab evidence` writes this page. Simulated with the router's own policies: "
         f"{len(plan.cells)} cells, {plan.size.seconds:.0f} s measured each, answers of {plan.size.output_tokens} tokens, 16 engines unless said otherwise. "
-        f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Policies of one seed meet the same requests."
+        f"Seeds {listed([str(seed) for seed in plan.seeds])}{more}. ± is half of a 95 % interval over the seeds. Under one seed, all policies get the same requests."
         + (f" Code of the simulation: {results.revision}; real engines: on the pages of their benchmarks." if results.revision else "")
     )  # fmt: skip
 
@@ -251,7 +251,7 @@ def _models(results: Results) -> list[str]:
     return [
         details.laws(results),
         details.changes(
-            results, "law", "With the least squares", f"{model(results.kinds('law')[0][0])} at 60 requests/s under *least squares* of the table above, % against JSQ:",
+            results, "law", "With the least squares", f"{model(results.kinds('law')[0][0])} at 60 requests/s, with the *least squares* model of the table above. Changes are in % against JSQ:",
             (BAND, MARGINAL, PRIOR),
         ),
     ]  # fmt: skip

@@ -68,8 +68,8 @@ def prefix(results: Results) -> str:
     return section(
         "Prefix cache",
         f"{model(results.kinds('prefix')[0][0])} at 60 requests/s. A share of every prompt is found in the prefill engines' caches, by whole KV blocks, and takes no time there. "
-        "Its tokens pass no layer, so no step counts their experts. Engines with the plug-in keep the counts beside each block, as "
-        "the paper's do (*known*). Without, routers see the computed tokens only (*lost*), though centroids are of whole prompts. Cached tokens use "
+        "Its tokens pass no layer, so no step counts their experts. *Known*: engines with the plug-in keep the counts beside each block, "
+        "as the paper's engines do. *Lost*: without it, routers see only the computed tokens, though centroids are of whole prompts. Cached tokens use "
         "the same experts as the others here; one text before all prompts would say nothing either way. First token in milliseconds, the rest % against JSQ:",
         table(("where", "policy", "first token, P50 / P99", "P50", "P99", "experts per token"), rows),
     )

@@ -48,7 +48,7 @@ def page(found: Sequence[Found]) -> str:
     """Return the page."""
     seeds = sorted({int(seed) for _, figures in found for seed in figures})
     opening = (
-        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-prior`. Simulated as in [the default policy](../evidence/default.md): 60 s, "
+        f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-prior` writes this page. Simulated as in [the default policy](../evidence/default.md): 60 s, "
         f"answers of 512 tokens, {len(found)} cells, seeds {seeds[0]} to {seeds[-1]}{_fewer(found, len(seeds))}. No constant was chosen under these seeds. ± is half "
         "of a 95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
     )
@@ -65,7 +65,7 @@ def page(found: Sequence[Found]) -> str:
     parts.append(
         section(
             "Opposite faults",
-            "Requests of the engine that got most and least, % of the mean engine's, means over seeds. A prior that crowds or starves "
+            "Requests of the engine that got the most and of the one that got the least, in % of the mean over all engines. Means over seeds. A prior that crowds or starves "
             "engines would show here.",
             _loads(found),
         )
