@@ -72,8 +72,8 @@ def text(found: Found | None) -> str:
         "*Alike*: by activations, for the requests of all kinds at once. Layouts are made from half of the requests and met by the others. Fullest rank, % against in order. The last two columns give the change of a step's time with the layout *activations*. "
         f"Once EPLB moves experts vLLM looks up places: a kernel on each layer, {_micros(LOOKUP)} us assumed. The captured activations have no step times. No engine does it: {_unearned(found)}",
         _layouts(found),
-        f"**What ranks tell each other.** Ranks with requests of their own must know what the others use. METRO's paper gathers all tokens before they choose experts. One sum of {_FLAG} bytes "
-        f"for each expert says as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s. A collective's start, "
+        f"**What ranks tell each other.** Ranks with requests of their own must know what the others use. METRO's paper gathers all tokens before they choose experts. A single sum of {_FLAG} bytes "
+        f"per expert tells the ranks just as much. Bytes that a rank receives on each layer, and their time on the wire at {published.METRO_BANDWIDTH / 1e9:.0f} GB/s. A collective's start, "
         "some ten microseconds, takes longer than any of it:",
         _collectives(),
     )
