@@ -51,7 +51,9 @@ def test_the_test_may_list_deployments_where_it_looks_and_nothing_else(options, 
 
 @pytest.mark.process
 def test_the_test_finds_a_key_and_an_authority_in_secrets():
-    sets = [f"--set=tests.{value}" for value in ("apiKey.secretName=k", "apiKey.entry=alice", "ca.secretName=c")]
+    sets = [
+        f"--set=tests.{value}" for value in ("apiKey.secretName=k", "apiKey.entry=alice", "ca.secretName=c")
+    ]
     pod = rendered(*sets)["Pod", "eldr-test"]["spec"]
     (container,) = pod["containers"]
     (key,) = container["env"]

@@ -74,7 +74,9 @@ def options_of(*command: str) -> set[str]:
     """Return the options that a command of kubectl or helm lists in its help, those of all commands included."""
     program = clients() / command[0]
     asked = [[*command[1:], "--help"], *([["options"]] if command[0] == "kubectl" else [])]
-    texts = [subprocess.run([program, *one], capture_output=True, text=True, check=True).stdout for one in asked]
+    texts = [
+        subprocess.run([program, *one], capture_output=True, text=True, check=True).stdout for one in asked
+    ]
     return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", "\n".join(texts)))
 
 

@@ -123,7 +123,14 @@ def visit(rng: random.Random, number: int) -> Visit:
     many = manner in ("keep_alive", "pipeline")
     asks = tuple(ask(rng, name, _draw(rng, _SHAPES)) for name in (names if many else names[:1]))
     if manner == "half_closed":  # a stream that has begun is over when its client says that it leaves
-        asks = (ask(rng, names[0], rng.choice(["short", "huge", "assembled", "n", "list", "response"]), stream=False),)
+        asks = (
+            ask(
+                rng,
+                names[0],
+                rng.choice(["short", "huge", "assembled", "n", "list", "response"]),
+                stream=False,
+            ),
+        )
     return Visit(manner, asks, rng.uniform(0.0, 0.3), pieces=rng.randint(3, 8))
 
 
@@ -239,7 +246,9 @@ def _bad(rng: random.Random, name: str) -> Ask:
         Ask(name, body=b'{"prompt":[%b""]}' % (b'"",' * 10_000), status=400),
         Ask(name, body=b'{"z":%b%b}' % (b"[" * 5000, b"]" * 5000), status=400),
         Ask(name, body=b'{%b"a":0}' % (b'"a":0,' * 50_000), status=400),
-        Ask(name, body=_json({"model": MODEL, "input": "x", "background": True}), path=_RESPONSES, status=400),
+        Ask(
+            name, body=_json({"model": MODEL, "input": "x", "background": True}), path=_RESPONSES, status=400
+        ),
         Ask(name, body=_json({"model": MODEL, "input": "x", "store": True}), path=_RESPONSES, status=400),
         Ask(name, body=_json({"model": MODEL, "messages": []}), path=_MESSAGES, status=400),
         Ask(name, _COMPLETIONS, "GET", status=405),
