@@ -78,14 +78,14 @@ def test_the_commands_for_clients_have_what_routers_ask_for():
     found = night.deployment()
     found["spec"]["router"]["apiKeysSecret"] = "keys"
     found["status"] |= {"url": "https://chat.team.svc", "model": "it's"}
+    quoted = """'{"model": "it'"'"'s", "prompt": "Hello", "max_tokens": 8}'"""
     for width in (40, 120):
         shown = screen(found, width=width)
         at = next(at for at, line in enumerate(shown) if line.startswith("clients"))
         assert [line.strip() for line in shown[at + 1 : at + 4]] == [
             "kubectl port-forward -n team svc/chat 8443:443 &",
             "curl https://localhost:8443/v1/completions -H 'content-type: application/json' \\",
-            "--cacert ca.crt -H 'authorization: Bearer KEY' -d "
-            """'{"model": "it'"'"'s", "prompt": "Hello", "max_tokens": 8}'""",
+            f"--cacert ca.crt -H 'authorization: Bearer KEY' -d {quoted}",
         ]
 
 
