@@ -18,7 +18,7 @@ from tests.support.kube import Kube
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
 
-SEEDS = (1, 2)
+SEEDS = (1, pytest.param(2, marks=pytest.mark.costly))
 LONG_SEEDS = range(3, 3 + int(os.environ.get("ELDR_CHAOS_SEEDS", "18")))
 STEPS, LONG_STEPS = 4, 8
 

@@ -187,6 +187,7 @@ def test_a_template_that_is_none_is_told_and_nothing_else_waits(part, template):
             assert it.world.kube.get("Deployment", "x-prefill")["spec"]["replicas"] == 2
 
 
+@pytest.mark.costly
 def test_a_tool_that_disagrees_for_hours_replaces_pods_three_times():
     with simulated() as it:
         it.world.up()

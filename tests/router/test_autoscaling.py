@@ -28,6 +28,7 @@ def queries() -> dict[str, str]:
     return found
 
 
+@pytest.mark.costly
 def test_queries_of_the_example_follow_load(tmp_path):
     asked = queries()
     assert asked.keys() == {"qwen3-prefill", "qwen3-decode"}

@@ -88,6 +88,7 @@ def operator():
     thread.join()
 
 
+@pytest.mark.costly
 def test_every_panel_shows_something_under_load(tmp_path, operator, broken):
     with (
         engine("prefill", "--speed", "100") as p,

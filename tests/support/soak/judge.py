@@ -70,14 +70,9 @@ class Verdict:
     problem: str = ""
 
 
-def judge(record: Record, windows: Iterable[Window], *, share: int = 1 << 20) -> Verdict:
-    """Judge a request by what its client saw, and by what was disturbed meanwhile.
-
-    A request for more sequences than a router's even ``share`` of an engine may be refused: others lend, but not at once.
-    """
+def judge(record: Record, windows: Iterable[Window]) -> Verdict:
+    """Judge a request by what its client saw, and by what was disturbed meanwhile."""
     verdict = _look(record)
-    if verdict.outcome == "429" and not verdict.problem and len(record.ask.prompts) > share:
-        return verdict
     excuses = _EXCUSES.get(verdict.outcome)
     if excuses is None or _is_excused(record, excuses, windows):
         return verdict

@@ -9,6 +9,8 @@ from typing import Any
 
 LEASE = 3.0
 """Seconds, of the prefill engines' results; the router is told the same, or less."""
+ROOM = 2048
+"""Sequences that every engine may run: those of all clients together fit, so only a disturbance explains a 429."""
 _TAIL = 6.0
 _CALM = 10.0
 
@@ -101,7 +103,7 @@ def reloads(
             "policy": rng.choice(
                 ["MarginalUnion", "MarginalUnion", "ELDR", "JSQ", "RoundRobin", "PowerOfTwo", "Random"]
             ),
-            "max_in_flight": rng.choice([2, 8, 256, 256, 256, 256]),
+            "max_in_flight": rng.choice([2, 8, ROOM, ROOM, ROOM, ROOM]),
             "lease_seconds": rng.choice([LEASE, LEASE, LEASE - 0.5]),
             "sample_rate": rng.choice([0.0, 0.5, 1.0]),
         }
@@ -114,5 +116,5 @@ def usual(at: float = 0.0) -> Reload:
     """Return the worker file of the beginning, and of the end."""
     return Reload(
         at,
-        fields={"policy": "MarginalUnion", "max_in_flight": 256, "lease_seconds": LEASE, "sample_rate": 1.0},
+        fields={"policy": "MarginalUnion", "max_in_flight": ROOM, "lease_seconds": LEASE, "sample_rate": 1.0},
     )

@@ -20,7 +20,7 @@ from tests.support.soak.clients import Client
 from tests.support.soak.director import Director
 from tests.support.soak.flat import Growth, Sample, growth
 from tests.support.soak.judge import Record, Verdict, Window, judge
-from tests.support.soak.plan import disturbances, reloads, usual
+from tests.support.soak.plan import disturbances, reloads
 from tests.support.soak.stage import Stage
 
 _SAMPLE_SECONDS = 1.0
@@ -132,7 +132,7 @@ async def _run(round_: Round, stage: Stage) -> Report:
     suspects: list[tuple[Record, Verdict]] = []
 
     def take(record: Record) -> None:
-        verdict = judge(record, director.windows, share=usual().fields["max_in_flight"] // round_.routers)
+        verdict = judge(record, director.windows)
         report.outcomes[record.manner, verdict.outcome] += 1
         if verdict.problem:
             suspects.append((record, verdict))
