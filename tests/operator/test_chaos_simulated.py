@@ -17,7 +17,10 @@ from tests.operator.simulated.changes import MoreChanges, SimulatedWorld
 from tests.operator.simulated.faults import SimulatedFaults
 from tests.operator.simulated.process import SimulatedOperator, SimulatedRouter
 
-SEEDS = [*(1, 3, 8), *(pytest.param(seed, marks=pytest.mark.costly) for seed in (2, 4, 5, 6, 7, 9, 10, 11, 12))]
+SEEDS = [
+    *(1, 3, 8),
+    *(pytest.param(seed, marks=pytest.mark.costly) for seed in (2, 4, 5, 6, 7, 9, 10, 11, 12)),
+]
 LONG_SEEDS = range(13, 13 + int(os.environ.get("ELDR_CHAOS_SEEDS", "188")))
 STEPS = 8
 
