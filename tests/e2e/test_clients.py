@@ -63,7 +63,7 @@ def test_a_client_needs_a_key_and_speaks_tls(made: Path, request: pytest.Fixture
         body = {"model": NAME, "prompt": "hello", "max_tokens": 4}
         # the certificate names localhost, as that of a Service names the Service
         return httpx.post(
-            f"{base}/v1/completions", json=body, headers=bearer(key), verify=False, timeout=30
+            f"{base}/v1/completions", json=body, headers=bearer(key), verify=False, timeout=120
         ).status_code
 
     assert [status("alice"), status("bob"), status("eve")] == [200, 200, 401]

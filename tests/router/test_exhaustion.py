@@ -86,7 +86,7 @@ async def test_more_clients_than_descriptors(tmp_path):
         ) as limited,
     ):
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
 
             async def ask(number: int) -> int | str:
                 body = {"model": "m", "prompt": f"prompt {number}", "max_tokens": 32}

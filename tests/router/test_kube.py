@@ -230,7 +230,7 @@ async def test_requests_are_served_through_pods(space, tmp_path):
         await space.routing(epoch=1, active=active)
         async with (
             following(space, tmp_path) as app,
-            httpx.AsyncClient(timeout=60, limits=UNBOUNDED) as client,
+            httpx.AsyncClient(timeout=120, limits=UNBOUNDED) as client,
         ):
             await until(lambda: app.control.settled and len(names(app)) == 2, "the router to be settled")
             host, port = app.addresses[0]

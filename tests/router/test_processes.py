@@ -88,19 +88,19 @@ def test_right_text_streamed_whole_and_logged(two, tmp_path):
         for i in range(6):
             assert r.ask(f"hello {i}") == ("ok", text.completion(f"hello {i}", 16))
         body = {"model": "m", "prompt": "x", "max_tokens": 5}
-        answer = httpx.post(f"{r.url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{r.url}/v1/completions", json=body, timeout=120)
         assert answer.json()["choices"][0]["text"] == text.completion("x", 5)
         assert answer.headers[contract.HEADER_DECODE] in ("d0", "d1")
         chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        said = httpx.post(f"{r.url}/v1/chat/completions", json=chat, timeout=60).json()
+        said = httpx.post(f"{r.url}/v1/chat/completions", json=chat, timeout=120).json()
         assert said["choices"][0]["message"]["content"] == text.completion("user: hi", 4)
         lists = {"model": "m", "prompt": ["a", "b"], "max_tokens": 3}
-        both = httpx.post(f"{r.url}/v1/completions", json=lists, timeout=60).json()["choices"]
+        both = httpx.post(f"{r.url}/v1/completions", json=lists, timeout=120).json()["choices"]
         assert [c["text"] for c in both] == [text.completion("a", 3), text.completion("b", 3)]
-        unknown = httpx.post(f"{r.url}/v1/completions", json={**body, "model": "other"}, timeout=60)
+        unknown = httpx.post(f"{r.url}/v1/completions", json={**body, "model": "other"}, timeout=120)
         assert unknown.status_code == 404
         wait_for(lambda: r.state()["samples"] == 8, "the records to be joined with their activations", 60)
-        raw = httpx.get(r.admin + contract.PATH_SIGLOG, headers=AUTH, timeout=30).content
+        raw = httpx.get(r.admin + contract.PATH_SIGLOG, headers=AUTH, timeout=120).content
         records = list(FrameReader().feed(raw))
         assert all(record.exact and record.decode is not None for record in records)
         assert r.in_flight() == 0
@@ -131,7 +131,7 @@ def test_a_decode_engine_killed_between_pull_and_first_byte(tmp_path):
     with engine("prefill", *FAST) as p, engine("decode", *never) as d0, engine("decode", *soon) as d1:
 
         def metric(server: Server, name: str) -> float:
-            lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
+            lines = httpx.get(f"{server.url}/metrics", timeout=120).text.splitlines()
             return sum(float(line.split()[-1]) for line in lines if line.startswith((name + "{", name + " ")))
 
         with router(tmp_path, {"p": p.url, "d0": d0.url, "d1": d1.url}, policy="JSQ") as r:
@@ -163,7 +163,7 @@ def test_a_chat_whose_pull_fails_never_shows_it(tmp_path):
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             url = f"{r.url}/v1/chat/completions"
-            answer = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            answer = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=120)
             wait_for(lambda: r.loads()["d"], "the prefill to be answered")
             p.process.kill()
             p.process.wait()
@@ -234,7 +234,7 @@ def test_sigterm_finishes_streams_and_exits_0(tmp_path):
             wait_for(lambda: r.state()["decode"][0]["in_flight"], "the stream to start")
             r.process.send_signal(signal.SIGTERM)
             wait_for(
-                lambda: httpx.get(f"{r.admin}/metrics", timeout=30).text.find("eldr_router_ready 0.0") >= 0,
+                lambda: httpx.get(f"{r.admin}/metrics", timeout=120).text.find("eldr_router_ready 0.0") >= 0,
                 "not ready",
             )
             assert answer.result(90) == ("ok", text.completion("long", 200))
@@ -294,7 +294,7 @@ def test_settings_that_cannot_work(arguments, message, tmp_path):
         capture_output=True,
         text=True,
         env=env,
-        timeout=60,
+        timeout=120,
         cwd=tmp_path,
     )
     assert done.returncode == 2
@@ -336,7 +336,7 @@ def test_a_port_that_is_taken(tmp_path):
         port = d.url.rsplit(":", 1)[1]
         (tmp_path / "w").write_text("{}")
         command = [str(ELDR), "router", "--workers", str(tmp_path / "w"), "--port", port, "--admin-port", "0"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 1
         assert "in use" in done.stderr
         assert "Traceback" not in done.stderr
@@ -379,7 +379,7 @@ def test_clients_are_served_on_loopback_too_by_the_first_of_a_machine(tmp_path):
 def test_options_come_from_the_environment(tmp_path):
     env = {**os.environ, "ELDR_ROUTER_SOURCE": "nonsense"}
     done = subprocess.run(
-        [str(ELDR), "router"], check=False, capture_output=True, text=True, env=env, timeout=60
+        [str(ELDR), "router"], check=False, capture_output=True, text=True, env=env, timeout=120
     )
     assert done.returncode == 2
     assert "nonsense" in done.stderr

@@ -119,7 +119,7 @@ async def test_clients_speak_tls(start, keys, tmp_path, caplog):
             await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, key="key-of-bob", ca=ca)
         with pytest.raises(RequestError, match="status 401"):
             await asyncio.to_thread(smoke, f"https://localhost:{port}", "m", 30, ca=ca)
-        async with httpx.AsyncClient(verify=trust, timeout=30, headers=bearer("key-of-alice")) as client:
+        async with httpx.AsyncClient(verify=trust, timeout=120, headers=bearer("key-of-alice")) as client:
             body = {"model": "m", "prompt": "hello", "stream": True}
             whole = await client.post(f"https://localhost:{port}/v1/completions", json=body)
             assert whole.status_code == 200

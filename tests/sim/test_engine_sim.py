@@ -38,18 +38,18 @@ def pair():
 
 def prefill(url: str, prompt: str, **headers) -> dict:
     body = {"model": "m", "prompt": prompt, "max_tokens": 1, KV_KEY: REMOTE}
-    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=30)
+    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()[KV_KEY]
 
 
 def decode(url: str, prompt: str, params: dict | None, tokens: int = 8, **fields) -> httpx.Response:
     body = {"model": "m", "prompt": prompt, "max_tokens": tokens, KV_KEY: params, **fields}
-    return httpx.post(f"{url}/v1/completions", json=body, headers=fields.pop("headers", {}), timeout=30)
+    return httpx.post(f"{url}/v1/completions", json=body, headers=fields.pop("headers", {}), timeout=120)
 
 
 def metric(url: str, name: str) -> float:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=120).text)
     return sum(s.value for f in families for s in f.samples if s.name == name)
 
 
@@ -88,7 +88,7 @@ def test_a_late_pull_is_wrong_and_counted(pair):
 
 
 def late_pulls(url: str) -> dict[str, float]:
-    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=120).text)
     samples = [s for f in families for s in f.samples if s.name == "eldr_engine_late_pulls_total"]
     return {s.labels["outcome"]: s.value for s in samples}
 
@@ -120,7 +120,7 @@ def test_an_engine_without_the_plug_in_pulls_at_any_time(pair):
     with engine("decode", *FAST, "--ignore-deadlines") as d:
         said = decode(d.url, "unheeded", params).json()["choices"][0]["text"]
         assert said != text.completion("unheeded", 8)
-        assert not read_deadlines(httpx.get(f"{d.url}/metrics", timeout=30).content), "it does not claim to"
+        assert not read_deadlines(httpx.get(f"{d.url}/metrics", timeout=120).content), "it does not claim to"
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_chat_whose_pull_fails_names_its_role_first(pair):
     messages = [{"role": "user", "content": "hi"}]
     params = prefill(p, "x") | {"remote_port": 1}
     body = {"model": "m", "messages": messages, "max_tokens": 4, "stream": True, KV_KEY: params}
-    answer = httpx.post(f"{d}/v1/chat/completions", json=body, timeout=30)
+    answer = httpx.post(f"{d}/v1/chat/completions", json=body, timeout=120)
     role, error, *rest = answer.text.split("\n\n")
     assert json.loads(role.removeprefix("data: "))["choices"][0]["delta"]["role"] == "assistant"
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
@@ -302,7 +302,7 @@ def test_requests_wait_for_kv_space_and_for_seats():
 
 def refusal(url: str) -> dict | None:
     answer = httpx.post(
-        f"{url}/v1/completions", json={"model": "m", "prompt": "x", "max_tokens": 1}, timeout=30
+        f"{url}/v1/completions", json={"model": "m", "prompt": "x", "max_tokens": 1}, timeout=120
     )
     return answer.json() if answer.status_code == 500 else None
 
@@ -311,13 +311,13 @@ def refusal(url: str) -> dict | None:
 def test_sigterm_drains_within_the_shutdown_timeout():
     with engine("decode", "--shutdown-timeout", "60", "--speed", "10") as d:
         body = {"model": "m", "prompt": "x", "max_tokens": 60, "stream": True}
-        with httpx.stream("POST", f"{d.url}/v1/completions", json=body, timeout=30) as answer:
+        with httpx.stream("POST", f"{d.url}/v1/completions", json=body, timeout=120) as answer:
             lines = answer.iter_lines()
             next(lines)
             d.process.send_signal(signal.SIGTERM)
             late = wait_for(lambda: refusal(d.url), "new requests to be refused")
             assert "after shutdown" in late["error"]["message"]
-            assert httpx.get(f"{d.url}/health", timeout=30).status_code == 200
+            assert httpx.get(f"{d.url}/health", timeout=120).status_code == 200
             rest = list(lines)
         assert rest[-2:] == ["data: [DONE]", ""] or rest[-1] == "data: [DONE]"
         assert d.process.wait(30) == 0
@@ -326,6 +326,6 @@ def test_sigterm_drains_within_the_shutdown_timeout():
 @pytest.mark.slow
 def test_impossible_capacity_is_refused_at_start():
     arguments = [ELDR, "engine-sim", "--role", "decode", "--kv-blocks", "2"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "max_model_len: 8192 tokens do not fit 2 blocks" in done.stderr

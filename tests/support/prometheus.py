@@ -44,7 +44,7 @@ class Prometheus(Server):
 
     def series(self, query: str) -> list[tuple[dict[str, str], float]]:
         """Return labels and values of a query."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30).json()
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=120).json()
         assert answer["status"] == "success", answer
         return [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
 

@@ -65,7 +65,7 @@ class Router(Server):
         put(self._workers, json.dumps({**self._fields, **entries}).encode())
 
     def state(self) -> dict:
-        return httpx.get(self.admin + contract.PATH_STATE, headers=AUTH, timeout=30).json()
+        return httpx.get(self.admin + contract.PATH_STATE, headers=AUTH, timeout=120).json()
 
     def loads(self) -> dict[str, int]:
         """Requests in flight by engine."""
@@ -90,7 +90,7 @@ class Router(Server):
         body = {"model": "m", "prompt": prompt, "max_tokens": tokens, "stream": True, **fields}
         said, ended = "", False
         try:
-            with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=60) as got:
+            with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=120) as got:
                 if got.status_code != 200:
                     return str(got.status_code), got.read().decode()
                 for line in got.iter_lines():

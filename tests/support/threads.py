@@ -37,7 +37,7 @@ class ApiClients:
                 base_url=self._server,
                 headers=self._headers,
                 verify=self._trusted,
-                timeout=30,
+                timeout=120,
                 limits=UNBOUNDED,
                 trust_env=False,
             )

@@ -61,7 +61,7 @@ def _reuse(stage: Stage, router: Router) -> list[str]:
     ports = {int(engine.url.rsplit(":", 1)[1]) for engine in stage.engines.values()}
     body = {"model": "m", "prompt": "quiet", "max_tokens": 1}
     resting = []
-    with httpx.Client(timeout=30) as client:
+    with httpx.Client(timeout=120) as client:
         for _ in range(_ROUNDS):
             client.post(f"{router.url}/v1/completions", json=body).raise_for_status()
             resting.append(connections(router.process.pid, ports))
@@ -80,7 +80,7 @@ def _room(stage: Stage) -> list[str]:
         body = {"model": "m", "prompt": "room", "max_tokens": 300, "stream": True}
         places = len(stage.names("d"))
         url = f"{router.url}/v1/completions"
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=120) as client:
             open_ = []
             try:
                 for _ in range(places):
@@ -101,7 +101,7 @@ def _room(stage: Stage) -> list[str]:
 
 def metric(router: Router, name: str) -> float:
     """Return a metric without labels."""
-    lines = httpx.get(f"{router.admin}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{router.admin}/metrics", timeout=120).text.splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
