@@ -45,12 +45,21 @@ Wire = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pool: policy, engines, over how many layers unions are looked at; ``mixed``: the unsigned ones, every second request."""
+    """A pool: policy, engines, over how many layers unions are looked at.
+
+    Attributes
+    ----------
+    mixed : bool
+        Every second request is unsigned, and the row is about these.
+    learned : bool
+        There is no centroid set, so that the prior is the one that routers learn.
+    """
 
     policy: str
     k: int
     layers: int = 0
     mixed: bool = False
+    learned: bool = False
 
     @property
     def name(self) -> str:
@@ -58,7 +67,8 @@ class Case:
         if self.policy == POLICY_ELDR:
             return f"band, K = {self.k}"
         unsigned = ", an unsigned request" if self.mixed else ""
-        return f"MarginalUnion with prior on {self.layers} layers, K = {self.k}{unsigned}"
+        prior = "a learned prior" if self.learned else "a fitted prior"
+        return f"MarginalUnion with {prior} on {self.layers} layers, K = {self.k}{unsigned}"
 
     def expected(self, *, signed: bool) -> tuple[str, str]:
         """Return by which policy, and why, a request is placed."""
@@ -69,6 +79,11 @@ class Case:
 
 CASES = (
     *(Case(POLICY_ELDR, k) for k in (4, 16, 256)),
+    *(
+        Case(POLICY_MARGINAL, k, MOST_LAYERS, mixed, learned=True)
+        for k in (4, 16, 256)
+        for mixed in (False, True)
+    ),
     *(
         Case(POLICY_MARGINAL, k, layers, mixed)
         for layers in (MOST_LAYERS, LAYERS)
@@ -128,7 +143,7 @@ class Pool:
         self._placer = Placer(self._registry, np.random.default_rng(0))
         if case.layers:
             self._placer.locality = Locality(most_layers=case.layers)
-        centroids = traffic.centroids(case.k)
+        centroids = None if case.learned else traffic.centroids(case.k)
         self._table = make_table(Intent(policy=case.policy), epoch=1, active=None, centroids=centroids)
         self._placer.locality.follow(centroids, wanted=case.policy == POLICY_MARGINAL)  # as the router does
         self._in_flight: deque[tuple[Lease, str, bool]] = deque()
@@ -154,7 +169,7 @@ class Pool:
         placement = self._placer.place(self._table, read_signature(wire))
         spent = time.process_time_ns() - begun
         self._in_flight.append((placement.lease, placement.endpoint.name, signed))
-        compared = placement.similarity is not None
+        compared = placement.similarity is not None or (signed and self._placer.locality.profiles is not None)
         return Decided(number % len(self._wires), signed, placement.policy, placement.reason, compared, spent)
 
     def prove(self) -> None:
@@ -175,6 +190,18 @@ class Pool:
         )
         if case.policy == POLICY_MARGINAL:
             self._prove_unions()
+        if case.learned:
+            self._prove_profiles()
+
+    def _prove_profiles(self) -> None:
+        """A prior was learned, of every engine, and each signed request is compared with it."""
+        locality, wire = self._placer.locality, self._wires[0]
+        field = self._placer.decide(self._table, read_signature(wire), (), 1, 0).field
+        known = locality.profiles.table() if locality.profiles is not None else {}
+        require(len(known) == self.case.k, f"{self.case.name}: {len(known)} engines have a profile")
+        require(
+            field.learned is not None and len(set(field.learned)) > 1, f"{self.case.name}: {field.learned}"
+        )
 
     def _prove_unions(self) -> None:
         """Unions hold the signed requests in flight, and count the others as strangers."""
