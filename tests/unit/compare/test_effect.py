@@ -25,7 +25,7 @@ def simulated(draw, pairs, effect, *, trend=0.0, order=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pairs", [3, 12])
+@pytest.mark.parametrize("pairs", [3, pytest.param(12, marks=pytest.mark.costly)])
 @pytest.mark.parametrize("effect", [0.0, -0.08])
 def test_the_interval_covers_the_truth_in_19_of_20_runs(pairs, effect):
     draw = np.random.default_rng(1)
@@ -35,7 +35,7 @@ def test_the_interval_covers_the_truth_in_19_of_20_runs(pairs, effect):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pairs", [8, 12])
+@pytest.mark.parametrize("pairs", [8, pytest.param(12, marks=pytest.mark.costly)])
 def test_against_itself_it_finds_nothing_in_nine_of_ten_runs(pairs):
     draw = np.random.default_rng(2)
     found = sum(change(simulated(draw, pairs, 0.0)).is_significant for _ in range(RUNS)) / RUNS

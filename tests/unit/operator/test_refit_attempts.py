@@ -32,7 +32,13 @@ def test_bootstrap_backs_off(make_cr, make_fit, now, attempts, minutes, expected
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize(("limit", "others"), [(1, False), (2, True), (1, True), (10, False), (100, False)])
+@pytest.mark.parametrize(
+    ("limit", "others"),
+    [
+        *((1, False), (10, False), (100, False)),
+        *(pytest.param(limit, True, marks=pytest.mark.costly) for limit in (1, 2)),
+    ],
+)
 def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_fit, limit, others):
     """Two days in which every first fit is rejected."""
     refit = {"historyLimit": limit} | ({"schedule": "*/20 * * * *"} if others else {})
