@@ -21,7 +21,7 @@ DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error": {}}\n\n'
 
 
-SHORT_SEED, SHORT_SECONDS = 1379, 16.0
+SHORT_SEED, SHORT_SECONDS = 1379, 19.0
 """A seed whose short plan holds every kind of disturbance."""
 
 
@@ -105,7 +105,7 @@ def test_what_is_right(record, outcome):
     ],
 )
 def test_what_nothing_excuses(record, outcome):
-    disturbed = [Window(kind, 0.0) for kind in ("kill", "stop", "freeze", "late", "tight")]
+    disturbed = [Window(kind, 0.0) for kind in ("kill", "stop", "freeze", "alone", "late", "tight")]
     assert judge(record, disturbed).outcome == outcome
     assert judge(record, disturbed).problem
 
@@ -113,14 +113,14 @@ def test_what_nothing_excuses(record, outcome):
 @pytest.mark.parametrize(
     ("record", "kinds"),
     [
-        (failed(429), {"kill", "stop", "freeze", "late", "tight"}),
-        (failed(502), {"kill", "stop", "freeze", "late"}),
-        (failed(503), {"kill", "stop", "freeze", "late"}),
+        (failed(429), {"kill", "stop", "freeze", "alone", "late", "tight"}),
+        (failed(502), {"kill", "stop", "freeze", "alone", "late"}),
+        (failed(503), {"kill", "stop", "freeze", "alone", "late"}),
         (streamed(RIGHT[0], ERROR), {"kill"}),
     ],
 )
 def test_what_a_disturbance_excuses(record, kinds):
-    for kind in ("kill", "stop", "freeze", "late", "tight", "reload"):
+    for kind in ("kill", "stop", "freeze", "alone", "late", "tight", "reload"):
         excused = kind in kinds
         assert bool(judge(record, [Window(kind, 100.5)]).problem) != excused
         assert bool(judge(record, [Window(kind, 90.0, 100.5 - GRACE)]).problem) != excused
@@ -128,17 +128,25 @@ def test_what_a_disturbance_excuses(record, kinds):
         assert judge(record, [Window(kind, 90.0, 99.0 - GRACE)]).problem, "it was long over"
 
 
+def test_a_router_that_stands_still_excuses_its_own_answers_only():
+    window = Window("alone", 100.5, ports=(2,))
+    for port, excused in ((1, False), (2, True)):
+        record = failed(502)
+        record.port = port
+        assert bool(judge(record, [window]).problem) != excused
+
+
 def test_the_short_plan_holds_every_kind():
     rng = random.Random(f"{SHORT_SEED} plan")  # as a round draws it
     drawn = disturbances(rng, SHORT_SECONDS, ["p0", "p1"], ["d0", "d1", "d2", "d3"])
-    assert {d.kind for d in drawn} == {"kill", "stop", "freeze", "late"}
+    assert {d.kind for d in drawn} == {"kill", "stop", "freeze", "alone", "late"}
 
 
 def test_a_minute_holds_every_kind_and_the_same_seed_the_same_minute():
     for seed in range(20):
         first, again = (disturbances(random.Random(seed), 60.0, "p", "d") for _ in range(2))
         assert first == again
-        assert {d.kind for d in first} >= {"kill", "stop", "freeze", "late"}
+        assert {d.kind for d in first} >= {"kill", "stop", "freeze", "alone", "late"}
         assert reloads(random.Random(seed), 60.0, ["p0"], ["d0"])[-1].fields["max_in_flight"] == ROOM
 
 

@@ -115,7 +115,8 @@ class Client:
             end = "complete"
         ended = time.time()
         first = max(0.0, line.received_at - self._began)
-        self._report(Record(ask, self._visit.manner, self._began, ended, end or "closed", answer, first))
+        manner, began = self._visit.manner, self._began
+        self._report(Record(ask, manner, began, ended, end or "closed", answer, first, self._port))
 
     async def _one(self, line: Line) -> None:
         ask = self._visit.asks[0]
@@ -148,7 +149,9 @@ class Client:
         over = line.ended == "closed" and answered and _ends_connection(answered[-1])
         for index, ask in enumerate(asks):
             if over and index >= len(answered):
-                self._report(Record(ask, "pipeline", self._began, time.time(), "unsent", None))
+                self._report(
+                    Record(ask, "pipeline", self._began, time.time(), "unsent", None, port=self._port)
+                )
             else:
                 self._tell(line, ask, index)
 

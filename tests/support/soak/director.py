@@ -51,7 +51,8 @@ class Director:
                 continue
             self.done[one.kind] += 1
             what = f"{one.kind} {' '.join(engines)} {one.seconds:.1f} s"
-            window = Window(one.kind, time.time(), what=what)
+            ports = self._stage.ports[-1:] if one.kind == "alone" else self._stage.ports
+            window = Window(one.kind, time.time(), what=what, ports=tuple(ports))
             self.windows.append(window)
             if one.kind == "kill":
                 task = asyncio.create_task(self._kill(engines, one.seconds, window))
@@ -72,9 +73,10 @@ class Director:
                 tight.ended, tight = time.time(), None
             self.done["reload"] += 1
             what = f"without {one.without}, dead: {one.dead}, {one.fields}"
-            self.windows.append(Window("reload", time.time(), time.time(), what))
+            ports = tuple(self._stage.ports)
+            self.windows.append(Window("reload", time.time(), time.time(), what, ports))
             if one.fields["max_in_flight"] < _TIGHT:
-                tight = Window("tight", time.time(), what=what)
+                tight = Window("tight", time.time(), what=what, ports=ports)
                 self.windows.append(tight)
             self._stage.configure(one)
 
@@ -96,6 +98,12 @@ class Director:
             self._stage.freeze()
             await asyncio.sleep(seconds)
             self._stage.freeze(thaw=True)
+
+    async def _alone(self, engines: Sequence[str], seconds: float) -> None:
+        del engines
+        self._stage.freeze(first=-1)
+        await asyncio.sleep(seconds)
+        self._stage.freeze(thaw=True, first=-1)
 
     async def _late(self, engines: Sequence[str], seconds: float) -> None:
         """Let results reach engines that stand still, and their answers routers that stand still, both too late."""

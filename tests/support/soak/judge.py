@@ -14,7 +14,7 @@ from tests.support.soak.reader import Answer, read_stream, read_whole
 
 GRACE = LEASE + 2.0
 """Seconds after a disturbance in which its effects may still be seen."""
-ANY = ("kill", "stop", "freeze", "late")
+ANY = ("kill", "stop", "freeze", "alone", "late")
 _LIMITS = {"length", "max_output_tokens", "max_tokens"}
 """Reasons of answers that end with their last token: chats and completions, responses, messages."""
 _EXCUSES = {
@@ -27,12 +27,13 @@ _EXCUSES = {
 
 @dataclass(slots=True)
 class Window:
-    """A time in which something is disturbed; Unix seconds."""
+    """A time in which something is disturbed, Unix seconds, and the ports of the routers whose clients may see it."""
 
     kind: str
     began: float
     ended: float = math.inf
     what: str = ""
+    ports: tuple[int, ...] = (0,)
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Record:
     answer : Answer or None
     first : float
         Seconds to the first byte.
+    port : int
+        Of the router.
     """
 
     ask: Ask
@@ -60,6 +63,7 @@ class Record:
     end: str
     answer: Answer | None
     first: float = 0.0
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,10 @@ def judge(record: Record, windows: Iterable[Window]) -> Verdict:
 
 def _is_excused(record: Record, kinds: tuple[str, ...], windows: Iterable[Window]) -> bool:
     return any(
-        window.kind in kinds and window.began <= record.ended and record.began <= window.ended + GRACE
+        window.kind in kinds
+        and record.port in window.ports
+        and window.began <= record.ended
+        and record.began <= window.ended + GRACE
         for window in windows
     )
 

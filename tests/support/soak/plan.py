@@ -25,7 +25,7 @@ class Disturbance:
         Seconds since the beginning.
     kind : str
         ``kill``: engines end by kill -9 and come back after ``seconds``. ``stop``: they stand still so long. ``freeze``:
-        the routers do. ``late``: engines stand still, then the routers, beyond every lease; the engines go on first, so that
+        the routers do. ``alone``: the last router does, and its peers serve on. ``late``: engines stand still, then the routers, beyond every lease; the engines go on first, so that
         what they say lies before the routers when they wake.
     engines : tuple of str
     seconds : float
@@ -75,6 +75,7 @@ def disturbances(
             ("stop", (rng.choice(prefill), rng.choice(decode)), rng.choice([0.7, long])),
             ("freeze", (), long),
             ("freeze", (), rng.uniform(0.6, 1.2)),
+            ("alone", (), long),
             ("late", tuple(decode), LEASE),
             ("late", tuple(decode), LEASE),
         ]

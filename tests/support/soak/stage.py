@@ -149,9 +149,9 @@ class Stage:
         for router in self.routers:
             router.stop()
 
-    def freeze(self, *, thaw: bool = False) -> None:
-        """Let all routers stand still, or go on."""
-        for router in self.routers:
+    def freeze(self, *, thaw: bool = False, first: int = 0) -> None:
+        """Let routers stand still, or go on: all, or those from the ``first`` on."""
+        for router in self.routers[first:]:
             if router.process.poll() is None:
                 router.process.send_signal(signal.SIGCONT if thaw else signal.SIGSTOP)
 
