@@ -34,6 +34,10 @@ class OperatorError(Exception):
     """Base of this package's errors."""
 
 
+class LeaseLostError(OperatorError):
+    """Another operator acts, or soon will."""
+
+
 class InvalidResourceError(OperatorError):
     """A custom resource that the API server let pass but this operator cannot read."""
 

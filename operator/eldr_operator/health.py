@@ -7,17 +7,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+Fault = Callable[[], str]
+"""Returns what is wrong; empty if nothing is."""
 
-@contextlib.asynccontextmanager
-async def served(
-    stuck: Callable[[], str], not_ready: Callable[[], str], host: str, port: int
-) -> AsyncIterator[None]:
-    """Serve both paths until the end of the block; nothing for port 0.
 
-    Parameters
+class Health:
+    """Of an operator that works, or waits until it can.
+
+    Attributes
     ----------
     stuck, not_ready : callable
-        Return why ``/healthz`` and ``/readyz`` are false; empty if they are not.
+        Why ``/healthz`` and ``/readyz`` are false.
+    """
+
+    def __init__(self) -> None:
+        self.waits("the operator starts")
+
+    def waits(self, why: str) -> None:
+        """Take note that it does not work yet, which a restart would not change."""
+        self.works(lambda: "", lambda: why)
+
+    def works(self, stuck: Fault, not_ready: Fault) -> None:
+        """Take who tells from now on."""
+        self.stuck, self.not_ready = stuck, not_ready
+
+
+@contextlib.asynccontextmanager
+async def served(health: Health, host: str, port: int) -> AsyncIterator[None]:
+    """Serve both paths until the end of the block; nothing for port 0.
 
     Raises
     ------
@@ -28,8 +45,8 @@ async def served(
         yield
         return
     app = web.Application()
-    app.router.add_get("/healthz", _answer(stuck))
-    app.router.add_get("/readyz", _answer(not_ready))
+    app.router.add_get("/healthz", _answer(lambda: health.stuck()))
+    app.router.add_get("/readyz", _answer(lambda: health.not_ready()))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -39,7 +56,7 @@ async def served(
         await runner.cleanup()
 
 
-def _answer(fault: Callable[[], str]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _answer(fault: Fault) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(_: web.Request) -> web.StreamResponse:
         found = fault()
         return web.Response(text=f"{found or 'ok'}\n", status=503 if found else 200)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from prometheus_client import start_http_server
 
 from eldr import contract
-from eldr_operator import health
 from eldr_operator.clock import Clock, SteadyClock, utc_now
 from eldr_operator.controller import Controller
-from eldr_operator.errors import ApiError, OperatorError
+from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError, OperatorError
+from eldr_operator.health import Health, served
 from eldr_operator.kube.api import Api, Object, connect
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import Cache
@@ -49,42 +49,71 @@ from eldr_operator.workloads.network import Outside
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_SECONDS = 5.0
+
 
 async def serve(settings: Settings) -> None:
-    """Run the operator until SIGTERM; OperatorError if the custom resources are not served, or the API server cannot be reached."""
-    metrics = Metrics()
+    """Run the operator until SIGTERM.
+
+    An API server that is away or refuses is waited for. An operator that has lost its Lease begins again with nothing remembered: another one
+    may have acted meanwhile.
+
+    Raises
+    ------
+    OperatorError
+        If there is no cluster, the custom resources are not served, or the operator's own key is damaged.
+    """
+    ended, state = _signalled(), Health()
     async with (
         connect() as api,
         routers.session() as client,
-        contextlib.AsyncExitStack() as stack,
+        served(state, settings.host, settings.liveness_port),
     ):
-        await check_resources(api)
-        tokens = await load(api, settings.key_namespace, settings.key)
-        program = assembled(api, partial(routers.fetch, client), tokens, settings, metrics)
-        manager, lease = program.manager, program.lease
+        while not ended.done():
+            try:
+                await _work(api, partial(routers.fetch, client), settings, state, ended)
+            except LeaseLostError as error:
+                logger.warning("%s; waits for it again", error)
+                state.waits(str(error))
+            except (ApiError, ApiUnavailableError) as error:
+                # one that has just started refuses what it will allow
+                logger.warning("%s; again in %.0f s", error, _AGAIN_SECONDS)
+                state.waits(str(error))
+                await asyncio.wait({ended}, timeout=_AGAIN_SECONDS)
 
-        def not_ready() -> str:
-            why = lease.not_ready() or manager.not_ready()
-            metrics.ready.set(not why)
-            return why
 
+async def _work(
+    api: Api,
+    fetch: routers.Fetch,
+    settings: Settings,
+    state: Health,
+    ended: asyncio.Future[None],
+) -> None:
+    """Work until SIGTERM, or until the Lease is lost."""
+    await check_resources(api)
+    tokens = await load(api, settings.key_namespace, settings.key)
+    metrics = Metrics()
+    program = assembled(api, fetch, tokens, settings, metrics)
+    manager, lease = program.manager, program.lease
+
+    def not_ready() -> str:
+        why = lease.not_ready() or manager.not_ready()
+        metrics.ready.set(not why)
+        return why
+
+    state.works(manager.stuck, not_ready)
+    async with contextlib.AsyncExitStack() as stack:
         stack.callback(program.polls.close)
         stack.push_async_callback(lease.release)
-        with _metrics_server(settings, metrics):
-            async with (
-                health.served(
-                    manager.stuck,
-                    not_ready,
-                    settings.host,
-                    settings.liveness_port,
-                ),
-                _running(manager.run()) as working,
-                _running(lease.run()) as holding,
-                watched(settings, manager, program.streams.watches, partial(check_resources, api)),
-            ):
-                await asyncio.wait({working, holding, _signalled()}, return_when=asyncio.FIRST_COMPLETED)
-                if holding.done():
-                    await holding
+        stack.enter_context(_metrics_server(settings, metrics))
+        working = await stack.enter_async_context(_running(manager.run()))
+        holding = await stack.enter_async_context(_running(lease.run()))
+        check = partial(check_resources, api)
+        await stack.enter_async_context(watched(settings, manager, program.streams.watches, check))
+        await asyncio.wait({working, holding, ended}, return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()  # before the watches end, which takes a moment
+        if holding.done():
+            await holding
 
 
 class Program(NamedTuple):

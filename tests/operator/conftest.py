@@ -56,17 +56,30 @@ class Operator:
         self.log = folder / "operator.log"
         self.log.touch()
 
-    def start(self, *, is_ready: bool = True, release: str = "", options: Sequence[str] = ()) -> None:
+    def log_in(self) -> Path:
+        """Write a kubeconfig with a new token."""
+        with Kube(self.cluster, self._system) as kube:
+            token = kube.account_token(ACCOUNT)
+        return self.cluster.kubeconfig_of(token, self._folder / "kubeconfig")
+
+    def start(
+        self,
+        *,
+        is_ready: bool = True,
+        release: str = "",
+        options: Sequence[str] = (),
+        kubeconfig: Path | None = None,
+    ) -> None:
         """Start it.
 
         Parameters
         ----------
         release : str
             Python that makes another release of it.
+        kubeconfig : Path, optional
+            As :meth:`log_in` has written it, where the API server cannot be asked now.
         """
-        with Kube(self.cluster, self._system) as kube:
-            token = kube.account_token(ACCOUNT)
-        path = self.cluster.kubeconfig_of(token, self._folder / "kubeconfig")
+        path = kubeconfig or self.log_in()
         program = f"{release}\nfrom eldr.cli import main; main()"
         command = [sys.executable, "-c", program, "operator", *self._serves, *options]
         command += [f"--resync-seconds={RESYNC_SECONDS}", "--host=127.0.0.1"]

@@ -10,7 +10,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -112,14 +113,21 @@ class ControlPlane:
         self._run("kube-controller-manager", self._controller_manager_flags())
         self._run("kube-scheduler", self._client_flags())
 
-    def restart_api_server(self) -> None:
-        """Kill the API server and start it again, and then the controllers, which otherwise end with their Lease."""
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """Kill the API server, and start it again after the block, and then the controllers, which otherwise end with their Lease."""
         server, controllers = "kube-apiserver", "kube-controller-manager"
         for name in (controllers, server):
             end(self.processes[name], 0.0)
+        yield
         self._run(server, self._flags[server])
         self._wait(server, f"{self.server}/readyz")
         self._run(controllers, self._flags[controllers])
+
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again."""
+        with self.without_api_server():
+            pass
 
     def _run(self, name: str, flags: list[str]) -> None:
         self._flags[name] = flags

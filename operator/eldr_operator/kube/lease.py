@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eldr_operator.clock import Clock
-from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
+from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube.api import Api, path
 from eldr_operator.settings import Settings
 
@@ -69,8 +69,8 @@ class Lease:
 
         Raises
         ------
-        OperatorError
-            If it is lost: another operator acts, or soon will.
+        LeaseLostError
+            If another operator acts, or soon will. It is not held any longer then.
         """
         if not self._namespace:
             self.held.set()
@@ -86,9 +86,7 @@ class Lease:
                     self.held.set()
             left = renewed + RENEW_WITHIN_SECONDS - self._monotonic() if self.held.is_set() else math.inf
             if left <= 0:
-                raise OperatorError(
-                    f"lost Lease {self._namespace}/{self._name}: not renewed for {RENEW_WITHIN_SECONDS:.0f} s"
-                )
+                raise self._lost(f": not renewed for {RENEW_WITHIN_SECONDS:.0f} s")
             await asyncio.sleep(min(_RETRY_SECONDS, left))
             seconds = min(_REQUEST_SECONDS, max(0.1, left - _RETRY_SECONDS))
 
@@ -131,12 +129,16 @@ class Lease:
         if not holder or holder == self._identity:
             return bool(holder) or not release
         if self.held.is_set():  # as after this process stood still for long
-            raise OperatorError(f"lost Lease {self._namespace}/{self._name} to {holder}")
+            raise self._lost(f" to {holder}")
         # by our own clock, from when a renewal was seen: clocks of nodes differ
         seen = holder, spec.get("renewTime")
         if seen != self._seen:
             self._seen, self._since = seen, now
         return not release and now - self._since >= spec.get("leaseDurationSeconds", LEASE_SECONDS)
+
+    def _lost(self, how: str) -> LeaseLostError:
+        self.held.clear()
+        return LeaseLostError(f"lost Lease {self._namespace}/{self._name}{how}")
 
     async def _put(self, live: dict[str, Any] | None, *, release: bool) -> None:
         """Write it over the version that was read, so that of two operators one takes it."""

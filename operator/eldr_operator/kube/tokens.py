@@ -41,14 +41,17 @@ async def load(api: Api, namespace: str, name: str) -> Tokens:
 
     Raises
     ------
-    OperatorError
+    ApiError
         If it cannot be read or made.
+    OperatorError
+        If there is nothing in it.
     """
     where = f"Secret {namespace}/{name}"
     try:
         found = await api.get("Secret", namespace, name) or await _made(api, namespace, name)
     except ApiError as error:
-        raise OperatorError(f"{where}, the operator's own key: {error.message or error}") from error
+        said = f"{where}, the operator's own key: {error.message or error}"
+        raise ApiError(error.status, error.reason, said) from error
     if not (key := read(found, _KEY)):
         raise OperatorError(
             f"{where}, the operator's own key, has nothing readable under {_KEY}; delete it, and a new one is made"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from eldr_operator.errors import ApiError, ApiUnavailableError, OperatorError
+from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError
 from eldr_operator.kube import lease as module
 from eldr_operator.kube.lease import Lease
 from eldr_operator.settings import Settings
@@ -108,13 +108,14 @@ async def test_one_that_cannot_renew_ends_before_another_one_may_act(server, sec
     made, task = start("a")
     await turns()
     server.away = True
-    seconds[0] += module.RENEW_WITHIN_SECONDS
+    seconds[0] += module.RENEW_WITHIN_SECONDS - 0.1
     await turns()
     assert made.held.is_set()
     assert module.RENEW_WITHIN_SECONDS < module.LEASE_SECONDS
-    seconds[0] += 0.1
-    with pytest.raises(OperatorError, match="lost Lease ns/eldr-operator: not renewed for 10 s"):
+    seconds[0] += 0.2
+    with pytest.raises(LeaseLostError, match="lost Lease ns/eldr-operator: not renewed for 10 s"):
         await task
+    assert not made.held.is_set(), "nothing is written any more, and nothing given back"
 
 
 async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
@@ -131,7 +132,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_that(
 
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.05)
     monkeypatch.setattr(server, "get", never)
-    with pytest.raises(OperatorError, match="not renewed"):
+    with pytest.raises(LeaseLostError, match="not renewed"):
         async with asyncio.timeout(30):
             await task
 
@@ -155,7 +156,7 @@ async def test_one_that_finds_another_holder_ends(server, start):
     await turns()
     assert made.held.is_set()
     server.hold(holderIdentity="b", leaseDurationSeconds=15)
-    with pytest.raises(OperatorError, match="lost Lease ns/eldr-operator to b"):
+    with pytest.raises(LeaseLostError, match="lost Lease ns/eldr-operator to b"):
         await task
 
 
