@@ -12,13 +12,7 @@ Fault = Callable[[], str]
 
 
 class Health:
-    """Of an operator that works, or waits until it can.
-
-    Attributes
-    ----------
-    stuck, not_ready : callable
-        Why ``/healthz`` and ``/readyz`` are false.
-    """
+    """Of an operator that works, or waits until it can."""
 
     def __init__(self) -> None:
         self.waits("the operator starts")
@@ -29,7 +23,15 @@ class Health:
 
     def works(self, stuck: Fault, not_ready: Fault) -> None:
         """Take who tells from now on."""
-        self.stuck, self.not_ready = stuck, not_ready
+        self._stuck, self._not_ready = stuck, not_ready
+
+    def stuck(self) -> str:
+        """Return why ``/healthz`` is false."""
+        return self._stuck()
+
+    def not_ready(self) -> str:
+        """Return why ``/readyz`` is false."""
+        return self._not_ready()
 
 
 @contextlib.asynccontextmanager
@@ -45,8 +47,8 @@ async def served(health: Health, host: str, port: int) -> AsyncIterator[None]:
         yield
         return
     app = web.Application()
-    app.router.add_get("/healthz", _answer(lambda: health.stuck()))
-    app.router.add_get("/readyz", _answer(lambda: health.not_ready()))
+    app.router.add_get("/healthz", _answer(health.stuck))
+    app.router.add_get("/readyz", _answer(health.not_ready))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
