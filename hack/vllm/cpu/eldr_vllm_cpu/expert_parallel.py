@@ -10,7 +10,8 @@ build_eplb          the CPU model runner makes no EPLB state; weights are moved 
 ==================  =================================================================================================
 
 ``ELDR_CPU_EXPERTS_LOG`` names a file to which each rank, with its number behind the name, writes a line per call of the kernel:
-tokens, and how many of its experts they activated. Tests compare that with what the plug-in says.
+tokens, how many of its experts they activated, and 1 if the rank has requests in this step, else 0: ranks with requests of their own
+step on together while any has some, and for a while after. Tests compare that with what the plug-in says.
 """
 
 from __future__ import annotations
@@ -91,9 +92,11 @@ def own_experts_only() -> None:
 def _log(tokens: int, activated: int) -> None:
     if name := os.environ.get(LOG):
         from vllm.distributed import get_ep_group
+        from vllm.forward_context import get_forward_context
 
+        serves = bool(get_forward_context().attn_metadata)
         with Path(f"{name}.{get_ep_group().rank_in_group}").open("a") as log:
-            log.write(f"{tokens} {activated}\n")
+            log.write(f"{tokens} {activated} {int(serves)}\n")
 
 
 def spread_replicas() -> None:
