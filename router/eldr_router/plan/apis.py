@@ -105,6 +105,8 @@ class Api(NamedTuple):
         Whether events have names.
     echoes : bool
         Whether events before the first token repeat fields of the request.
+    operation : str
+        What OpenTelemetry calls it.
     """
 
     prompt: str
@@ -127,6 +129,7 @@ class Api(NamedTuple):
     id_field: str = ""
     named: bool = False
     echoes: bool = False
+    operation: str = "chat"
 
     def search(self, body: int) -> int:
         """Return how many bytes of a stream to search for its first word, for a body of so many."""
@@ -140,7 +143,7 @@ APIS: Mapping[str, Api] = MappingProxyType(
     {
         COMPLETIONS: Api(
             prompt="prompt", begins=b"", one_token=_OPENAI_TOKEN, without=_NOT_FOR_PREFILL,
-            limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE,
+            limits=("max_completion_tokens", "max_tokens"), usual=16, several=True, streamed=_WITH_USAGE, operation="text_completion",
             check=_no_check, why_whole=_completions_whole,
             first_word=answers.first_word, is_cut=answers.has_aborted, hint=b'"abort"', done=(DONE,),
             assembly=lambda: Assembly(chat=False),

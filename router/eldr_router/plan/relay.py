@@ -25,14 +25,19 @@ class Relay:
         The client knows no chunks (HTTP/1.0) and gets decoded parts.
     """
 
-    __slots__ = ("_dechunk", "_held", "_last", "_splittable", "_torn")
+    __slots__ = ("_before", "_dechunk", "_held", "_last", "_splittable", "_torn")
 
     def __init__(self, tracker: Tracker, *, dechunk: bool) -> None:
         self._splittable = tracker.splittable
         self._dechunk = dechunk
         self._held = b""
-        self._last = b""
+        self._before = self._last = b""
         self._torn = False
+
+    @property
+    def end(self) -> bytes:
+        """What was passed on last: of a stream that is over, the event before its end, if it is not very long."""
+        return self._before + self._last
 
     def pass_on(self, data: bytes, boundary: int) -> bytes:
         """Return what the client gets of the next bytes, of which those up to ``boundary`` are whole units.
@@ -40,7 +45,7 @@ class Relay:
         For a client without chunks ``data`` is the decoded part.
         """
         if boundary == len(data) and not self._held and not self._torn:
-            self._last = data  # the hot path, once per streamed chunk
+            self._before, self._last = self._last, data  # the hot path, once per streamed chunk
             return data
         if self._dechunk or not self._splittable:
             out = data
@@ -52,7 +57,7 @@ class Relay:
         if len(self._held) > _HOLD or (self._torn and self._held):
             out, self._held, self._torn = out + self._held, b"", True
         if out:
-            self._last = out
+            self._before, self._last = self._last, out
         return out
 
     def ending(self, message: str, done: Sequence[bytes] = (DONE,), *, named: bool = False) -> bytes | None:

@@ -8,8 +8,11 @@ from eldr.contract import attempt_id, is_sampled, request_base
 from eldr_router.http.requests import Request
 from eldr_router.ops.joiner import Observation
 from eldr_router.plan import headers
+from eldr_router.plan.apis import APIS
+from eldr_router.plan.fields import Fields
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import State
+from eldr_router.plan.usage import UNKNOWN, Usage, model_of
 from eldr_router.serve.services import Services
 from eldr_router.state.placer import Placement
 
@@ -29,8 +32,8 @@ class Account:
     """
 
     __slots__ = (
-        "_attempts", "_base", "_first_byte_seconds", "_prefill_seconds", "_request", "_services", "_started", "_table",
-        "closed", "message", "outcome", "placement", "signature", "status",
+        "_attempts", "_base", "_first_byte_seconds", "_model", "_prefill_seconds", "_request", "_services", "_started", "_streams",
+        "_table", "_usage", "closed", "message", "outcome", "placement", "signature", "status",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request) -> None:
@@ -42,6 +45,7 @@ class Account:
         self._base = request_base(services.router, services.sequence)
         self._attempts = 0
         self._prefill_seconds = self._first_byte_seconds = 0.0
+        self._model, self._streams, self._usage = "", False, UNKNOWN
         self.outcome, self.status, self.message = "disconnected", 0, ""
         self.signature: Signature = WHOLE
         self.placement: Placement | None = None
@@ -56,6 +60,10 @@ class Account:
         """Return the request id that the client gets, as a header."""
         return headers.returned_id(self._request, self._base)
 
+    def asked(self, fields: Fields) -> None:
+        """Take note of what the client asks for."""
+        self._model = model_of(fields)
+
     def prefilled(self, signature: Signature, at: float) -> None:
         """Take note of a prefill result."""
         self.signature = signature
@@ -63,13 +71,17 @@ class Account:
         self._services.metrics.prefill(self._prefill_seconds)
         self._services.metrics.signatures(signature.quality)
 
-    def began(self, status: int) -> None:
+    def began(self, status: int, *, streams: bool) -> None:
         """Take note that the response begins."""
-        self.status = status
+        self.status, self._streams = status, streams
         self._first_byte_seconds = self._services.clock() - self._started
         self._services.metrics.first_byte(self._first_byte_seconds)
         if self.placement is not None:
             self._services.metrics.place(self.placement)
+
+    def answered(self, usage: Usage) -> None:
+        """Take note that the response was given, and is over."""
+        self.outcome, self._usage = "ok", usage
 
     def close(self, state: State) -> None:
         """Count the request, and leave a line and a log record behind where they are due."""
@@ -79,6 +91,10 @@ class Account:
         services.metrics.requests(outcome)
         if outcome in ("ok", "broken_stream"):
             services.metrics.total(seconds)
+        services.metrics.gen_ai(
+            APIS[self._request.path].operation, self._model, "" if outcome == "ok" else outcome, seconds,
+            first=self._first_byte_seconds if self._streams else None, tokens=self._usage.output,
+        )  # fmt: skip
         if services.journal.wants(outcome, self.status, state.failures):
             self._log(state, seconds)
         if outcome == "ok":

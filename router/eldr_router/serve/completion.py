@@ -73,6 +73,7 @@ class Completion:
     def _begin(self) -> None:
         services = self._services
         body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
+        self._account.asked(body.fields)
         self._lines = headers.lines(self._request)
         limit = self._table.max_in_flight
         whole = bodies.unsplittable(body)
@@ -278,7 +279,7 @@ class Completion:
         assert leg.head is not None  # noqa: S101
         self._services.waiting.discard(self)
         self._drop_body()
-        self._account.began(leg.head.status)
+        self._account.began(leg.head.status, streams=leg.streams)
         if leg.whole:
             self._handle(steps.Ended())
             return
@@ -294,7 +295,7 @@ class Completion:
     def _end(self, action: steps.End) -> None:  # noqa: ARG002
         leg = self._leg
         assert isinstance(leg, DecodeLeg)  # noqa: S101
-        self._account.outcome = "ok"
+        self._account.answered(leg.usage)
         if leg.whole:
             self._respond(leg, leg.endpoint.name)
         else:

@@ -13,6 +13,7 @@ from eldr_router.plan.apis import Api
 from eldr_router.plan.assemble import AssemblyError, EventAssembly
 from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Answered, Connected, Ended, Form, Full, Heard, Ready
+from eldr_router.plan.usage import Usage, usage_of
 from eldr_router.serve.legs import OK, Flow, Leg
 from eldr_router.state.registry import Endpoint, Lease
 
@@ -84,6 +85,16 @@ class DecodeLeg(Leg):
         return self._relay is None
 
     @property
+    def streams(self) -> bool:
+        """Whether the client gets its answer as events."""
+        return self._relay is not None and self.head is not None and self.head.is_event_stream
+
+    @property
+    def usage(self) -> Usage:
+        """What the engine said of the tokens of an answer that is over."""
+        return usage_of(self.body if self._relay is None else self._relay.end)
+
+    @property
     def until_close(self) -> bool:
         """Whether only the connection's end ends the body."""
         return self.head is not None and isinstance(self.head.body, CloseBody)
@@ -145,8 +156,7 @@ class DecodeLeg(Leg):
 
     def ending(self, message: str) -> bytes | None:
         """Return what ends a broken stream decently, None where nothing does."""
-        is_stream = self._relay is not None and self.head is not None and self.head.is_event_stream
-        if self._relay is None or not is_stream:
+        if self._relay is None or not self.streams:
             return None
         return self._relay.ending(message, self._api.done, named=self._api.named)
 
