@@ -20,6 +20,7 @@ from eldr.siglog import SignatureLog
 from eldr_router.http.requests import Budget
 from eldr_router.net.inbound import Server
 from eldr_router.net.pool import Pool
+from eldr_router.ops import tracing
 from eldr_router.ops.admin import Admin
 from eldr_router.ops.joiner import Joiner
 from eldr_router.ops.journal import Journal
@@ -80,7 +81,17 @@ class App:
         )
         journal = Journal(access=settings.access_log)
         self.services = Services(
-            settings, loop, registry, pool, placer, metrics, joiner, journal, probes, router
+            settings,
+            loop,
+            registry,
+            pool,
+            placer,
+            metrics,
+            joiner,
+            journal,
+            probes,
+            router,
+            tracing.start(os.environ),
         )
         self._steps = Steps(registry, pool, locality)
         metrics.add(LocalityMetrics(locality, registry))
@@ -125,6 +136,8 @@ class App:
             await self._listen(self.clients, settings.host, settings.port),
             await self._listen(self.admins, settings.admin, settings.admin_port),
         ]
+        if self.services.tracing is not None:
+            self.services.tracing.address = self.addresses[0]
         if settings.loopback:
             await self._listen_on_loopback(self.addresses[0][1])
         peers = Peers(self.services, settings.admin_token, lambda: self._is_leaving)
@@ -211,6 +224,8 @@ class App:
         await _until(lambda: not (self.clients.connections or self.admins.connections))
         await self.services.stop()
         await self.services.joiner.close()
+        if self.services.tracing is not None:
+            await self.services.tracing.close()
         self.services.pool.close()
         await _until(lambda: not len(self.services.pool))
         if hasattr(self, "_api"):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eldr.contract import attempt_id, is_sampled, request_base
+from eldr_router.http.errors import RouterError
+from eldr_router.http.head import Headers, header_lines
 from eldr_router.http.requests import Request
+from eldr_router.ops.gen_ai import PROVIDER
 from eldr_router.ops.joiner import Observation
 from eldr_router.plan import headers
 from eldr_router.plan.apis import APIS
 from eldr_router.plan.fields import Fields
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import State
-from eldr_router.plan.usage import UNKNOWN, Usage, model_of
+from eldr_router.plan.usage import UNKNOWN, Usage, model_of, usage_of
 from eldr_router.serve.services import Services
 from eldr_router.state.placer import Placement
+from eldr_router.state.registry import Endpoint
+
+if TYPE_CHECKING:
+    from eldr_router.ops.spans import Trace
 
 
 class Account:
@@ -29,11 +36,13 @@ class Account:
     signature : Signature
     placement : Placement or None
         The last ones.
+    headers, lines
+        How the request's trace goes on, for the engine that is asked next.
     """
 
     __slots__ = (
         "_attempts", "_base", "_first_byte_seconds", "_model", "_prefill_seconds", "_request", "_services", "_started", "_streams",
-        "_table", "_usage", "closed", "message", "outcome", "placement", "signature", "status",
+        "_table", "_trace", "_usage", "closed", "headers", "lines", "message", "outcome", "placement", "signature", "status",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request) -> None:
@@ -50,6 +59,12 @@ class Account:
         self.signature: Signature = WHOLE
         self.placement: Placement | None = None
         self.closed = False
+        self._trace: Trace | None = None
+        self.headers: Headers = []
+        self.lines = b""
+        if services.tracing is not None:
+            self._trace = services.tracing.trace(request, self._operation, self._started, services.wall())
+            self._carry(self._trace)
 
     def next_id(self) -> str:
         """Return the id of the next request to an engine."""
@@ -64,12 +79,46 @@ class Account:
         """Take note of what the client asks for."""
         self._model = model_of(fields)
 
-    def prefilled(self, signature: Signature, at: float) -> None:
+    def asks(self, leg: str, endpoint: Endpoint, reason: str | None = None) -> None:
+        """Take note that an engine is asked from now on."""
+        if self._trace is not None:
+            host, port = endpoint.address
+            self._trace.begin(
+                leg, self._services.clock(),
+                {"server.address": host, "server.port": port, "eldr.engine": endpoint.name, "eldr.reason": reason},
+            )  # fmt: skip
+            self._carry(self._trace)
+
+    def left(self, state: State) -> None:
+        """Take note that the engine is done with, or given up."""
+        if self._trace is not None:
+            self._trace.end(self._services.clock(), state.failures)
+
+    def prefilled(self, signature: Signature, at: float, answer: bytes) -> None:
         """Take note of a prefill result."""
         self.signature = signature
         self._prefill_seconds = at - self._started
         self._services.metrics.prefill(self._prefill_seconds)
         self._services.metrics.signatures(signature.quality)
+        if self._trace is not None:
+            self._usage = usage_of(answer)
+            self._trace.note({"eldr.signature": signature.quality})
+
+    def placed(self, placement: Placement, since: float) -> None:
+        """Take note of a decision that was begun at ``since``; its engine is asked from now on."""
+        self.placement = placement
+        if self._trace is not None:
+            self._trace.add(
+                "decision", since, self._services.clock(),
+                {**_decided(placement), "eldr.candidates": placement.candidates, "eldr.similarity": placement.similarity,
+                 "eldr.in_flight": placement.in_flight},
+            )  # fmt: skip
+            self.asks("decode", placement.endpoint)
+
+    def unplaced(self, error: RouterError, since: float) -> None:
+        """Take note that no engine could be chosen."""
+        if self._trace is not None:
+            self._trace.add("decision", since, self._services.clock(), {}, (error.code, error.message))
 
     def began(self, status: int, *, streams: bool) -> None:
         """Take note that the response begins."""
@@ -78,10 +127,13 @@ class Account:
         self._services.metrics.first_byte(self._first_byte_seconds)
         if self.placement is not None:
             self._services.metrics.place(self.placement)
+        if self._trace is not None:
+            self._trace.note({"http.response.status_code": status}, self._services.clock())
 
     def answered(self, usage: Usage) -> None:
         """Take note that the response was given, and is over."""
-        self.outcome, self._usage = "ok", usage
+        self.outcome = "ok"
+        self._usage = Usage(usage.input or self._usage.input, usage.output)
 
     def close(self, state: State) -> None:
         """Count the request, and leave a line and a log record behind where they are due."""
@@ -92,13 +144,37 @@ class Account:
         if outcome in ("ok", "broken_stream"):
             services.metrics.total(seconds)
         services.metrics.gen_ai(
-            APIS[self._request.path].operation, self._model, "" if outcome == "ok" else outcome, seconds,
+            self._operation, self._model, "" if outcome == "ok" else outcome, seconds,
             first=self._first_byte_seconds if self._streams else None, tokens=self._usage.output,
         )  # fmt: skip
         if services.journal.wants(outcome, self.status, state.failures):
             self._log(state, seconds)
         if outcome == "ok":
             self._observe(state, seconds)
+        if self._trace is not None:
+            self._end_trace(self._trace, seconds)
+
+    @property
+    def _operation(self) -> str:
+        return APIS[self._request.path].operation
+
+    def _carry(self, trace: Trace) -> None:
+        self.headers, self.lines = trace.headers, header_lines(trace.headers)
+
+    def _end_trace(self, trace: Trace, seconds: float) -> None:
+        attributes: dict[str, Any] = {
+            "eldr.request_id": self._base,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": self._model or None,
+            "gen_ai.response.time_to_first_chunk": self._first_byte_seconds if self._streams else None,
+            "gen_ai.usage.input_tokens": self._usage.input,
+            "gen_ai.usage.output_tokens": self._usage.output,
+            "http.response.status_code": self.status or None,
+        }
+        if self.placement is not None:
+            attributes |= _decided(self.placement)
+        error = None if self.outcome == "ok" else (self.outcome, self.message or self.outcome)
+        trace.close(f"{self._operation} {self._model}".rstrip(), self._started + seconds, attributes, error)
 
     def _log(self, state: State, seconds: float) -> None:
         fields: dict[str, Any] = {
@@ -108,6 +184,8 @@ class Account:
             "decode": None if self.placement is None else self.placement.endpoint.name,
             "seconds": round(seconds, 4),
         }
+        if self._trace is not None:
+            fields["trace"] = self._trace.id
         self._services.journal.write(self.outcome, self.status, state.failures, fields, self.message)
 
     def _observe(self, state: State, seconds: float) -> None:
@@ -129,3 +207,11 @@ class Account:
                 total_seconds=seconds,
             )
         )
+
+
+def _decided(placement: Placement) -> dict[str, Any]:
+    return {
+        "eldr.policy": placement.policy,
+        "eldr.reason": placement.reason,
+        "eldr.decode": placement.endpoint.name,
+    }

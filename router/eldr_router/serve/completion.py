@@ -26,8 +26,8 @@ from eldr_router.serve.account import Account
 from eldr_router.serve.decode_leg import DecodeLeg
 from eldr_router.serve.freeing import free_blocks
 from eldr_router.serve.legs import Leg, PrefillLeg
+from eldr_router.serve.placing import place_away
 from eldr_router.serve.services import Services
-from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Admission, Endpoint, Lease
 
 _OVER = Phase.OVER
@@ -140,7 +140,7 @@ class Completion:
 
     def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
         """Take what a prefill engine handed over."""
-        self._account.prefilled(signature, self.now())
+        self._account.prefilled(signature, self.now(), leg.body)
         self._kv = kv
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
@@ -173,6 +173,7 @@ class Completion:
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]
         self._key = endpoint.spec.kv  # of the result: the engine may have another one when it answers
+        self._account.asks("prefill", endpoint, choice.reason)
         parts = self._wire(endpoint, partial(bodies.prefill_body, body))
         patience = self._services.settings.prefill_timeout
         self._asked = self.now()
@@ -182,9 +183,15 @@ class Completion:
         leg.connect()
 
     def _decode(self, action: steps.Decode) -> None:
+        services, began = self._services, self.now()
+        place = partial(
+            services.placer.place, self._table, self._account.signature,
+            sequences=self._sequences, domain=headers.domain(self._request),
+        )  # fmt: skip
         try:
-            placement = self._place(action)
+            placement = place_away(place, action, services.registry, self._key, self._state.failures)
         except RouterError as error:
+            self._account.unplaced(error, began)
             if action.kv and self._services.registry.unlike(ROLE_DECODE, self._key):
                 self._whole = "kv_key"
                 self._handle(steps.Unpaired())
@@ -195,43 +202,13 @@ class Completion:
             self._services.metrics.whole(self._whole or ("no_kv" if self._state.split else "expired"))
         if self._admission is not None:
             self._admission.settle()
-        self._account.placement = placement
+        self._account.placed(placement, began)
         leg = self._leg = DecodeLeg(
             self, self._services.pool, placement.endpoint, placement.lease,
             form=action.form, dechunk=self._request.http10, api=self._parsed().api,
             search=self._parsed().api.search(len(self._request.body)), budget=self._request.budget,
         )  # fmt: skip
         leg.connect()
-
-    def _place(self, action: steps.Decode) -> Placement:
-        """Place the request, away from engines that failed it before if others have room."""
-        unlike = self._services.registry.unlike(ROLE_DECODE, self._key)
-        choices = [action.refused]
-        if action.broken or unlike:
-            away = action.refused | action.broken
-            # without KV to pull any engine will do
-            then = [action.refused | unlike] if action.kv else [away, action.refused]
-            choices = [*dict.fromkeys([away | unlike, *then])]
-        place = partial(
-            self._services.placer.place,
-            self._table,
-            self._account.signature,
-            sequences=self._sequences,
-            domain=headers.domain(self._request),
-        )
-        for excluded in choices[:-1]:
-            try:
-                return place(excluded)
-            except RouterError:
-                pass
-        try:
-            return place(choices[-1])
-        except RouterError as error:
-            if action.refused and error.status == 503:
-                last = self._state.failures[-1].message
-                message = f"no decode engine accepts connections; the last one: {last}"
-                raise RouterError(502, message, "upstream_failed") from None
-            raise
 
     def _send(self, action: steps.Send) -> None:
         leg = self._leg
@@ -252,6 +229,7 @@ class Completion:
         if leg is not None:
             self._services.waiting.discard(self)
             leg.leave()
+            self._account.left(self._state)
 
     def _eject(self, action: steps.Eject) -> None:
         action.engine.health.eject(self.now())
@@ -337,7 +315,7 @@ class Completion:
         if self._kv is not None:
             upstream_id = self._account.next_id()
             body = bodies.freeing_body(self._parsed(), self._kv, upstream_id)
-            sent = [*headers.own(upstream_id), *headers.to_engine(self._request)]
+            sent = [*headers.own(upstream_id), *self._account.headers, *headers.to_engine(self._request)]
             free_blocks(self._services, self._request.path, sent, body, self._key)
 
     # ends
@@ -381,7 +359,11 @@ class Completion:
     def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes]) -> list[bytes]:
         upstream_id = self._account.next_id()
         return headers.post(
-            self._request.path, endpoint.authority, upstream_id, self._lines, body(upstream_id)
+            self._request.path,
+            endpoint.authority,
+            upstream_id,
+            self._account.lines + self._lines,
+            body(upstream_id),
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eldr_router.net.pool import Pool
 from eldr_router.ops.joiner import Joiner
@@ -18,6 +18,9 @@ from eldr_router.plan.table import EMPTY, Table
 from eldr_router.settings import Settings
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
+
+if TYPE_CHECKING:
+    from eldr_router.ops.spans import Tracing
 
 
 class Waiting(Protocol):
@@ -41,6 +44,7 @@ class Services:
     journal: Journal
     probes: Probes
     router: str
+    tracing: Tracing | None = None
     affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     wall: Callable[[], float] = time.time

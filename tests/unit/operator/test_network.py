@@ -57,6 +57,13 @@ def test_who_reaches_which_port(make_vllm, who, ports):
         assert reached(network.policies(make_vllm(), Outside()), who) == {ROUTER}
 
 
+def test_what_pods_send_is_not_limited(make_vllm):
+    """Spans reach a collector, wherever it is."""
+    (made,) = network.policies(make_vllm(), Outside("eldr-system", MONITORING))
+    assert made["spec"]["policyTypes"] == ["Ingress"]
+    assert "egress" not in made["spec"]
+
+
 def test_without_a_policy_everybody_reaches_everything(make_vllm):
     made = network.policies(make_vllm(networkPolicy="Disabled"), Outside("eldr-system"))
     assert made == []

@@ -3,9 +3,11 @@
 import pytest
 
 from eldr_operator.validation.spec import blocked_roles, problems
+from eldr_operator.workloads import router
 from eldr_router.cli import command
 
 OPTIONS = sorted(name for parameter in command.params for name in parameter.opts)
+TRACES = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
 USERS = {
     *("--prefill-timeout-seconds", "--decode-idle-timeout-seconds", "--connect-timeout-seconds"),
     *("--max-body-mebibytes", "--max-bodies-mebibytes", "--access-log", "--log-level", "--loopback"),
@@ -25,7 +27,7 @@ def test_every_option_is_the_users_or_refused_in_both_spellings(make_cr, option)
 
 
 @pytest.mark.parametrize(
-    ("router", "message"),
+    ("given", "message"),
     [
         (
             {"args": ["--log-level=debug", "--port=1"]},
@@ -49,20 +51,29 @@ def test_every_option_is_the_users_or_refused_in_both_spellings(make_cr, option)
         ),
     ],
 )
-def test_refused_and_only_the_routers_workload_stays_as_it_is(make_cr, router, message):
+def test_refused_and_only_the_routers_workload_stays_as_it_is(make_cr, given, message):
     for placement, role in (("Sidecar", "prefill"), ("Deployment", "router")):
-        cr = make_cr(router={"placement": placement} | router)
+        cr = make_cr(router={"placement": placement} | given)
         (found,) = problems(cr)
         assert str(found).startswith(message)
         assert blocked_roles(cr, [found]) == {role}
 
 
 @pytest.mark.parametrize(
-    "router",
+    "given",
     [
         {"args": ["--access-log", "--log-level", "debug", "--max-body-mebibytes=8"]},
         {"env": [{"name": "ELDR_ROUTER_LOG_LEVEL", "value": "debug"}, {"name": "PORT", "value": "1"}]},
+        {"env": [TRACES, {"name": "OTEL_RESOURCE_ATTRIBUTES", "value": "k8s.pod.name=$(POD_NAME)"}]},
     ],
 )
-def test_let_pass(make_cr, router):
-    assert problems(make_cr(router=router)) == []
+def test_let_pass(make_cr, given):
+    assert problems(make_cr(router=given)) == []
+
+
+def test_variables_of_traces_reach_the_container_after_those_that_they_name(make_cr):
+    own = {"name": "OTEL_RESOURCE_ATTRIBUTES", "value": "k8s.pod.name=$(POD_NAME)"}
+    given = router.container(make_cr(router={"env": [TRACES, own]}), "image")["env"]
+    names = [variable["name"] for variable in given]
+    assert {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES"} <= set(names)
+    assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES")

@@ -1,0 +1,49 @@
+"""Where a request is placed: away from engines that failed it before, if others have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from eldr.contract import ROLE_DECODE
+from eldr_router.http.errors import RouterError
+from eldr_router.plan.steps import Decode, Failure
+from eldr_router.state.placer import Placement
+from eldr_router.state.registry import Endpoint, Registry
+
+Place = Callable[[Collection[Endpoint]], Placement]
+"""Places a request on none of these engines; RouterError as of :meth:`eldr_router.state.placer.Placer.place`."""
+
+
+def place_away(
+    place: Place, action: Decode, registry: Registry, key: str, failures: tuple[Failure, ...]
+) -> Placement:
+    """Place a request.
+
+    Parameters
+    ----------
+    action : Decode
+        Which engines refused it, or failed it.
+    key : str
+        Of the engine whose KV it brings.
+    failures : tuple of Failure
+        Attempts given up.
+    """
+    unlike = registry.unlike(ROLE_DECODE, key)
+    choices = [action.refused]
+    if action.broken or unlike:
+        away = action.refused | action.broken
+        # without KV to pull any engine will do
+        then = [action.refused | unlike] if action.kv else [away, action.refused]
+        choices = [*dict.fromkeys([away | unlike, *then])]
+    for excluded in choices[:-1]:
+        try:
+            return place(excluded)
+        except RouterError:
+            pass
+    try:
+        return place(choices[-1])
+    except RouterError as error:
+        if action.refused and error.status == 503:
+            message = f"no decode engine accepts connections; the last one: {failures[-1].message}"
+            raise RouterError(502, message, "upstream_failed") from None
+        raise
