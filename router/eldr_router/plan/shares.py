@@ -229,14 +229,25 @@ class Shares:
         )
         return report._replace(held=held) if held else report
 
-    def give(self, in_flight: Mapping[str, int], waiting: int, *, leaving: bool = False) -> None:
-        """Give rights that are spare here to members that lack room; a router that is leaving gives all of them."""
+    def give(
+        self, in_flight: Mapping[str, int], waiting: int, *, admitted: int = 0, leaving: bool = False
+    ) -> None:
+        """Give rights that are spare here to members that lack room; a router that is leaving gives all of them.
+
+        Parameters
+        ----------
+        waiting : int
+            Sequences without an engine.
+        admitted : int
+            Those of them that have a place reserved on some engine: it is not spare.
+        """
         others = [report for report in self.others() if report.view == self.view]
         if not self._settled or not others:
             return
         count = max(1, len(in_flight))
         demand = {r.router: 1 + (sum(r.in_flight.values()) + r.waiting) / count for r in others}
         demand[self.router] = 1 + (sum(in_flight.values()) + waiting) / count
+        left = sum(max(0, self.bound(engine) - own) for engine, own in in_flight.items()) - admitted
         for engine, own in in_flight.items():
             free = {self.router: self.bound(engine) - own}
             for r in others:
@@ -244,9 +255,11 @@ class Shares:
                     coming = self._now.given.get(r.router, {}).get(engine, 0) - r.got.get(engine, 0)
                     free[r.router] = r.rights[engine] + coming - r.in_flight.get(engine, 0)
             chosen = given_up(self.router, free, waiting) if leaving else grants(self.router, free, demand)
-            for router, number in chosen.items():
+            for router, wanted in chosen.items():
+                number = max(0, min(wanted, left))
                 given = self._now.given.setdefault(router, {})
                 given[engine] = given.get(engine, 0) + number
+                left -= number
 
     def _look(self, limit: int) -> None:
         """Bring the view to what is known."""

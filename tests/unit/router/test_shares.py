@@ -449,6 +449,20 @@ def test_a_router_that_leaves_gives_everything_but_what_waits():
     assert given_up("a", {"a": 2, "b": 0}, 3) == given_up("a", {"a": 2}, 0) == {}
 
 
+@pytest.mark.parametrize(("admitted", "kept"), [(0, 2), (4, 4), (8, 8), (9, 8)])
+def test_a_place_that_is_reserved_is_not_given_away(admitted, kept):
+    world = World(limit=8)
+    idle, busy = (world.start(place) for place in range(2))
+    world.talk()
+    for engine in ENGINES:
+        assert world.admit(busy, engine, 4)
+    world.talk(2)
+    for _ in range(10):
+        idle.shares.give(flights(idle), 0, admitted=admitted)
+        world.talk(1)
+    assert sum(idle.shares.bound(engine) for engine in ENGINES) >= kept
+
+
 def test_room_moves_to_where_the_demand_is():
     world = World(limit=8)
     for place in range(4):
