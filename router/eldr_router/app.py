@@ -199,6 +199,7 @@ class App:
         settings = self._settings
         deadline = self._loop.time() + settings.drain_seconds
         self.draining = self.clients.draining = True  # from now on answers say that the connection closes
+        self.services.queue.close()
         log.info("draining: %d requests in progress", self.clients.busy)
         await asyncio.sleep(min(settings.lame_duck_seconds, settings.drain_seconds))
         for server, listener in self._listeners:

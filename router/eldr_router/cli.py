@@ -77,6 +77,13 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
     help="Bodies held together: requests until their answers begin, answers put together or not read. Beyond it 503. Sending one needs a second copy.",
 )
 @_option(
+    "--max-waiting",
+    type=click.IntRange(0),
+    default=0,
+    help="Requests that may wait, before their prefill, while all decode engines are full; 0: they get 429 at once.",
+)
+@_option("--max-wait-seconds", type=_POSITIVE, default=10.0, help="Longest wait of those; then 429.")
+@_option(
     "--access-log",
     is_flag=True,
     help="Log a line for every request, not only for those that fail or are retried.",
@@ -97,6 +104,7 @@ def command(
     connect_timeout_seconds: float,
     max_body_mebibytes: int,
     max_bodies_mebibytes: int,
+    max_wait_seconds: float,
     log_level: str,
     **plain: Any,
 ) -> None:
@@ -126,6 +134,7 @@ def command(
             connect_timeout=connect_timeout_seconds,
             max_body=max_body_mebibytes << 20,
             max_bodies=max_bodies_mebibytes << 20,
+            max_wait=max_wait_seconds,
         )
     except SettingsError as error:
         raise click.UsageError(str(error)) from None

@@ -48,6 +48,8 @@ class Settings:
     connect_timeout: float = 2.0
     max_body: int = MAX_BODY
     max_bodies: int = 512 << 20
+    max_waiting: int = 0
+    max_wait: float = 10.0
     access_log: bool = False
     attempts: int = 3
     ready_seconds: float = 10.0

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -186,6 +187,23 @@ async def test_no_room_is_a_decision_that_failed(start, collector):
             release.set()
 
 
+async def test_a_wait_for_room_is_a_span(start, collector):
+    async with start("p0", "d0", settings={"max_waiting": 1}, max_in_flight=1) as router:
+        release = asyncio.Event()
+        router["d0"].script.append(slow(release))
+        async with router.stream() as first:
+            task = asyncio.ensure_future(router.post(max_tokens=3))
+            await until(lambda: router.app.services.queue._entries, "it to wait")
+            release.set()
+            await first.aread()
+        assert (await task).status_code == 200
+        await spans(collector, 9)
+        (wait,) = (span for span in collector.spans if span.name == "wait")
+        (prefill,) = (s for s in collector.spans if (s.name, s.trace) == ("prefill", wait.trace))
+        assert wait.begin < wait.end <= prefill.begin
+        assert (wait.parent, wait.failed) == (prefill.parent, False)
+
+
 async def test_what_is_not_sampled_is_passed_on_and_not_sent(start, collector):
     async with start("p0", "d0") as router:
         assert (await router.post(headers={"traceparent": UNSAMPLED}, max_tokens=3)).status_code == 200
@@ -223,6 +241,7 @@ async def test_a_receiver_that_is_away_or_stuck_delays_nobody(start, collector, 
     collector.held.set()
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr("eldr_router.ops.spans._CLOSE_SECONDS", 0.2)
     for url in (collector.url, f"http://127.0.0.1:{free_port()}"):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
@@ -232,6 +251,7 @@ async def test_a_receiver_that_is_away_or_stuck_delays_nobody(start, collector, 
             stopping = time.monotonic()
         assert time.monotonic() - stopping < 5
     assert collector.paths, "the receiver was asked"
+    await until(lambda: not any(t.name.startswith("Otel") for t in threading.enumerate()), "the last try")
 
 
 async def test_without_variables_nothing_changes(start, monkeypatch):

@@ -87,6 +87,7 @@ class Metrics:
         self._counts: list[Count] = []
         self.requests = self._count("requests", "Requests by outcome.", "outcome")
         self.unauthorized = self._count("unauthorized", "Requests without a known API key.")
+        self.rejected = self._count("rejected", "Requests without room on a decode engine.", "reason")
         self.placements = self._count(
             "placements", "Decode placements by policy and why.", "policy", "reason"
         )
@@ -114,6 +115,8 @@ class Metrics:
         self.refused_sets = self._gauge("refused_sets", "Centroid sets that this router refuses.")
         self.ready = self._gauge("ready", "1 once /ready answers 200.")
         self.body_bytes = self._gauge("body_bytes", "Memory that bodies of requests and answers hold.")
+        self.waiting = self._gauge("waiting", "Requests that wait for room on a decode engine.")
+        self.wait = self._spread("wait_seconds", "How long requests waited for room.", _LATENCY)
         self.band = self._spread("band_size", "Decode engines in the band.", _BAND)
         self.similarity = self._spread("similarity", "Cosine to the chosen engine's centroid.", _SIMILARITY)
         self.prefill = self._spread("prefill_seconds", "Arrival to prefill answer.", _LATENCY)

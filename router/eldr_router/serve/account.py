@@ -79,6 +79,11 @@ class Account:
         """Take note of what the client asks for."""
         self._model = model_of(fields)
 
+    def waited(self) -> None:
+        """Take note that the request waited for room until now."""
+        if self._trace is not None:
+            self._trace.add("wait", self._started, self._services.clock(), {})
+
     def asks(self, leg: str, endpoint: Endpoint, reason: str | None = None) -> None:
         """Take note that an engine is asked from now on."""
         if self._trace is not None:

@@ -26,7 +26,7 @@ from eldr_router.serve.account import Account
 from eldr_router.serve.decode_leg import DecodeLeg
 from eldr_router.serve.freeing import free_blocks
 from eldr_router.serve.legs import Leg, PrefillLeg
-from eldr_router.serve.placing import place_away
+from eldr_router.serve.placing import place_away, split_over
 from eldr_router.serve.services import Services
 from eldr_router.state.registry import Admission, Endpoint, Lease
 
@@ -75,28 +75,42 @@ class Completion:
         body = self._body = bodies.parse(self._request.body, self._request.path, services.settings.max_body)
         self._account.asked(body.fields)
         self._lines = headers.lines(self._request)
-        limit = self._table.max_in_flight
-        whole = bodies.unsplittable(body)
-        if whole is not None:
+        self._whole = bodies.unsplittable(body)
+        if self._whole is not None:
             # one that wants more than an engine may have gets an engine of its own; it has no KV to lose while it waits there
-            self._sequences = min(bodies.sequences(body), services.registry.most(limit))
-        elif not services.registry.endpoints(ROLE_PREFILL):
-            whole = "no_prefill"
-        elif (group := services.registry.group(limit)) is not None:
-            self._key = group.key
-            whole = None if group.has_prefill else "kv_key"
-        self._whole = whole
-        form, patient = bodies.forms(body, split=whole is None)
-        self._admission = services.registry.admit(limit, self._sequences)
+            self._sequences = min(bodies.sequences(body), services.registry.most(self._table.max_in_flight))
+        self._client.attach(self)
+        admission = services.queue.admit(self, self._sequences)
+        if admission is not None:
+            self._start(admission)
+
+    def _start(self, admission: Admission) -> None:
+        services = self._services
+        self._admission, self._table = admission, services.table
+        if self._whole is None:
+            self._key, self._whole = split_over(services.registry, self._table.max_in_flight)
+        form, patient = bodies.forms(self._parsed(), split=self._whole is None)
         self._state = State(
             attempts=services.settings.attempts,
             until=self.now() + services.settings.prefill_timeout,
-            split=whole is None,
+            split=self._whole is None,
             form=form,
             patient_form=patient,
         )
-        self._client.attach(self)
         self._handle(steps.Start())
+
+    def admitted(self, admission: Admission) -> None:
+        """See :class:`eldr_router.serve.queue.Waiter`."""
+        self._account.waited()
+        try:
+            self._start(admission)
+        except Exception:  # noqa: BLE001 - fail logs it
+            self._bug()
+
+    def turned_away(self, error: RouterError) -> None:
+        """See :class:`eldr_router.serve.queue.Waiter`."""
+        self._account.waited()
+        self._refused(error)
 
     # what happens to it
 
@@ -340,6 +354,8 @@ class Completion:
         """Close the books, once, and forget all that the request held."""
         if self._admission is not None:
             self._admission.settle()
+        else:
+            self._services.queue.leave(self)
         self._services.waiting.discard(self)
         self._account.close(self._state)
         self._drop_body()
@@ -357,14 +373,8 @@ class Completion:
         return self._body
 
     def _wire(self, endpoint: Endpoint, body: Callable[[str], bytes]) -> list[bytes]:
-        upstream_id = self._account.next_id()
-        return headers.post(
-            self._request.path,
-            endpoint.authority,
-            upstream_id,
-            self._account.lines + self._lines,
-            body(upstream_id),
-        )
+        upstream_id, lines = self._account.next_id(), self._account.lines + self._lines
+        return headers.post(self._request.path, endpoint.authority, upstream_id, lines, body(upstream_id))
 
 
 _DO: dict[type, Callable[[Completion, Any], None]] = {

@@ -1,10 +1,10 @@
-"""Where a request is placed: away from engines that failed it before, if others have room."""
+"""Where a request goes: whose engines may exchange its KV, and away from engines that failed it before if others have room."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from eldr.contract import ROLE_DECODE
+from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.steps import Decode, Failure
 from eldr_router.state.placer import Placement
@@ -12,6 +12,16 @@ from eldr_router.state.registry import Endpoint, Registry
 
 Place = Callable[[Collection[Endpoint]], Placement]
 """Places a request on none of these engines; RouterError as of :meth:`eldr_router.state.placer.Placer.place`."""
+
+
+def split_over(registry: Registry, limit: int) -> tuple[str, str | None]:
+    """Return the key of the engines that a request is to be split over, and why it goes whole after all, None if it does not."""
+    if not registry.endpoints(ROLE_PREFILL):
+        return "", "no_prefill"
+    group = registry.group(limit)
+    if group is None:
+        return "", None
+    return group.key, None if group.has_prefill else "kv_key"
 
 
 def place_away(

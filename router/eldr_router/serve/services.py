@@ -15,6 +15,7 @@ from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.plan.affinity import PrefixAffinity
 from eldr_router.plan.table import EMPTY, Table
+from eldr_router.serve.queue import Queue
 from eldr_router.settings import Settings
 from eldr_router.state.placer import Placer
 from eldr_router.state.registry import Registry
@@ -51,10 +52,18 @@ class Services:
     table: Table = EMPTY
     sequence: int = 0
     waiting: set[Waiting] = field(default_factory=set)
+    queue: Queue = field(init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.queue = Queue(
+            self.loop, self.registry, self.metrics, lambda: self.table.max_in_flight,
+            most=self.settings.max_waiting, seconds=self.settings.max_wait,
+        )  # fmt: skip
+
     def tick(self) -> None:
-        """Let time pass for requests that wait within a lease. Called several times a second."""
+        """Let time pass for requests that wait, within a lease or for room. Called several times a second."""
+        self.queue.wake()
         now = self.clock()
         for waiting in tuple(self.waiting):
             waiting.tick(now)

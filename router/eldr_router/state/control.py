@@ -194,6 +194,7 @@ class Control:
         self._services.registry.shares.set_limit(intent.max_in_flight)
         self._services.table = make_table(intent, epoch=epoch, active=active, centroids=content)
         self._services.metrics.epoch.set(epoch)
+        self._services.queue.wake()
         locality = self._services.placer.locality
         locality.follow(content, wanted=intent.policy == POLICY_MARGINAL)
         locality.savings.follow(self._services.table.policy_in_effect, epoch)

@@ -107,6 +107,7 @@ class Peers:
             shares.silent(address, what)
         else:
             shares.heard(address, report, asked, self._services.clock())
+            self._services.queue.wake()
             if report.router != shares.router:  # a list may hold this router's own address
                 await self._ask_tables(address)
 

@@ -31,6 +31,7 @@ class Endpoint:
         "address",
         "authority",
         "counting",
+        "freed",
         "health",
         "in_flight",
         "keeps_deadlines",
@@ -39,8 +40,9 @@ class Endpoint:
         "untested",
     )
 
-    def __init__(self, spec: EndpointSpec) -> None:
+    def __init__(self, spec: EndpointSpec, freed: Callable[[], None]) -> None:
         self.spec = spec
+        self.freed = freed  # to be called when it has room again
         self.in_flight = 0
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
@@ -79,8 +81,9 @@ class Lease:
     def release(self) -> None:
         """Give the room back."""
         if self._endpoint is not None:
-            self._endpoint.in_flight -= self._sequences
-            self._endpoint = None
+            endpoint, self._endpoint = self._endpoint, None
+            endpoint.in_flight -= self._sequences
+            endpoint.freed()
             if self._stay is not None:
                 self._stay.leave()
 
@@ -102,6 +105,13 @@ class Registry:
         Monotonic seconds.
     shares : Shares, optional
         What this router may have of each engine; without it, everything.
+
+    Attributes
+    ----------
+    queued : int
+        Sequences of requests that wait to be admitted.
+    on_room : callable
+        Called where decode engines may have room that they had not.
     """
 
     def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
@@ -113,7 +123,8 @@ class Registry:
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
         self._draining: list[Endpoint] = []
-        self._undecided = 0
+        self._undecided = self.queued = 0
+        self.on_room: Callable[[], None] = lambda: None
         self._turns = {ROLE_PREFILL: 0, ROLE_DECODE: 0}
         self._keys: dict[str, set[str]] = {ROLE_PREFILL: set(), ROLE_DECODE: set()}
         self._are_mixed = False
@@ -129,13 +140,17 @@ class Registry:
         new: dict[tuple[str, str, int], Endpoint] = {}
         for spec in specs:
             key = spec.name, spec.host, spec.port
-            new[key] = old.get(key) or Endpoint(spec)
+            new[key] = old.get(key) or Endpoint(spec, self._room)
             new[key].spec = spec
         self._draining += [endpoint for key, endpoint in old.items() if key not in new]
         self._draining = [endpoint for endpoint in self._draining if endpoint.in_flight]
         self._endpoints[role] = new
         self._keys[role] = {endpoint.spec.kv for endpoint in new.values()} - {""}
         self._are_mixed = len(set().union(*self._keys.values())) > 1
+        self._room()
+
+    def _room(self) -> None:
+        self.on_room()
 
     def endpoints(self, role: str) -> list[Endpoint]:
         """All engines of a role."""
@@ -268,15 +283,19 @@ class Registry:
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
-        decode = self.usable(ROLE_DECODE)
-        if not decode:
-            raise no_endpoint(ROLE_DECODE)
+        admission = self.reserve(limit, sequences)
+        if admission is None:
+            raise self.full(limit, sequences) if self._endpoints[ROLE_DECODE] else no_endpoint(ROLE_DECODE)
+        return admission
+
+    def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
+        """Reserve room on decode engines, None where there is not enough."""
         wanted = self._undecided + sequences
-        for endpoint in decode:
+        for endpoint in self.usable(ROLE_DECODE):
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
                 return Admission(self, sequences)
-        raise self.full(limit, sequences)
+        return None
 
     def full(self, limit: int, sequences: int) -> RouterError:
         """Return the 429 for a request that finds no room, and remember the demand."""
@@ -295,9 +314,9 @@ class Registry:
 
     @property
     def waiting(self) -> int:
-        """Sequences of this router without an engine: those admitted, and those refused lately."""
+        """Sequences of this router without an engine: those admitted, those that wait to be, and those refused lately."""
         since, lacked = self._lacked
-        return self._undecided + (lacked if self._clock() - since < _LACK_SECONDS else 0)
+        return self._undecided + self.queued + (lacked if self._clock() - since < _LACK_SECONDS else 0)
 
     @property
     def is_busy(self) -> bool:
@@ -314,10 +333,8 @@ class Registry:
 
     def give(self, *, leaving: bool = False) -> None:
         """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""
-        if leaving:
-            self.shares.give(self.counts(), self._undecided, leaving=True)
-        else:
-            self.shares.give(self.counts(), self.waiting)
+        waiting = self._undecided if leaving else self.waiting
+        self.shares.give(self.counts(), waiting, admitted=self._undecided, leaving=leaving)
 
 
 class Admission:
@@ -342,3 +359,4 @@ class Admission:
         if self._open:
             self._open = False
             self._registry._undecided -= self._sequences  # noqa: SLF001 - one unit with the registry
+            self._registry.on_room()

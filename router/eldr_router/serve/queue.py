@@ -1,0 +1,135 @@
+"""Requests that wait for room on a decode engine, in the order of their arrival, before anything is spent on them.
+
+They never wait after a prefill: its result's lease would run out meanwhile. Room is given out here alone while somebody
+waits, so nobody overtakes, and each place is reserved in the step that looks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from eldr_router.http.errors import RouterError
+from eldr_router.ops.metrics import Metrics
+from eldr_router.state.registry import Admission, Registry
+
+
+class Waiter(Protocol):
+    """A request that waits."""
+
+    def admitted(self, admission: Admission) -> None:
+        """Go on: there is room."""
+
+    def turned_away(self, error: RouterError) -> None:
+        """Answer with an error: there was none in time."""
+
+
+class _Entry(NamedTuple):
+    sequences: int
+    since: float
+    timer: asyncio.TimerHandle
+
+
+class Queue:
+    """Admits requests at once, later, or not at all.
+
+    Parameters
+    ----------
+    limit : callable
+        Returns ``max_in_flight``.
+    most : int
+        How many requests may wait; 0: none does.
+    seconds : float
+        How long each one may.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        registry: Registry,
+        metrics: Metrics,
+        limit: Callable[[], int],
+        *,
+        most: int,
+        seconds: float,
+    ) -> None:
+        self._loop = loop
+        self._registry = registry
+        self._metrics = metrics
+        self._limit = limit
+        self._most = most
+        self._seconds = seconds
+        self._entries: OrderedDict[Waiter, _Entry] = OrderedDict()
+        self._is_due = False
+        metrics.waiting.set_function(lambda: len(self._entries))
+        registry.on_room = self.wake
+
+    def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
+        """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
+        if not self._entries:
+            try:
+                return self._registry.admit(self._limit(), sequences)
+            except RouterError as error:
+                if error.status != 429 or not self._most:
+                    self._reject("full" if error.status == 429 else error.code)
+                    raise
+        if len(self._entries) >= self._most:
+            self._reject("queue_full")
+            raise self._registry.full(self._limit(), sequences)
+        timer = self._loop.call_later(self._seconds, self._expire, waiter)
+        self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
+        self._registry.queued += sequences
+        self.wake()
+        return None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Let a request go that may be waiting."""
+        entry = self._entries.pop(waiter, None)
+        if entry is not None:
+            entry.timer.cancel()
+            self._registry.queued -= entry.sequences
+            self._metrics.wait(self._loop.time() - entry.since)
+            self.wake()  # the next one may want less
+
+    def wake(self) -> None:
+        """Look for room soon: there may be some."""
+        if self._entries and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._look)
+
+    def close(self) -> None:
+        """Let nobody wait any more: the router ends."""
+        self._most = 0
+        for waiter in tuple(self._entries):
+            self._turn_away(
+                waiter, "draining", RouterError(503, "this router ends; retry", "draining", retry_after=1)
+            )
+
+    def _look(self) -> None:
+        self._is_due = False
+        while self._entries:
+            waiter, entry = next(iter(self._entries.items()))
+            admission = self._registry.reserve(self._limit(), entry.sequences)
+            if admission is None:
+                break
+            self.leave(waiter)
+            waiter.admitted(admission)
+
+    def _expire(self, waiter: Waiter) -> None:
+        try:
+            admission = self._registry.admit(self._limit(), self._entries[waiter].sequences)
+        except RouterError as error:
+            self._turn_away(waiter, "deadline", error)
+            return
+        self.leave(waiter)
+        waiter.admitted(admission)
+
+    def _turn_away(self, waiter: Waiter, reason: str, error: RouterError) -> None:
+        self.leave(waiter)
+        self._reject(reason)
+        waiter.turned_away(error)
+
+    def _reject(self, reason: str) -> None:
+        self._metrics.rejected(reason)

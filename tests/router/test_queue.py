@@ -1,0 +1,208 @@
+"""Requests that wait for room before their prefill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Self
+
+import httpx
+import pytest
+
+from tests.fakes.engines import Exchange, engines, slow, token_event
+from tests.router.conftest import AUTH, Router, serving, until
+from tests.router.test_peers import peers
+
+ONE = {"max_waiting": 8, "max_wait": 60.0}
+
+
+def waiting(router: Router) -> int:
+    return len(router.app.services.queue._entries)
+
+
+def held(router: Router) -> int:
+    return router.app.clients.budget.held
+
+
+async def ask(router: Router, prompt: str = "x", **fields) -> httpx.Response:
+    return await router.post(prompt=prompt, max_tokens=3, **fields)
+
+
+async def in_line(router: Router, count: int, **fields) -> list[asyncio.Task[httpx.Response]]:
+    """Let so many requests wait, one after the other."""
+    tasks = []
+    for i in range(count):
+        tasks.append(asyncio.ensure_future(ask(router, f"waits {i}", **fields)))
+        await until(lambda: waiting(router) == len(tasks), "it to wait")
+    return tasks
+
+
+class Busy:
+    """Holds places of engines until it is told to let them go."""
+
+    def __init__(self, router: Router, *names: str) -> None:
+        self.router, self.names = router, names
+        self.releases: list[asyncio.Event] = []
+        self.tasks: list[asyncio.Task[httpx.Response]] = []
+
+    async def __aenter__(self) -> Self:
+        for name in self.names:
+            release = asyncio.Event()
+            self.router[name].script.append(slow(release))
+            self.releases.append(release)
+        for at in range(len(self.names)):
+            self.tasks.append(asyncio.ensure_future(self.router.post(stream=True)))
+            await until(
+                lambda at=at: sum(self.router.app.services.registry.counts().values()) > at, "a place"
+            )
+        return self
+
+    def free(self) -> None:
+        self.releases.pop(0).set()
+
+    async def __aexit__(self, *_) -> None:
+        for release in self.releases:
+            release.set()
+        assert [answer.status_code for answer in await asyncio.gather(*self.tasks)] == [200] * len(self.tasks)
+
+
+async def test_off_by_default(start):
+    async with start("p0", "d0", max_in_flight=1) as router, Busy(router, "d0"):
+        assert (await ask(router)).status_code == 429
+        assert router.counter("rejected", reason="full") == 1
+
+
+async def test_the_first_come_is_the_first_served_before_its_prefill(start):
+    async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
+        tasks = await in_line(router, 3)
+        assert len(router["p0"].requests) == 1, "nobody who waits has a prefill"
+        page = await router.client.get(f"{router.admin}/metrics", headers=AUTH)
+        assert "eldr_router_waiting 3.0" in page.text
+        busy.free()
+        assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 3
+        prompts = [seen.body["prompt"] for seen in router["d0"].requests]
+        assert prompts == ["hello", "waits 0", "waits 1", "waits 2"]
+        assert router.counter("rejected") == 0
+        page = await router.client.get(f"{router.admin}/metrics", headers=AUTH)
+        assert "eldr_router_waiting 0.0" in page.text
+        assert "eldr_router_wait_seconds_count 3.0" in page.text
+
+
+async def test_one_that_comes_later_does_not_overtake(start):
+    async with start("p0", "d0", settings=ONE, max_in_flight=2) as router, Busy(router, "d0"):
+        two = asyncio.ensure_future(ask(router, "two", n=2))  # one place is free, it wants two
+        await until(lambda: waiting(router) == 1, "it to wait")
+        one = asyncio.ensure_future(ask(router, "one"))
+        await until(lambda: waiting(router) == 2, "the other to wait")
+        two.cancel()  # then the next one goes on at once: it wants less
+        assert (await one).status_code == 200
+
+
+async def test_a_bound_and_a_deadline(start):
+    settings = {"max_waiting": 2, "max_wait": 0.5}
+    async with start("p0", "d0", settings=settings, max_in_flight=1) as router, Busy(router, "d0"):
+        tasks = await in_line(router, 2)
+        beyond = await ask(router)
+        assert (beyond.status_code, beyond.headers["retry-after"]) == (429, "1")
+        assert router.counter("rejected", reason="queue_full") == 1
+        for answer in await asyncio.gather(*tasks):
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            assert answer.json()["error"]["code"] == "overloaded"
+        assert router.counter("rejected", reason="deadline") == 2
+        assert router.counter("requests", outcome="overloaded") == 3
+        assert len(router["p0"].requests) == 1
+        assert waiting(router) == 0
+        assert router.app.services.registry.queued == 0
+
+
+async def test_a_client_that_leaves_waits_no_longer(start):
+    async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
+        first, second = await in_line(router, 2)
+        first.cancel()
+        await until(lambda: waiting(router) == 1, "it to leave")
+        busy.free()
+        assert (await second).status_code == 200
+        assert [seen.body["prompt"] for seen in router["d0"].requests] == ["hello", "waits 1"]
+        assert router.counter("requests", outcome="disconnected") == 1
+
+
+async def test_bodies_that_wait_count(start):
+    settings = {**ONE, "max_body": 1 << 20, "max_bodies": 1 << 20}
+    async with start("p0", "d0", settings=settings, max_in_flight=1) as router, Busy(router, "d0") as busy:
+        task = asyncio.ensure_future(ask(router, "y" * 600_000))
+        await until(lambda: waiting(router), "it to wait")
+        assert held(router) > 600_000
+        full = await ask(router, "z" * 600_000)
+        assert (full.status_code, full.json()["error"]["code"]) == (503, "uploads_full")
+        busy.free()
+        assert (await task).status_code == 200
+        await until(lambda: held(router) == 0, "all bodies to be dropped")
+
+
+async def test_a_router_that_ends_answers_those_who_wait(start):
+    async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
+        tasks = await in_line(router, 2)
+        draining = asyncio.ensure_future(router.app.drain())
+        for answer in await asyncio.gather(*tasks):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert answer.json()["error"]["code"] == "draining"
+        assert router.counter("rejected", reason="draining") == 2
+        busy.free()
+        await draining
+
+
+@pytest.mark.parametrize("what", ["engine", "limit", "ejection", "share"])
+async def test_room_that_comes_wakes_who_waits(tmp_path, what):
+    """Whatever it is that brings the room."""
+    async with engines("p0", "d0", "d1") as made:
+        if what == "share":
+            async with peers(made[:2], tmp_path, 2, max_in_flight=2) as routers:
+                for router in routers:
+                    router.app.services.queue._most = 4
+                first, second = routers
+                async with Busy(
+                    first, "d0"
+                ):  # its own half; the other router has one to spare, but never gives its last
+                    task = asyncio.ensure_future(ask(first))
+                    await until(lambda: waiting(first), "it to wait")
+                    await second.app.stop()
+                    await until(task.done, "its answer: the other router's share is free")
+                    assert task.result().status_code == 200
+            return
+        async with serving(made[:2], tmp_path, ONE, max_in_flight=1) as router, Busy(router, "d0"):
+            (task,) = await in_line(router, 1)
+            if what == "engine":
+                router.engines["d1"] = made[2]
+                await router.configure(max_in_flight=1)
+            elif what == "limit":
+                await router.configure(max_in_flight=2)
+            else:
+                router.engines["d1"] = made[2]
+                await router.configure(max_in_flight=1)
+            await until(task.done, "its answer")
+            assert task.result().status_code == 200
+
+
+async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):
+    most = running = 0
+
+    async def counted(exchange: Exchange) -> None:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.sleep(0.01)
+            await exchange.json({"id": exchange.seen.id, "choices": [json.loads(token_event(" x"))]})
+        finally:
+            running -= 1
+
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=4) as routers:
+        for router in routers:
+            router.app.services.queue._most = 100
+        made[1].script.extend([counted] * 80)
+        answers = await asyncio.gather(*(ask(routers[i % 2], f"{i}") for i in range(80)))
+        assert [answer.status_code for answer in answers] == [200] * 80
+        assert most <= 4
+        for router in routers:
+            await until(router.idle, "every place to be free")
+            assert router.app.services.registry.queued == 0
