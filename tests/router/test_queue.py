@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Self
 
 import httpx
 import pytest
 
+from eldr_router import app
 from tests.fakes.engines import Exchange, engines, slow, token_event
-from tests.router.conftest import AUTH, Router, serving, until
+from tests.router.conftest import AUTH, Router, until
 from tests.router.test_peers import peers
 
 ONE = {"max_waiting": 8, "max_wait": 60.0}
@@ -35,6 +37,12 @@ async def in_line(router: Router, count: int, **fields) -> list[asyncio.Task[htt
         tasks.append(asyncio.ensure_future(ask(router, f"waits {i}", **fields)))
         await until(lambda: waiting(router) == len(tasks), "it to wait")
     return tasks
+
+
+@pytest.fixture
+def no_ticks(monkeypatch):
+    """Nobody looks for room now and then: whatever brings some has to say so."""
+    monkeypatch.setattr(app, "_TICK_SECONDS", 600.0)
 
 
 class Busy:
@@ -72,7 +80,7 @@ async def test_off_by_default(start):
         assert router.counter("rejected", reason="full") == 1
 
 
-async def test_the_first_come_is_the_first_served_before_its_prefill(start):
+async def test_the_first_come_is_the_first_served_before_its_prefill(start, no_ticks):
     async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
         tasks = await in_line(router, 3)
         assert len(router["p0"].requests) == 1, "nobody who waits has a prefill"
@@ -151,36 +159,38 @@ async def test_a_router_that_ends_answers_those_who_wait(start):
         await draining
 
 
-@pytest.mark.parametrize("what", ["engine", "limit", "ejection", "share"])
-async def test_room_that_comes_wakes_who_waits(tmp_path, what):
-    """Whatever it is that brings the room."""
-    async with engines("p0", "d0", "d1") as made:
-        if what == "share":
-            async with peers(made[:2], tmp_path, 2, max_in_flight=2) as routers:
-                for router in routers:
-                    router.app.services.queue._most = 4
-                first, second = routers
-                async with Busy(
-                    first, "d0"
-                ):  # its own half; the other router has one to spare, but never gives its last
-                    task = asyncio.ensure_future(ask(first))
-                    await until(lambda: waiting(first), "it to wait")
-                    await second.app.stop()
-                    await until(task.done, "its answer: the other router's share is free")
-                    assert task.result().status_code == 200
-            return
-        async with serving(made[:2], tmp_path, ONE, max_in_flight=1) as router, Busy(router, "d0"):
-            (task,) = await in_line(router, 1)
+@pytest.mark.parametrize("what", ["engine", "limit"])
+async def test_a_change_of_the_pool_wakes_who_waits(start, no_ticks, what):
+    async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0"):
+        (task,) = await in_line(router, 1)
+        async with engines("d1") as more:
             if what == "engine":
-                router.engines["d1"] = made[2]
-                await router.configure(max_in_flight=1)
-            elif what == "limit":
-                await router.configure(max_in_flight=2)
-            else:
-                router.engines["d1"] = made[2]
-                await router.configure(max_in_flight=1)
-            await until(task.done, "its answer")
-            assert task.result().status_code == 200
+                router.engines["d1"] = more[0]
+            await router.configure(max_in_flight=1 if what == "engine" else 2)
+            assert (await task).status_code == 200
+
+
+async def test_an_engine_that_is_well_again_wakes_who_waits(start):
+    async with start("p0", "d0", "d1", settings=ONE, max_in_flight=1) as router:
+        (sick,) = (e for e in router.app.services.registry.endpoints("decode") if e.name == "d1")
+        sick.health.good_from = math.inf
+        async with Busy(router, "d0"):
+            (task,) = await in_line(router, 1)
+            sick.health.good_from = 0.0
+            assert (await task).status_code == 200
+
+
+async def test_room_of_another_router_wakes_who_waits(tmp_path, no_ticks):
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=4) as (first, second):
+        first.app.services.queue._most = 4
+        async with Busy(first, "d0", "d0"):  # its own half
+            third = asyncio.ensure_future(ask(first, "lent by the other"))
+            assert (await third).status_code == 200
+            async with Busy(first, "d0"):
+                fourth = asyncio.ensure_future(ask(first, "the other never gives its last"))
+                await until(lambda: waiting(first), "it to wait")
+                await second.app.stop()
+                assert (await fourth).status_code == 200
 
 
 async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):

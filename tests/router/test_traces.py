@@ -254,6 +254,15 @@ async def test_a_receiver_that_is_away_or_stuck_delays_nobody(start, collector, 
     await until(lambda: not any(t.name.startswith("Otel") for t in threading.enumerate()), "the last try")
 
 
+async def test_what_was_not_sent_yet_is_sent_at_the_end(start, collector, monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    async with start("p0", "d0") as router:
+        assert (await router.post(max_tokens=3)).status_code == 200
+        assert not collector.spans
+    found = await spans(collector, 4)
+    assert not found["decode"].events, "of a whole answer nobody knows when it began"
+
+
 async def test_without_variables_nothing_changes(start, monkeypatch):
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER"):
         monkeypatch.delenv(name, raising=False)

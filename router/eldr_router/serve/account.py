@@ -133,7 +133,9 @@ class Account:
         if self.placement is not None:
             self._services.metrics.place(self.placement)
         if self._trace is not None:
-            self._trace.note({"http.response.status_code": status}, self._services.clock())
+            self._trace.note(
+                {"http.response.status_code": status}, self._services.clock() if streams else None
+            )
 
     def answered(self, usage: Usage) -> None:
         """Take note that the response was given, and is over."""
