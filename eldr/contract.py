@@ -81,7 +81,8 @@ PATH_SIGLOG: Final = "/eldr/v1/siglog"
 PATH_COUNTS: Final = "/eldr/v1/counts"
 """GET ``?router=id&turn=n`` (who asks), admin port, bearer token: a router's own decode sequences in flight, and its part of
 the limit, ``{"v": 1, "router": id, "seq": n, "turn": n, "members": [id], "limit": n, "waiting": n}`` and, each by decode
-name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``held``, if there is any: by
+name, ``in_flight``, ``rights``, ``granted``, ``got``; ``prefill``: its prefills in flight by prefill name; ``tokens``,
+if there are any: KV that its sequences are expected to hold, by decode name; ``held``, if there is any: by
 address, what routers that lapsed had in flight. See ``docs/reference/admin-api.md``."""
 PATH_UNIONS: Final = "/eldr/v1/unions"
 """GET ``?of=id&since=n``, admin port, bearer token: what a router knows of the experts of its own sequences in flight,
@@ -342,7 +343,8 @@ STATE_VERSION: Final = 1
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
                "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested
-               "untested", "counting"}],                        with it; whether it counts, as far as it tells
+               "untested", "counting",                          with it; whether it counts, as far as it tells;
+               "kv_tokens", "kv_held"}],                        KV that it can hold, if it tells, and is expected to hold
    "counters": {...}}``                                          totals since start, names in the metrics reference"""
 
 SIMILARITY_BINS: Final = 100

@@ -91,7 +91,11 @@ class Engine:
         self.step_time = QWEN3_30B_MI300X.for_experts(traces.n_experts)
         self.engine_id = str(uuid.uuid4())
         self.metrics = EngineMetrics(
-            settings.model, traces.n_experts, keeps_deadlines=settings.heeds_deadlines
+            settings.model,
+            traces.n_experts,
+            keeps_deadlines=settings.heeds_deadlines,
+            kv_blocks=settings.kv_blocks,
+            block_size=settings.block_size,
         )
         self.ring = ActivationRing(settings.activations)
         self.pool = BlockPool(settings.kv_blocks, settings.block_size)

@@ -26,9 +26,19 @@ class EngineMetrics:
         Experts per layer, for the buckets of the union.
     keeps_deadlines : bool
         Whether late pulls are counted, as an engine with the plug-in does.
+    kv_blocks, block_size : int
+        KV capacity; no blocks: it is not told.
     """
 
-    def __init__(self, model: str, n_experts: int, *, keeps_deadlines: bool = True) -> None:
+    def __init__(
+        self,
+        model: str,
+        n_experts: int,
+        *,
+        keeps_deadlines: bool = True,
+        kv_blocks: int = 0,
+        block_size: int = 16,
+    ) -> None:
         self.registry = CollectorRegistry()
         names = ("engine", "model_name")
         values = ("0", model)
@@ -45,6 +55,17 @@ class EngineMetrics:
         self.running = gauge("vllm:num_requests_running", "Requests in the running batch.")
         self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for KV space.")
         self.kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0..1.")
+        self.preemptions = counter(
+            "vllm:num_preemptions_total", "Requests that lost their KV blocks for want of space."
+        )
+        if kv_blocks:
+            cache = {
+                "num_gpu_blocks": str(kv_blocks),
+                "block_size": str(block_size),
+                "kv_cache_size_tokens": str(kv_blocks * block_size),
+            }
+            info = Gauge("vllm:cache_config_info", "KV capacity.", ("engine", *cache), registry=self.registry)
+            info.labels("0", *cache.values()).set(1)
         self.prompt_tokens = counter("vllm:prompt_tokens_total", "Prompt tokens processed or pulled.")
         self.generation_tokens = counter("vllm:generation_tokens_total", "Tokens generated.")
         self.kv_expired = counter(

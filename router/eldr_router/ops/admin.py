@@ -150,8 +150,10 @@ class Admin:
                     "bound": registry.bound(e, table.max_in_flight),
                     "untested": e.untested or None,
                     "counting": e.counting,
+                    "kv_tokens": None if e.cache is None else e.cache.tokens,
+                    "kv_held": held,
                 }
-                for e, total in zip(decode, registry.totals(decode), strict=True)
+                for e, total, held in zip(decode, registry.totals(decode), registry.held(decode), strict=True)
             ],
             "locality": unions_state(locality, registry),
             "traffic": locality.traffic.state(),

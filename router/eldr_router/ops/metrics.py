@@ -31,12 +31,24 @@ class _InFlight(Collector):
         labels = ["role", "endpoint"]
         own = GaugeMetricFamily("eldr_router_in_flight", "Sequences of this router in flight.", labels=labels)
         up = GaugeMetricFamily("eldr_router_endpoint_healthy", "1 unless ejected.", labels=labels)
+        held = GaugeMetricFamily(
+            "eldr_router_kv_held_tokens",
+            "KV that this router's sequences are expected to hold.",
+            labels=labels[1:],
+        )
+        size = GaugeMetricFamily("eldr_router_kv_tokens", "KV that an engine can hold.", labels=labels[1:])
+        for endpoint in self._registry.endpoints(ROLE_DECODE):
+            held.add_metric([endpoint.name], endpoint.tokens)
+            if endpoint.cache is not None:
+                size.add_metric([endpoint.name], endpoint.cache.tokens)
         for role in (ROLE_PREFILL, ROLE_DECODE):
             for endpoint in self._registry.endpoints(role):
                 own.add_metric([role, endpoint.name], endpoint.in_flight)
                 up.add_metric([role, endpoint.name], float(self._registry.is_healthy(endpoint)))
         yield own
         yield up
+        yield held
+        yield size
 
 
 class _Sharing(Collector):

@@ -9,7 +9,15 @@ from eldr.core.step_time_fit import learn
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.plan.exposition import read_counting, read_deadlines, read_steps, read_sums, read_untested
+from eldr_router.plan.exposition import (
+    read_answers,
+    read_cache,
+    read_counting,
+    read_deadlines,
+    read_steps,
+    read_sums,
+    read_untested,
+)
 from eldr_router.state.locality import Locality
 from eldr_router.state.registry import Endpoint, Registry
 from eldr_router.state.step_times import default_step_time
@@ -45,6 +53,7 @@ class Steps:
         names = [endpoint.name for endpoint in known]
         step_times.retain(names)
         savings.retain(names)
+        self._registry.contexts.retain(names)
         now = self._pool.loop.time()
         endpoint = min(known, key=self._due.__getitem__, default=None)
         if endpoint is not None and self._due[endpoint] <= now:
@@ -73,6 +82,10 @@ class Steps:
             endpoint.untested = read_untested(answer.body)
             endpoint.counting = read_counting(answer.body)
             endpoint.keeps_deadlines = read_deadlines(answer.body)
+            endpoint.cache = read_cache(answer.body)
+            (held,) = self._registry.held([endpoint])
+            answers = read_answers(answer.body)
+            self._registry.contexts.heard(endpoint.name, answers, endpoint.cache, held)
         sums = read_sums(answer.body) if answer.status == 200 else None
         if sums is None:
             return False

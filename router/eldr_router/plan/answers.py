@@ -74,6 +74,19 @@ def object_of(data: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def prompt_tokens(answer: dict[str, Any]) -> int:
+    """Return the tokens of the prompt that an answer belongs to; 0 if it does not tell."""
+    usage = answer.get("usage")
+    if not isinstance(usage, dict):
+        return 0
+    # the messages API tells what it found in a cache apart
+    told = [usage.get(name) for name in _PROMPT]
+    return sum(number for number in told if type(number) is int and number > 0)
+
+
+_PROMPT = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
 def blames_client(error: object) -> bool:
     """Tell whether an error object is the client's fault (4xx)."""
     code = error.get("code") if isinstance(error, dict) else None

@@ -187,9 +187,14 @@ def forms(body: Parsed, *, split: bool) -> tuple[Form, Form | None]:
         return Form.STREAM, None
     if not split or body.known.get("tools") or body.known.get("functions"):
         return Form.WHOLE, None
-    most = next((body.known[name] for name in body.api.limits if body.known.get(name)), body.api.usual)
+    most = longest(body)
     short = most is not None and most <= _SHORT_ANSWER
     return (Form.WHOLE if short else Form.ASSEMBLE), Form.ASSEMBLE
+
+
+def longest(body: Parsed) -> int | None:
+    """Return how many tokens an answer may have; None: as many as fit."""
+    return next((body.known[name] for name in body.api.limits if body.known.get(name)), body.api.usual)
 
 
 def prefill_body(body: Parsed, request_id: str = "") -> bytes:

@@ -6,8 +6,10 @@ engine one tells of each step, with the whole engine's batch and experts: so wha
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from eldr.contract import (
 )
 from eldr.core.saving import Batches
 from eldr.core.step_time_fit import Window
+from eldr_router.plan.contexts import Answers, Cache
 
 _WANTED = {
     f"{METRIC_STEP_SECONDS}_count": "steps",
@@ -43,6 +46,11 @@ _LINE = re.compile(
 _INFO = re.compile(rb"^%b\{([^\n]*)\} 1(?:\.0)?$" % METRIC_INFO.encode(), re.MULTILINE)
 _STOPPED = re.compile(rb"^%b(?:\{[^\n]*\})? 0(?:\.0)?$" % METRIC_COUNTING.encode(), re.MULTILINE)
 _LATE = re.compile(rb"^(?:# TYPE )?%b_total\b" % METRIC_LATE_PULLS.encode(), re.MULTILINE)
+_CACHE = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\} 1(?:\.0)?$", re.MULTILINE)
+_USED = re.compile(rb"^vllm:kv_cache_usage_perc(?:\{[^\n]*\})? ([^\s]+)$", re.MULTILINE)
+_ANSWERS = re.compile(
+    rb"^vllm:(generation_tokens|request_success)_total(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$", re.MULTILINE
+)
 _LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
 
 _BOUNDS = tuple(map(float, BATCH_BUCKETS))
@@ -111,6 +119,43 @@ def read_counting(text: bytes) -> bool:
 def read_deadlines(text: bytes) -> bool:
     """Return whether an engine counts pulls that it refused as too late: it does so where its plug-in keeps deadlines."""
     return _LATE.search(text) is not None
+
+
+def read_cache(text: bytes) -> Cache | None:
+    """Return an engine's KV cache; None if it does not tell how many tokens that holds.
+
+    Of several ranks each tells its own tokens, but all of them tell the blocks of all together.
+    """
+    ranks = [dict(_LABEL.findall(labels)) for labels in _CACHE.findall(text)]
+    try:
+        sizes = [int(rank[b"kv_cache_size_tokens"]) for rank in ranks]
+    except (KeyError, ValueError):
+        try:
+            sizes = [int(rank[b"num_gpu_blocks"]) * int(rank[b"block_size"]) // len(ranks) for rank in ranks]
+        except (KeyError, ValueError):
+            return None
+    if not sizes or min(sizes) <= 0:
+        return None
+    used = _numbers(_USED.findall(text))
+    return Cache(sum(sizes), max(sizes), min(1.0, sum(used) / len(used)) if used else None)
+
+
+def read_answers(text: bytes) -> Answers | None:
+    """Return how much an engine has generated for how many requests since its start; None if it does not tell."""
+    found = _ANSWERS.findall(text)
+    totals = [
+        _numbers(n for name, n in found if name == key) for key in (b"generation_tokens", b"request_success")
+    ]
+    return Answers(sum(totals[0]), sum(totals[1])) if all(totals) else None
+
+
+def _numbers(values: Iterable[bytes]) -> list[float]:
+    """Return what is a number among values, and none below 0."""
+    found = []
+    for value in values:
+        with contextlib.suppress(ValueError):
+            found.append(float(value))
+    return [number for number in found if 0 <= number < math.inf]
 
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:

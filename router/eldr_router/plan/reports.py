@@ -39,6 +39,8 @@ def write_report(report: Report) -> dict[str, Any]:
         "waiting": report.waiting,
         "prefill": dict(report.prefill),
     }
+    if report.tokens:
+        fields["tokens"] = dict(report.tokens)
     if report.held:  # seldom
         fields["held"] = {address: dict(counts) for address, counts in report.held.items()}
     return fields
@@ -70,6 +72,7 @@ def read_report(status: int, body: bytes) -> Report:
             waiting=int(fields["waiting"]),
             prefill=_counts(fields["prefill"]),
             held={str(at): _counts(counts) for at, counts in fields.get("held", {}).items()},
+            tokens=_counts(fields.get("tokens", {})),  # routers of older versions tell none
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"its counts lack or have a wrong {error}") from None

@@ -34,7 +34,8 @@ class Report(NamedTuple):
     ``rights`` is what it may have on each engine under its view, ``granted`` what it gave to the asker in its ``turn``,
     ``got`` what it counts of the asker's grants, ``waiting`` its sequences without an engine, those refused lately too.
     ``prefill`` is what it has in flight on prefill engines: that ranks them, and is not limited. ``held`` is what members
-    that left without a word had in flight when it last heard them, by their address.
+    that left without a word had in flight when it last heard them, by their address. ``tokens`` of KV are what its
+    sequences are expected to hold: they rank engines and tell which are full, and are not split.
     """
 
     router: str
@@ -48,6 +49,7 @@ class Report(NamedTuple):
     waiting: int
     prefill: Mapping[str, int] = MappingProxyType({})
     held: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    tokens: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)

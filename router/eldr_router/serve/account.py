@@ -15,7 +15,7 @@ from eldr_router.plan.apis import APIS
 from eldr_router.plan.fields import Fields
 from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import State
-from eldr_router.plan.usage import UNKNOWN, Usage, model_of, usage_of
+from eldr_router.plan.usage import UNKNOWN, Usage, model_of
 from eldr_router.serve.services import Services
 from eldr_router.state.placer import Placement
 from eldr_router.state.registry import Endpoint
@@ -99,14 +99,14 @@ class Account:
         if self._trace is not None:
             self._trace.end(self._services.clock(), state.failures)
 
-    def prefilled(self, signature: Signature, at: float, answer: bytes) -> None:
-        """Take note of a prefill result."""
+    def prefilled(self, signature: Signature, at: float, prompt: int) -> None:
+        """Take note of a prefill result, and of the prompt's tokens, 0 if nobody has told."""
         self.signature = signature
         self._prefill_seconds = at - self._started
         self._services.metrics.prefill(self._prefill_seconds)
         self._services.metrics.signatures(signature.quality)
         if self._trace is not None:
-            self._usage = usage_of(answer)
+            self._usage = Usage(prompt or None)
             self._trace.note({"eldr.signature": signature.quality})
 
     def placed(self, placement: Placement, since: float) -> None:

@@ -37,7 +37,7 @@ class Completion:
     """One completion request."""
 
     __slots__ = (
-        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_request", "_sequences", "_services",
+        "_account", "_admission", "_asked", "_body", "_client", "_kept", "_key", "_kv", "_leg", "_lines", "_prompt", "_request", "_sequences", "_services",
         "_state", "_table", "_whole", "now", "write",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Completion:
         self._key = ""  # of the engines that it goes to, while some may not exchange KV
         self._sequences = 1
         self._asked = 0.0
+        self._prompt = 0  # tokens, as far as a prefill engine has told
         self._leg: Leg | None = None
         self._kept: Leg | None = None
         self._kv: dict[str, Any] | None = None
@@ -152,10 +153,12 @@ class Completion:
         if self._leg is not None:
             self.handle(steps.Tick(self._leg.endpoint, now))
 
-    def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
+    def prefilled(
+        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int
+    ) -> None:
         """Take what a prefill engine handed over."""
-        self._account.prefilled(signature, self.now(), leg.body)
-        self._kv = kv
+        self._account.prefilled(signature, self.now(), prompt)
+        self._kv, self._prompt = kv, prompt
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
         expires = math.inf if kv is None else self._asked + self._table.usable_seconds
@@ -197,10 +200,11 @@ class Completion:
         leg.connect()
 
     def _decode(self, action: steps.Decode) -> None:
-        services, began = self._services, self.now()
+        services, began, sequences = self._services, self.now(), self._sequences
         place = partial(
             services.placer.place, self._table, self._account.signature,
-            sequences=self._sequences, domain=headers.domain(self._request),
+            sequences=sequences, domain=headers.domain(self._request),
+            context=services.registry.contexts.of(self._prompt, bodies.longest(self._parsed()), sequences),
         )  # fmt: skip
         try:
             placement = place_away(place, action, services.registry, self._key, self._state.failures)

@@ -10,7 +10,7 @@ from eldr.contract import ELDR_KEY, KV_KEY
 from eldr_router.http.head import ResponseHead
 from eldr_router.net.outbound import BrokenError, ConnectError, EngineConnection
 from eldr_router.net.pool import Pool
-from eldr_router.plan.answers import object_of
+from eldr_router.plan.answers import object_of, prompt_tokens
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
 from eldr_router.state.registry import Endpoint, Lease
@@ -25,8 +25,10 @@ class Flow(Protocol):
     def handle(self, event: Event) -> None:
         """Take an event."""
 
-    def prefilled(self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature) -> None:
-        """Take what a prefill engine handed over."""
+    def prefilled(
+        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int
+    ) -> None:
+        """Take what a prefill engine handed over, and the tokens of the prompt, 0 if it does not tell."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -203,8 +205,8 @@ class PrefillLeg(Leg):
         elif self._is_cut(fields):
             self._broken("aborted", "it is shutting down", unavailable=True)
         else:
-            kv = fields.get(KV_KEY)
+            kv, prompt = fields.get(KV_KEY), prompt_tokens(fields)
             if isinstance(kv, dict):
-                self._flow.prefilled(self, kv, read_signature(kv.get(ELDR_KEY)))
+                self._flow.prefilled(self, kv, read_signature(kv.get(ELDR_KEY)), prompt)
             else:
-                self._flow.prefilled(self, None, NO_SIGNATURE)
+                self._flow.prefilled(self, None, NO_SIGNATURE, prompt)

@@ -11,6 +11,7 @@ import numpy as np
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr.core.policy import Choice, Situation
 from eldr_router.http.errors import no_endpoint
+from eldr_router.plan.contexts import Context
 from eldr_router.plan.placement import Field, rank
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.table import Table
@@ -96,19 +97,20 @@ class Placer:
         *,
         sequences: int = 1,
         domain: str | None = None,
+        context: Context | None = None,
     ) -> Placement:
         """Choose an engine with room for so many sequences and acquire its lease, in one step.
 
-        ``domain`` is what the client says it belongs to.
+        ``domain`` is what the client says it belongs to. ``context`` is what it holds of KV; without it, nothing that counts.
 
         Raises
         ------
         RouterError
-            503 if no engine is left, 429 if this router has no room on any that is left.
+            503 if no engine is left, 429 if this router has no room on any that is left, 400 if none can ever hold its prompt.
         """
         self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
-        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain)
+        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
@@ -123,8 +125,11 @@ class Placer:
         similarity = None if similarities is None or decision.scores is None else similarities[at]
         known = None if similarity is None or math.isnan(similarity) else similarity
         stay = self.locality.join(endpoint.name, decision.field.request, sequences)
+        if context is not None:
+            self._registry.contexts.placed(context)
+        size = 0 if context is None else context.size
         return Placement(
-            endpoint, Lease(endpoint, sequences, stay), decision.policy, decision.reason, decision.choice.candidates,
+            endpoint, Lease(endpoint, sequences, stay, size), decision.policy, decision.reason, decision.choice.candidates,
             known, decision.situation.in_flight[at],
         )  # fmt: skip
 
@@ -137,6 +142,7 @@ class Placer:
         turn: int,
         *,
         domain: str | None = None,
+        context: Context | None = None,
     ) -> Decision:
         """Choose, and change nothing; RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
@@ -147,6 +153,8 @@ class Placer:
         room = self._registry.with_room(usable, limit, sequences)
         if not room:
             raise self._registry.full(limit, sequences)
+        if context is not None:
+            room, _ = self._registry.fitting(room, context)
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain
         )

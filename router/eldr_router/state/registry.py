@@ -14,6 +14,7 @@ from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.plan import loads, pairing
+from eldr_router.plan.contexts import Cache, Context, Contexts
 from eldr_router.plan.health import Health
 from eldr_router.plan.members import Address
 from eldr_router.plan.shares import Shares
@@ -30,6 +31,7 @@ class Endpoint:
     __slots__ = (
         "address",
         "authority",
+        "cache",
         "counting",
         "freed",
         "health",
@@ -37,6 +39,7 @@ class Endpoint:
         "keeps_deadlines",
         "name",
         "spec",
+        "tokens",
         "untested",
     )
 
@@ -44,6 +47,8 @@ class Endpoint:
         self.spec = spec
         self.freed = freed  # to be called when it has room again
         self.in_flight = 0
+        self.tokens = 0  # of KV that its sequences are expected to hold
+        self.cache: Cache | None = None  # as far as it tells
         self.health = Health()
         self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
         self.counting = True  # until it says that it has failed to
@@ -68,21 +73,28 @@ class Lease:
         How many sequences the request runs: that is what an engine has room for.
     stay : Stay, optional
         The request's part in the engine's expected union.
+    tokens : int
+        Of KV that it is expected to hold.
     """
 
-    __slots__ = ("_endpoint", "_sequences", "_stay")
+    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
 
-    def __init__(self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
+    ) -> None:
         self._endpoint: Endpoint | None = endpoint
         self._sequences = sequences
         self._stay = stay
+        self._tokens = tokens
         endpoint.in_flight += sequences
+        endpoint.tokens += tokens
 
     def release(self) -> None:
         """Give the room back."""
         if self._endpoint is not None:
             endpoint, self._endpoint = self._endpoint, None
             endpoint.in_flight -= self._sequences
+            endpoint.tokens -= self._tokens
             endpoint.freed()
             if self._stay is not None:
                 self._stay.leave()
@@ -112,6 +124,8 @@ class Registry:
         Sequences of requests that wait to be admitted.
     on_room : callable
         Called where decode engines may have room that they had not.
+    contexts : Contexts
+        What requests are expected to hold of KV caches.
     """
 
     def __init__(self, clock: Callable[[], float], shares: Shares | None = None) -> None:
@@ -120,6 +134,7 @@ class Registry:
             shares = Shares("")
             shares.set_addresses(())
         self.shares = shares
+        self.contexts = Contexts()
         self._endpoints: dict[str, dict[tuple[str, str, int], Endpoint]] = {ROLE_PREFILL: {}, ROLE_DECODE: {}}
         self._lacked: tuple[float, int] = (0.0, 0)
         self._draining: list[Endpoint] = []
@@ -222,10 +237,24 @@ class Registry:
         own = [endpoint.in_flight for endpoint in endpoints]
         if not self.shares.peers or not endpoints:
             return own
+        is_prefill = endpoints[0].spec.role == ROLE_PREFILL
+        return self._over_all(
+            own, endpoints, lambda report: report.prefill if is_prefill else report.in_flight
+        )
+
+    def held(self, endpoints: Sequence[Endpoint]) -> list[int]:
+        """Return the tokens of KV that sequences are expected to hold on decode engines, over all routers, as :meth:`totals`."""
+        own = [endpoint.tokens for endpoint in endpoints]
+        if not self.shares.peers or not endpoints:
+            return own
+        return self._over_all(own, endpoints, lambda report: report.tokens)
+
+    def _over_all(
+        self, own: list[int], endpoints: Sequence[Endpoint], counts: Callable[[Report], loads.Counts]
+    ) -> list[int]:
         role = endpoints[0].spec.role
         fresh, silent = (
-            [report.prefill if role == ROLE_PREFILL else report.in_flight for report in reports]
-            for reports in self.shares.told(self._clock())
+            [counts(report) for report in reports] for reports in self.shares.told(self._clock())
         )
         pool = [endpoint.name for endpoint in self._endpoints[role].values()] if silent else []
         return loads.totals(own, [endpoint.name for endpoint in endpoints], fresh, silent, pool)
@@ -243,6 +272,17 @@ class Registry:
             most = limit - sequences
             return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
         return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
+
+    def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
+        """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
+        caches = [endpoint.cache for endpoint in endpoints]
+        if caches.count(None) == len(caches):  # nobody tells: all may have it
+            return endpoints, []
+        held = self.held(endpoints)
+        room = self.contexts.room(context, caches, held)
+        if len(room) == len(caches):  # nearly always
+            return endpoints, held
+        return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:
         """Tell whether this router may serve: it has a place on some decode engine, or on each one.
@@ -281,17 +321,29 @@ class Registry:
                 counts[endpoint.name] = counts.get(endpoint.name, 0) + endpoint.in_flight
         return counts
 
+    def tokens(self) -> dict[str, int]:
+        """Tokens of KV that own sequences are expected to hold by engine name, of engines where they hold any."""
+        return {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
+
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""
         admission = self.reserve(limit, sequences)
-        if admission is None:
-            raise self.full(limit, sequences) if self._endpoints[ROLE_DECODE] else no_endpoint(ROLE_DECODE)
-        return admission
+        if admission is not None:
+            return admission
+        decode = self.usable(ROLE_DECODE)
+        if not decode:
+            raise no_endpoint(ROLE_DECODE)
+        self.fitting(decode, Context(0, 0))  # it says if KV caches are what lacks
+        raise self.full(limit, sequences)
 
     def reserve(self, limit: int, sequences: int = 1) -> Admission | None:
         """Reserve room on decode engines, None where there is not enough."""
+        try:
+            decode, _ = self.fitting(self.usable(ROLE_DECODE), Context(0, 0))
+        except RouterError:
+            return None
         wanted = self._undecided + sequences
-        for endpoint in self.usable(ROLE_DECODE):
+        for endpoint in decode:
             wanted -= max(0, self.bound(endpoint, limit) - endpoint.in_flight)
             if wanted <= 0:
                 return Admission(self, sequences)
@@ -329,7 +381,7 @@ class Registry:
     def report(self, asker: str) -> Report:
         """Return what another router should know of this one."""
         report = self.shares.report(asker, self.counts(), self.waiting)
-        return report._replace(prefill=self.counts(ROLE_PREFILL))
+        return report._replace(prefill=self.counts(ROLE_PREFILL), tokens=self.tokens())
 
     def give(self, *, leaving: bool = False) -> None:
         """Give room that is spare here to routers that lack it; all of it where this router takes no requests any more."""

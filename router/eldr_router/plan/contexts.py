@@ -1,0 +1,160 @@
+"""What requests hold of decode engines' KV caches, and whether one more fits. Pure.
+
+A request counts from its placement on as what it is expected to hold in the end: its prompt, and an answer of the usual
+length, or its own limit if that is shorter. What engines then say that they hold corrects the sum: answers that have only
+begun, prompts that share their beginning, windows. So a wrong expectation heals, and nothing is counted per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from eldr_router.http.errors import RouterError, bad_request
+
+_FULL = 0.95
+"""Share of a KV cache that requests may be expected to hold: the rest is for answers that get longer than usual."""
+_USUAL, _SURE = 256.0, 8.0
+"""Tokens of an answer before any engine has told, and how many answers that counts for."""
+_KEPT = 0.9
+"""Share of what was heard before that counts beside each new report."""
+_LEAST, _MOST = 0.01, 2.0
+"""Of what engines hold against what is expected: with one shared beginning, hundreds of prompts hold hardly more than one."""
+_DOUBT = 0.5
+"""So much of a KV cache counts as held as expected, beside what was heard: a request that was not pulled yet says little."""
+_SIZES = 32
+
+
+class Cache(NamedTuple):
+    """An engine's KV cache.
+
+    Attributes
+    ----------
+    tokens : int
+        Of all its ranks.
+    largest : int
+        Of one rank: what a single request may hold.
+    used : float or None
+        Share in use, if it tells.
+    """
+
+    tokens: int
+    largest: int
+    used: float | None = None
+
+
+class Answers(NamedTuple):
+    """Totals since an engine's start: tokens generated, requests finished."""
+
+    tokens: float
+    requests: float
+
+
+class Context(NamedTuple):
+    """What a request holds: tokens of its prompts, 0 where nobody has told, and what it is expected to hold in the end."""
+
+    prompt: int
+    size: int
+
+
+class Contexts:
+    """What is expected of requests."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Answers] = {}
+        self._tokens, self._requests = _USUAL * _SURE, _SURE
+        self._used = self._expected = self._doubt = 0.0
+        self._size = 0.0
+
+    @property
+    def usual(self) -> float:
+        """Tokens of an answer, mean of those that ended lately."""
+        return self._tokens / self._requests
+
+    @property
+    def factor(self) -> float:
+        """What engines hold for each token that is expected of their requests."""
+        if not self._expected:
+            return 1.0
+        return min(_MOST, max(_LEAST, (self._used + self._doubt) / (self._expected + self._doubt)))
+
+    def of(self, prompt: int, limit: int | None, sequences: int) -> Context:
+        """Return what a request is expected to hold: of a prompt that nobody has told, what requests hold in the mean.
+
+        Parameters
+        ----------
+        limit : int or None
+            Tokens that each answer may have.
+        """
+        if not prompt:
+            return Context(0, round(self._size * sequences))
+        answer = self.usual if limit is None else min(limit, self.usual)
+        return Context(prompt, round(prompt + answer * sequences))
+
+    def placed(self, context: Context) -> None:
+        """Learn what requests hold."""
+        if context.prompt:
+            self._size += (context.size - self._size) / _SIZES if self._size else context.size
+
+    def heard(self, engine: str, answers: Answers | None, cache: Cache | None, expected: int) -> None:
+        """Take what an engine says, while so many tokens are expected on it."""
+        if cache is not None and cache.used is not None and expected:
+            self._doubt = _DOUBT * cache.tokens
+            self._used = _KEPT * self._used + cache.used * cache.tokens
+            self._expected = _KEPT * self._expected + expected
+        if answers is None:
+            return
+        before = self._told.get(engine)
+        self._told[engine] = answers
+        if before is not None and answers.tokens >= before.tokens and answers.requests > before.requests:
+            self._tokens = _KEPT * self._tokens + answers.tokens - before.tokens
+            self._requests = _KEPT * self._requests + answers.requests - before.requests
+
+    def retain(self, engines: Collection[str]) -> None:
+        """Forget engines that are gone."""
+        for engine in self._told.keys() - set(engines):
+            del self._told[engine]
+
+    def room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> list[int]:
+        """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
+
+        One whose prompt nobody has told needs a cache that is not full.
+
+        Raises
+        ------
+        RouterError
+            429 if none has room now, 400 if none could ever hold the prompt and the first token of its answer.
+        """
+        prompt, size = context
+        needed = size if prompt else 0
+        share = _FULL / self.factor
+        free: list[float] = []
+        room: list[int] = []
+        for at, (cache, tokens) in enumerate(zip(caches, held, strict=True)):
+            if cache is None:
+                room.append(at)
+            elif prompt < cache.largest:
+                free.append(share * cache.tokens - tokens)
+                if needed <= free[-1] or not tokens:
+                    room.append(at)
+        if room:
+            return room
+        raise _no_room(needed, max(free)) if free else _too_long(prompt, caches)
+
+
+def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:
+    largest = max(cache.largest for cache in caches if cache is not None)
+    return bad_request(
+        f"the prompt has {prompt} tokens, and the KV cache of a decode engine holds {largest} at most; shorten the prompt, or "
+        "give decode engines more memory for KV",
+        "context_length_exceeded",
+    )
+
+
+def _no_room(size: int, free: float) -> RouterError:
+    """Return the 429 for a request whose tokens fit nowhere now; of size 0 where nobody has told its prompt."""
+    if size:
+        why = f"the request holds about {size} tokens of KV, and no decode engine has room for more than {max(0, round(free))}"
+    else:
+        why = "the KV caches of all decode engines are full"
+    return RouterError(429, f"{why}; retry later, or add decode engines", "overloaded", retry_after=1)

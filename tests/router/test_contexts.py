@@ -1,0 +1,77 @@
+"""Requests that fit no decode engine's KV cache: 429 or 400 with the reason, and their blocks are freed."""
+
+import asyncio
+
+from eldr_router.ops.steps import Steps
+from tests.fakes.engines import answer, slow
+from tests.router.conftest import until
+
+CACHE = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="625"} 1.0\n'
+
+
+async def text(exchange):
+    body = CACHE.encode()
+    await exchange.send(b"HTTP/1.1 200 X\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+
+def long(tokens: int):
+    """A prefill engine's answer to a prompt of so many tokens."""
+
+    async def behaviour(exchange):
+        params = {"do_remote_prefill": True, "remote_request_id": f"long-{tokens}-{exchange.seen.id}"}
+        await exchange.json({"usage": {"prompt_tokens": tokens}, "kv_transfer_params": params})
+
+    return behaviour
+
+
+async def know(router) -> None:
+    """Let the router ask both engines how much KV they hold."""
+    for name in ("d0", "d1"):
+        router[name].metrics = text
+    services = router.app.services
+    steps = Steps(services.registry, services.pool, services.placer.locality)
+    await steps.step()
+    await steps.step()
+    assert {one["kv_tokens"] for one in (await router.state())["decode"]} == {10_000}
+
+
+async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):
+    release = asyncio.Event()
+    async with start("p0", "d0", "d1", policy="JSQ") as router:
+        await know(router)
+        for name in ("d0", "d1"):
+            router[name].script.append(slow(release))
+        router["p0"].script += [long(6000), long(6000), long(6000)]
+        async with router.stream() as first, router.stream() as second:
+            assert {first.headers["x-eldr-decode"], second.headers["x-eldr-decode"]} == {"d0", "d1"}
+            held = {one["name"]: one["kv_held"] for one in (await router.state())["decode"]}
+            assert held == {"d0": 6016, "d1": 6016}, "prompt, and the usual limit of a completion"
+            refused = await router.post()
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            assert "about 6016 tokens of KV" in refused.json()["error"]["message"]
+            assert router.counter("requests", outcome="overloaded") == 1
+            await until(lambda: router.counter("freed_results") == 1, "its blocks to be freed")
+            assert (await router.post()).status_code == 200, "a short one is served"
+            release.set()
+        await until(router.idle, "the streams to end")
+        router["p0"].script.append(long(6000))
+        assert (await router.post()).status_code == 200
+
+
+async def test_a_prompt_that_can_never_fit_gets_400(start):
+    async with start("p0", "d0", "d1", policy="JSQ") as router:
+        await know(router)
+        router["p0"].script.append(long(10_000))
+        refused = await router.post()
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+        assert "retry-after" not in refused.headers
+        await until(lambda: router.counter("freed_results") == 1, "its blocks to be freed")
+
+
+async def test_a_cache_that_is_not_told_refuses_nobody(start):
+    async with start("p0", "d0", policy="JSQ") as router:
+        router["d0"].metrics = answer(200, {})
+        router["p0"].script.append(long(10**9))
+        assert (await router.post()).status_code == 200

@@ -1,0 +1,198 @@
+"""KV caches: what engines tell of them, what requests are expected to hold, which engines have room, what heals."""
+
+import numpy as np
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from eldr.contract import ROLE_DECODE
+from eldr.sim.telemetry import EngineMetrics
+from eldr_router.http.errors import RouterError
+from eldr_router.plan.answers import prompt_tokens
+from eldr_router.plan.contexts import Answers, Cache, Context, Contexts
+from eldr_router.plan.exposition import read_answers, read_cache
+from eldr_router.plan.reports import read_report, write_report
+from eldr_router.plan.shares import Shares
+from eldr_router.plan.signature import NO_SIGNATURE
+from eldr_router.plan.spec import EndpointSpec
+from eldr_router.plan.split import Report, View
+from eldr_router.plan.table import Intent, make_table
+from eldr_router.state.placer import Placer
+from eldr_router.state.registry import Registry
+
+JSQ = make_table(Intent(policy="JSQ"), epoch=1, active=None, centroids=None)
+SMALL = Cache(10_000, 10_000)
+
+
+def test_the_cache_of_the_engine_simulator_is_read():
+    metrics = EngineMetrics("m", 128, kv_blocks=100, block_size=16)
+    assert read_answers(metrics.render()) is None, "nothing has ended"
+    metrics.kv_usage.set(0.25)
+    metrics.generation_tokens.inc(30)
+    metrics.finished("length")
+    metrics.finished("stop")
+    assert read_cache(metrics.render()) == Cache(1600, 1600, 0.25)
+    assert read_answers(metrics.render()) == Answers(30, 2)
+    assert read_cache(EngineMetrics("m", 128).render()) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ({"kv_cache_size_tokens": "3000", "num_gpu_blocks": "500", "block_size": "16"}, Cache(6000, 3000)),
+        ({"kv_cache_size_tokens": "None", "num_gpu_blocks": "500", "block_size": "16"}, Cache(8000, 4000)),
+        ({"num_gpu_blocks": "500", "block_size": "16"}, Cache(8000, 4000)),
+        ({"num_gpu_blocks": "None", "block_size": "16"}, None),
+        ({"num_gpu_blocks": "0", "block_size": "16"}, None),
+    ],
+)
+def test_ranks_tell_their_own_tokens_and_the_blocks_of_all(labels, found):
+    registry = CollectorRegistry()
+    info = Gauge("vllm:cache_config_info", "x", ["engine", "odd", *labels], registry=registry)
+    for rank in "01":
+        info.labels(rank, 'a"} 1\n{', *labels.values()).set(1)
+    assert read_cache(generate_latest(registry)) == found
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}, 7),
+        ({"input_tokens": 7, "cache_read_input_tokens": 3}, 10),
+        ({"prompt_tokens": True}, 0),
+        ({"prompt_tokens": -5}, 0),
+        ("no", 0),
+    ],
+)
+def test_prefill_engines_tell_the_prompts_tokens(usage, tokens):
+    assert prompt_tokens({"usage": usage}) == tokens
+
+
+def test_a_request_counts_with_an_answer_of_the_usual_length_and_its_own_limit_at_most():
+    contexts = Contexts()
+    assert contexts.of(1000, None, 1) == Context(1000, 1256)
+    assert contexts.of(1000, 16, 2) == Context(1000, 1032)
+    for tokens in range(0, 40_000, 1000):  # ten answers of a hundred tokens, again and again
+        contexts.heard("d0", Answers(tokens, tokens // 100), None, 0)
+    assert contexts.of(1000, None, 1).size == pytest.approx(1100, abs=5)
+    assert contexts.of(1000, 16, 1).size == 1016
+    contexts.heard("d0", Answers(0, 0), None, 0)  # it has started anew
+    contexts.heard("d0", Answers(1000, 10), None, 0)
+    assert contexts.usual == pytest.approx(100, abs=5)
+
+
+def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
+    contexts = Contexts()
+    assert contexts.of(0, 16, 1) == Context(0, 0)
+    contexts.placed(Context(1000, 1200))
+    assert contexts.of(0, 16, 2) == Context(0, 2400)
+
+
+def room(contexts, size, *held, cache=SMALL, prompt=None):
+    return contexts.room(Context(size if prompt is None else prompt, size), [cache] * len(held), held)
+
+
+def test_a_request_goes_where_its_tokens_fit():
+    contexts = Contexts()
+    assert room(contexts, 4000, 0, 5000, 6000) == [0, 1]
+    assert room(contexts, 9999, 0, 1) == [0], "an empty engine takes whatever it can hold"
+    assert contexts.room(Context(4000, 4000), [None, SMALL], [10**9, 9000]) == [0], "nothing is known of one"
+    with pytest.raises(
+        RouterError, match=r"about 4000 tokens of KV, .* room for more than 3500; retry later"
+    ) as full:
+        room(contexts, 4000, 6000, 9000)
+    assert (full.value.status, full.value.code, full.value.retry_after) == (429, "overloaded", 1)
+    with pytest.raises(
+        RouterError, match=r"the prompt has 10000 tokens, .* holds 10000 at most; shorten"
+    ) as never:
+        room(contexts, 10_000, 0, 0)
+    assert (never.value.status, never.value.retry_after) == (400, None), "to try again brings nothing"
+    assert contexts.room(Context(10_000, 10_000), [SMALL, None], [0, 0]) == [1]
+
+
+def test_before_a_prefill_only_full_caches_refuse():
+    contexts = Contexts()
+    assert room(contexts, 0, 9000, 9600) == [0]
+    assert contexts.room(Context(0, 6000), [SMALL], [9000]) == [0], "nobody knows that it is long"
+    with pytest.raises(RouterError, match="KV caches of all decode engines are full; retry later"):
+        room(contexts, 0, 9600, 9600)
+
+
+def test_what_engines_hold_corrects_what_is_expected():
+    contexts = Contexts()
+    shared = Cache(10_000, 10_000, used=0.5)
+    contexts.heard("d0", None, SMALL, 9000)
+    assert contexts.factor == 1.0, "it does not tell what is in use"
+    contexts.heard("d0", None, Cache(10_000, 10_000, used=0.0), 5000)
+    assert contexts.factor == 0.5, "what was not pulled yet says little"
+    for _ in range(50):  # fifty requests that share nearly all of a prompt of 4000 tokens
+        contexts.heard("d0", None, shared, 200_000)
+    assert contexts.factor == pytest.approx(0.027, abs=0.001)
+    assert room(contexts, 4000, 200_000) == [0], "a wrong expectation keeps nobody out"
+    for _ in range(50):
+        contexts.heard("d0", None, Cache(10_000, 10_000, used=1.0), 1000)
+    assert contexts.factor == 2.0, "there is an end to what others may hold"
+    assert room(contexts, 4000, 0) == [0]
+
+
+def told(seq: int, tokens: dict[str, int]) -> Report:
+    view = View(("a", "b"), 4)
+    return Report("b", seq, view, 1, {"d0": 1, "d1": 0}, {"d0": 2, "d1": 2}, {}, {}, 0, tokens=tokens)
+
+
+def test_reports_carry_tokens_and_older_routers_tell_none():
+    report = told(1, {"d0": 64_000})
+    written = write_report(report)
+    assert read_report(200, orjson.dumps(written)) == report
+    del written["tokens"]
+    assert read_report(200, orjson.dumps(written)).tokens == {}
+    assert "tokens" not in write_report(told(1, {}))
+
+
+@pytest.fixture
+def registry():
+    shares = Shares("a", 4)
+    registry = Registry(lambda: 100.0, shares)
+    registry.replace(ROLE_DECODE, [EndpointSpec(ROLE_DECODE, f"d{i}", "h", i, i) for i in range(2)])
+    shares.set_addresses(())
+    return registry
+
+
+def place(registry, *sizes):
+    placer = Placer(registry, np.random.default_rng(0))
+    return [placer.place(JSQ, NO_SIGNATURE, context=Context(size, size)) for size in sizes]
+
+
+def test_tokens_are_held_until_a_request_is_over(registry):
+    for endpoint in registry.endpoints(ROLE_DECODE):
+        endpoint.cache = SMALL
+    placements = place(registry, 8000, 100, 100, 100)
+    long = placements[0].endpoint
+    assert [one.endpoint for one in placements].count(long) == 2, "by number of requests"
+    assert place(registry, 2000)[0].endpoint is not long, "though that one has as few"
+    assert registry.tokens()[long.name] == 8100
+    for placement in placements:
+        placement.lease.release()
+        placement.lease.release()
+    assert long.tokens == 0
+    assert registry.held(registry.endpoints(ROLE_DECODE)) != [0, 0], "one is left"
+
+
+def test_without_a_known_cache_nothing_changes(registry):
+    names = [one.endpoint.name for one in place(registry, *[10**9] * 6)]
+    assert sorted(names) == ["d0"] * 3 + ["d1"] * 3
+    assert registry.admit(4) is not None
+
+
+def test_what_other_routers_hold_counts(registry):
+    first, second = registry.endpoints(ROLE_DECODE)
+    first.cache = second.cache = SMALL
+    registry.shares.set_addresses([("b", 1)])
+    for seq in (1, 2):
+        registry.shares.heard(("b", 1), told(seq, {"d0": 9000}), registry.shares.turn, now=100.0)
+    assert registry.held([first, second]) == [9000, 0]
+    assert registry.held([]) == []
+    assert {one.endpoint.name for one in place(registry, 2000, 2000)} == {"d1"}
+    assert registry.report("b").tokens == {"d1": 4000}
+    with pytest.raises(RouterError, match="about 8000 tokens"):
+        place(registry, 8000)
