@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eldr.core.policy import Choice, Situation, least_loaded, least_loaded_of
+from eldr.core.policy import Choice, Situation, least_loaded, least_loaded_of, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class JSQ:
-    """Join the shortest queue: fewest requests in flight."""
+    """Join the shortest queue: least load, see :func:`eldr.core.policy.loads`."""
 
     name: str = "JSQ"
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:  # noqa: ARG002
-        """Choose the worker with the fewest requests in flight."""
-        return Choice(least_loaded(situation.in_flight, situation.turn), len(situation.in_flight))
+        """Choose the worker with the least load."""
+        return Choice(least_loaded(loads(situation), situation.turn), len(situation.in_flight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,13 @@ class PowerOfTwo:
             return Choice(0, 1)
         first = int(rng.integers(n))
         second = (first + 1 + int(rng.integers(n - 1))) % n
-        return Choice(first if situation.in_flight[first] <= situation.in_flight[second] else second, 2)
+        load = loads(situation)
+        return Choice(first if load[first] <= load[second] else second, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A fixed group of workers per workload label, fewest in flight inside the group.
+    """A fixed group of workers per workload label, least load inside the group.
 
     Parameters
     ----------

@@ -26,7 +26,8 @@ class MarginalUnion:
 
     With ``B`` sequences in flight, ``A`` active experts expected, ``dA`` more through the request's ``n`` sequences, and the
     step-time model ``T(B, A)``, a worker's cost is ``(B + n) T(B + n, A + dA) - B T(B, A)``: what the request's own steps take, and what it
-    adds to those of everybody there. Where experts cost nothing, the fewest in flight win.
+    adds to those of everybody there. Where experts cost nothing, the fewest in flight win. A step-time model that knows what a token
+    of context costs charges that of the request and of those there as well.
 
     Parameters
     ----------
@@ -71,6 +72,15 @@ class MarginalUnion:
                 situation.in_flight, outlook.active, outlook.growth, situation.step_times, strict=True
             )
         ]
+        if situation.tokens and any(step_time.per_token for step_time in situation.step_times):
+            context = situation.context
+            costs = [
+                # the same of the context: its own steps read what is there, and all read what it brings
+                cost + step_time.per_token * (n * tokens + (batch + n) * context)
+                for cost, batch, tokens, step_time in zip(
+                    costs, situation.in_flight, situation.tokens, situation.step_times, strict=True
+                )
+            ]
         scores = situation.similarity
         if self.prior and scores is not None:
             if situation.tolls is not None:

@@ -41,6 +41,10 @@ class Situation(NamedTuple):
         How many the request runs.
     tolls : sequence of float, length n_workers, optional
         What :class:`MarginalUnion` charges each similarity, see :class:`eldr.core.tolls.Tolls`; with ``slots``.
+    tokens : sequence of int, length n_workers, optional
+        Context that the requests of each worker are expected to hold; empty where nobody knows.
+    context : int
+        What the request is expected to hold itself; with ``tokens``.
     """
 
     in_flight: Sequence[int]
@@ -52,6 +56,8 @@ class Situation(NamedTuple):
     step_times: Sequence[StepTime] = ()
     sequences: int = 1
     tolls: Sequence[float] | None = None
+    tokens: Sequence[int] = ()
+    context: int = 0
 
 
 class Choice(NamedTuple):
@@ -72,8 +78,22 @@ class Policy(Protocol):
         """Choose a worker."""
 
 
-def least_loaded(in_flight: Sequence[int], turn: int) -> int:
-    """Return the position of the fewest requests in flight, ties rotated by ``turn``."""
+def loads(situation: Situation) -> Sequence[float]:
+    """Return each worker's load: requests in flight, and as much by the context that they hold where that is known.
+
+    Each counts as a share of the pool's: the one takes from everybody's step what a request takes, the other what attention takes.
+    """
+    requests, tokens = sum(situation.in_flight), sum(situation.tokens)
+    if not tokens or not requests:
+        return situation.in_flight
+    return [
+        here / requests + held / tokens
+        for here, held in zip(situation.in_flight, situation.tokens, strict=True)
+    ]
+
+
+def least_loaded(in_flight: Sequence[float], turn: int) -> int:
+    """Return the position of the least load, ties rotated by ``turn``."""
     least = min(in_flight)
     nth = turn % in_flight.count(least)
     at = in_flight.index(least)
@@ -107,8 +127,9 @@ def within(situation: Situation, max_load: float) -> list[int]:
 
 
 def least_loaded_of(candidates: Sequence[int], situation: Situation) -> Choice:
-    """Choose the candidate with the fewest in flight, ties rotated."""
+    """Choose the candidate with the least load, ties rotated."""
     if len(candidates) == 1:
         return Choice(candidates[0], 1)
-    loads = [situation.in_flight[at] for at in candidates]
-    return Choice(candidates[least_loaded(loads, situation.turn)], len(candidates))
+    load = loads(situation)
+    chosen = least_loaded([load[at] for at in candidates], situation.turn)
+    return Choice(candidates[chosen], len(candidates))

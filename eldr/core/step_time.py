@@ -1,4 +1,4 @@
-"""The step-time model of a decode worker: ``T(B, A) = fixed + per_expert * A + per_request * B``."""
+"""The step-time model of a decode worker: ``T(B, A, C) = fixed + per_expert * A + per_request * B + per_token * C``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class StepTime:
         One more request: attention over its KV cache, seconds.
     n_experts : int
         Experts per layer that the constants were measured with.
+    per_token : float
+        One more token of context of any request: attention over it, seconds. 0 where that is part of ``per_request``.
     """
 
     fixed: float
     per_expert: float
     per_request: float
     n_experts: int
+    per_token: float = 0.0
 
-    def seconds(self, batch: float, active: float) -> float:
+    def seconds(self, batch: float, active: float, tokens: float = 0.0) -> float:
         """Return the duration of a step.
 
         Parameters
@@ -36,8 +39,10 @@ class StepTime:
             Requests in the batch.
         active : float
             Distinct experts that the batch uses, mean over the layers.
+        tokens : float
+            Context of all requests of the batch.
         """
-        return self.fixed + self.per_expert * active + self.per_request * batch
+        return self.fixed + self.per_expert * active + self.per_request * batch + self.per_token * tokens
 
     def for_experts(self, n_experts: int) -> StepTime:
         """Return the step-time model of a model with another number of experts in which the same *share* costs the same time."""
@@ -46,7 +51,11 @@ class StepTime:
     def scaled(self, factor: float) -> StepTime:
         """Return the step-time model of an engine that takes so many times as long."""
         return StepTime(
-            self.fixed * factor, self.per_expert * factor, self.per_request * factor, self.n_experts
+            self.fixed * factor,
+            self.per_expert * factor,
+            self.per_request * factor,
+            self.n_experts,
+            self.per_token * factor,
         )
 
 

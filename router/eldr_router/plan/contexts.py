@@ -23,6 +23,8 @@ _LEAST, _MOST = 0.01, 2.0
 _DOUBT = 0.5
 """So much of a KV cache counts as held as expected, beside what was heard: a request that was not pulled yet says little."""
 _SIZES = 32
+_KEEP_SECONDS = 3.0
+"""After a 429 its client comes back in a second, and needs another prefill."""
 
 
 class Cache(NamedTuple):
@@ -57,6 +59,14 @@ class Context(NamedTuple):
     size: int
 
 
+class Kept(NamedTuple):
+    """Room on an engine that is kept for a request which was refused, until when: tokens, monotonic seconds."""
+
+    engine: str
+    size: int
+    until: float
+
+
 class Contexts:
     """What is expected of requests."""
 
@@ -65,6 +75,7 @@ class Contexts:
         self._tokens, self._requests = _USUAL * _SURE, _SURE
         self._used = self._expected = self._doubt = 0.0
         self._size = 0.0
+        self._kept: Kept | None = None
 
     @property
     def usual(self) -> float:
@@ -93,6 +104,8 @@ class Contexts:
 
     def placed(self, context: Context) -> None:
         """Learn what requests hold."""
+        if self._kept is not None and context.size >= self._kept.size:
+            self._kept = None
         if context.prompt:
             self._size += (context.size - self._size) / _SIZES if self._size else context.size
 
@@ -115,10 +128,18 @@ class Contexts:
         for engine in self._told.keys() - set(engines):
             del self._told[engine]
 
-    def room(self, context: Context, caches: Sequence[Cache | None], held: Sequence[int]) -> list[int]:
+    def room(
+        self,
+        context: Context,
+        engines: Sequence[str],
+        caches: Sequence[Cache | None],
+        held: Sequence[int],
+        now: float,
+    ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
 
-        One whose prompt nobody has told needs a cache that is not full.
+        One whose prompt nobody has told needs a cache that is not full. After a refusal the emptiest engine takes no shorter
+        requests for a moment, as far as others have room for them: else these would take what is freed, for ever.
 
         Raises
         ------
@@ -128,18 +149,34 @@ class Contexts:
         prompt, size = context
         needed = size if prompt else 0
         share = _FULL / self.factor
-        free: list[float] = []
+        kept = self.kept(now)
+        free: list[tuple[float, str]] = []
         room: list[int] = []
+        spare: list[int] = []
         for at, (cache, tokens) in enumerate(zip(caches, held, strict=True)):
             if cache is None:
                 room.append(at)
             elif prompt < cache.largest:
-                free.append(share * cache.tokens - tokens)
-                if needed <= free[-1] or not tokens:
-                    room.append(at)
-        if room:
-            return room
-        raise _no_room(needed, max(free)) if free else _too_long(prompt, caches)
+                most = share * cache.tokens - tokens
+                free.append((most, engines[at]))
+                if needed <= most or not tokens:
+                    theirs = (
+                        0 if kept is None or kept.engine != engines[at] or needed >= kept.size else kept.size
+                    )
+                    (spare if theirs and needed > most - theirs else room).append(at)
+        if room or spare:
+            return room or spare
+        if not free:
+            raise _too_long(prompt, caches)
+        if needed and (kept is None or needed >= kept.size):
+            names = [name for _, name in free]
+            engine = kept.engine if kept is not None and kept.engine in names else max(free)[1]
+            self._kept = Kept(engine, needed, now + _KEEP_SECONDS)
+        raise _no_room(needed, max(free)[0])
+
+    def kept(self, now: float) -> Kept | None:
+        """Return what is kept free for a request that was refused."""
+        return self._kept if self._kept is not None and now < self._kept.until else None
 
 
 def _too_long(prompt: int, caches: Sequence[Cache | None]) -> RouterError:

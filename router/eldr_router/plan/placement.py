@@ -79,6 +79,10 @@ class Field(NamedTuple):
         Why there is an outlook for this request, or only for a mean one, or none.
     label : str or None
         The domain that the request says it belongs to.
+    tokens : sequence of int
+        KV that sequences are expected to hold on each, over all routers; empty where no engine tells what it can hold.
+    context : int
+        KV that the request is expected to hold.
     """
 
     slots: list[int]
@@ -92,6 +96,8 @@ class Field(NamedTuple):
     numbers: Sequence[int] = ()
     reason: str = "policy"
     label: str | None = None
+    tokens: Sequence[int] = ()
+    context: int = 0
 
 
 def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np.random.Generator) -> Ranked:
@@ -138,6 +144,8 @@ def rank(table: Table, signature: Signature, field: Field, *, turn: int, rng: np
         step_times=field.step_times,
         sequences=field.sequences,
         tolls=field.tolls,
+        tokens=field.tokens,
+        context=field.context,
     )
     return Ranked(situation, policy.name, reason, policy.choose(situation, rng), scores)
 

@@ -153,11 +153,13 @@ class Placer:
         room = self._registry.with_room(usable, limit, sequences)
         if not room:
             raise self._registry.full(limit, sequences)
+        tokens: list[int] = []
         if context is not None:
-            room, _ = self._registry.fitting(room, context)
+            room, tokens = self._registry.fitting(room, context)
         field = Field(
-            [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain
-        )
+            [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
+            tokens=tokens, context=0 if context is None else context.size,
+        )  # fmt: skip
         if table.policy.name == POLICY_MARGINAL:
             names = [engine.name for engine in room]
             field = self.locality.expect(signature, names, field)

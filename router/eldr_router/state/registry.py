@@ -279,7 +279,8 @@ class Registry:
         if caches.count(None) == len(caches):  # nobody tells: all may have it
             return endpoints, []
         held = self.held(endpoints)
-        room = self.contexts.room(context, caches, held)
+        names = [endpoint.name for endpoint in endpoints]
+        room = self.contexts.room(context, names, caches, held, self._clock())
         if len(room) == len(caches):  # nearly always
             return endpoints, held
         return [endpoints[at] for at in room], [held[at] for at in room]
@@ -322,8 +323,11 @@ class Registry:
         return counts
 
     def tokens(self) -> dict[str, int]:
-        """Tokens of KV that own sequences are expected to hold by engine name, of engines where they hold any."""
-        return {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
+        """Tokens of KV by engine name that own sequences are expected to hold, or that are kept for one; of engines with any."""
+        tokens = {e.name: e.tokens for e in self._endpoints[ROLE_DECODE].values() if e.tokens}
+        if (kept := self.contexts.kept(self._clock())) is not None:
+            tokens[kept.engine] = tokens.get(kept.engine, 0) + kept.size
+        return tokens
 
     def admit(self, limit: int, sequences: int = 1) -> Admission:
         """Reserve room on decode engines before a prefill costs anything; RouterError 503 if none is known, 429 if this router has no room."""

@@ -1,6 +1,7 @@
 """MarginalUnion: what a request adds to everybody's steps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,29 @@ def test_the_cost_is_the_growth_of_the_pools_step_time():
     assert MarginalUnion().costs(situation) == pytest.approx(
         [9 * STEP_TIME.seconds(9, 43.0) - before - brief, 2 * STEP_TIME.seconds(2, 8.0)]
     )
+
+
+def test_context_costs_what_all_requests_read_more():
+    law = replace(STEP_TIME, per_token=30e-9)
+    situation = Situation(
+        [7, 0],
+        0,
+        outlook=Outlook([0.0, 0.0], [0.0, 0.0]),
+        step_times=[law, law],
+        sequences=2,
+        tokens=[90_000, 0],
+        context=1000,
+    )
+    after = [9 * law.seconds(9, 0.0, 91_000), 2 * law.seconds(2, 0.0, 1000)]
+    assert MarginalUnion().costs(situation) == pytest.approx(
+        [after[0] - 7 * law.seconds(7, 0.0, 90_000), after[1]]
+    )
+    unknown = MarginalUnion().costs(situation._replace(step_times=[STEP_TIME, STEP_TIME]))
+    assert unknown == MarginalUnion().costs(
+        situation._replace(step_times=[STEP_TIME, STEP_TIME], tokens=(), context=0)
+    )
+    assert law.scaled(2.0).per_token == 60e-9
+    assert law.for_experts(64).per_token == 30e-9, "attention does not know how many experts there are"
 
 
 def test_where_nearly_all_experts_are_in_use_growth_is_the_requests_own_affair():

@@ -25,6 +25,23 @@ def test_jsq_takes_a_least_loaded_worker_and_rotates_ties(loads, turn):
     assert seen == set(ties)
 
 
+@pytest.mark.parametrize(
+    ("requests", "tokens", "best"),
+    [
+        ([3, 4], [], 0),
+        ([3, 4], [64_000, 3000], 1),  # one long context is more than one request more
+        ([2, 6], [64_000, 66_000], 0),
+        ([1, 2], [0, 0], 0),  # nobody has told any prompt yet
+    ],
+)
+def test_load_is_requests_and_their_context_alike(requests, tokens, best):
+    situation = Situation(requests, 0, tokens=tokens)
+    for policy in (JSQ(), PowerOfTwo(), BandJSQ()):
+        assert policy.choose(situation, rng()).worker == best
+    domain = Domain({"a": frozenset({0, 1})})
+    assert domain.choose(situation._replace(slots=[0, 1], label="a"), rng()).worker == best
+
+
 @st.composite
 def situations(draw):
     """Situations of up to 40 workers with many ties, a band and a minimum of candidates."""

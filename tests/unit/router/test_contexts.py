@@ -88,15 +88,18 @@ def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
     assert contexts.of(0, 16, 2) == Context(0, 2400)
 
 
-def room(contexts, size, *held, cache=SMALL, prompt=None):
-    return contexts.room(Context(size if prompt is None else prompt, size), [cache] * len(held), held)
+def room(contexts, size, *held, now=0.0, cache=SMALL):
+    names = [f"d{at}" for at in range(len(held))]
+    return contexts.room(Context(size, size), names, [cache] * len(held), held, now)
 
 
 def test_a_request_goes_where_its_tokens_fit():
     contexts = Contexts()
     assert room(contexts, 4000, 0, 5000, 6000) == [0, 1]
     assert room(contexts, 9999, 0, 1) == [0], "an empty engine takes whatever it can hold"
-    assert contexts.room(Context(4000, 4000), [None, SMALL], [10**9, 9000]) == [0], "nothing is known of one"
+    assert contexts.room(Context(4000, 4000), ["d0", "d1"], [None, SMALL], [10**9, 9000], 0.0) == [0], (
+        "nothing is known of one"
+    )
     with pytest.raises(
         RouterError, match=r"about 4000 tokens of KV, .* room for more than 3500; retry later"
     ) as full:
@@ -107,15 +110,36 @@ def test_a_request_goes_where_its_tokens_fit():
     ) as never:
         room(contexts, 10_000, 0, 0)
     assert (never.value.status, never.value.retry_after) == (400, None), "to try again brings nothing"
-    assert contexts.room(Context(10_000, 10_000), [SMALL, None], [0, 0]) == [1]
+    assert contexts.room(Context(10_000, 10_000), ["d0", "d1"], [SMALL, None], [0, 0], 0.0) == [1]
 
 
 def test_before_a_prefill_only_full_caches_refuse():
     contexts = Contexts()
     assert room(contexts, 0, 9000, 9600) == [0]
-    assert contexts.room(Context(0, 6000), [SMALL], [9000]) == [0], "nobody knows that it is long"
+    assert contexts.room(Context(0, 6000), ["d0"], [SMALL], [9000], 0.0) == [0], (
+        "nobody knows that it is long"
+    )
     with pytest.raises(RouterError, match="KV caches of all decode engines are full; retry later"):
         room(contexts, 0, 9600, 9600)
+
+
+def test_after_a_refusal_an_engine_is_kept_for_the_long_one():
+    contexts = Contexts()
+    with pytest.raises(RouterError):
+        room(contexts, 6000, 8000, 7000)
+    assert contexts.kept(0.0) == ("d1", 6000, 3.0)
+    assert room(contexts, 1000, 8000, 7000) == [0], "the emptiest one takes no shorter ones"
+    assert room(contexts, 2000, 8000, 7000) == [1], "unless others have no room for them"
+    with pytest.raises(RouterError):
+        room(contexts, 4000, 8000, 7000, now=1.0)
+    assert contexts.kept(1.0) == ("d1", 6000, 3.0), "a shorter one does not get its place"
+    with pytest.raises(RouterError):
+        room(contexts, 6500, 5000, 5000, now=1.0)
+    assert contexts.kept(1.0) == ("d1", 6500, 4.0), "where room was made, the next one waits as well"
+    assert room(contexts, 6500, 8000, 3000, now=2.0) == [1]
+    assert room(contexts, 1000, 8000, 7000, now=4.0) == [0, 1], "its client does not come back"
+    contexts.placed(Context(6500, 6500))
+    assert contexts.kept(2.0) is None
 
 
 def test_what_engines_hold_corrects_what_is_expected():
@@ -166,11 +190,14 @@ def place(registry, *sizes):
 def test_tokens_are_held_until_a_request_is_over(registry):
     for endpoint in registry.endpoints(ROLE_DECODE):
         endpoint.cache = SMALL
-    placements = place(registry, 8000, 100, 100, 100)
+    placements = place(registry, 8000, 100, 100)
     long = placements[0].endpoint
-    assert [one.endpoint for one in placements].count(long) == 2, "by number of requests"
-    assert place(registry, 2000)[0].endpoint is not long, "though that one has as few"
-    assert registry.tokens()[long.name] == 8100
+    assert [one.endpoint for one in placements].count(long) == 1, "load is tokens as well"
+    assert place(registry, 2000)[0].endpoint is not long
+    assert registry.tokens()[long.name] == 8000
+    with pytest.raises(RouterError):
+        place(registry, 9000)
+    assert max(registry.tokens().values()) > 9000, "other routers hear what is kept for it"
     for placement in placements:
         placement.lease.release()
         placement.lease.release()
