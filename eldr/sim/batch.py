@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from eldr.sim.traces import Traces
+
+
+@dataclass(slots=True)
+class Seat:
+    """KV blocks that a request occupies; zero once they were handed to :class:`eldr.sim.kv.PrefillResults`, and while it is preempted."""
+
+    blocks: int
+    waiting: tuple[int, asyncio.Future[None]] | None = None
+    """The blocks that it waits for while it is preempted, and what is done once it has them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +32,10 @@ class Sequence:
         Contents of its KV cache (see :mod:`eldr.sim.text`).
     on_token : callable
         Called with the index of each generated token.
+    prompt : int
+        Tokens of its prompt.
+    seat : Seat
+        Its KV blocks.
     """
 
     request_id: str
@@ -29,7 +43,14 @@ class Sequence:
     kv: str
     max_tokens: int
     on_token: Callable[[int], None]
+    prompt: int = 0
+    seat: Seat = field(default_factory=lambda: Seat(0))
     generated: int = 0
+
+    @property
+    def context(self) -> int:
+        """Tokens of KV that its next step reads or writes."""
+        return self.prompt + self.generated + 1
 
     @property
     def finished(self) -> bool:

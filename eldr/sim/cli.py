@@ -44,6 +44,12 @@ from eldr.sim.server import EngineApp
     "--max-model-len", type=click.IntRange(1), default=8192, help="Longest prompt plus output, tokens."
 )
 @click.option(
+    "--context-seconds-per-token",
+    type=FiniteRange(0),
+    default=0.0,
+    help="What a step takes longer for each token of context.",
+)
+@click.option(
     "--first-step-delay",
     type=FiniteRange(0),
     default=0.0,

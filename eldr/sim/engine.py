@@ -7,11 +7,11 @@ import contextlib
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from eldr.core.step_time import QWEN3_30B_MI300X
-from eldr.sim.batch import Batch, Sequence
+from eldr.sim.batch import Batch, Seat, Sequence
 from eldr.sim.kv import BlockPool, PrefillResults
 from eldr.sim.telemetry import ActivationRing, EngineMetrics
 from eldr.sim.traces import Traces
@@ -43,7 +43,9 @@ class EngineSettings:
     max_model_len : int
         Longest prompt plus output, tokens.
     prefill_seconds_per_token : float
-        Before ``speed``.
+        Before ``speed``; preempted requests take it again.
+    context_seconds_per_token : float
+        What a step takes longer for each token of context, before ``speed``; 0: the step-time model has it in what a request takes.
     first_step_delay : float
         Extra seconds between the pull and the first token; widens a window that failure tests aim at.
     activations : int
@@ -64,17 +66,11 @@ class EngineSettings:
     block_size: int = 16
     max_model_len: int = 8192
     prefill_seconds_per_token: float = 2e-5
+    context_seconds_per_token: float = 0.0
     first_step_delay: float = 0.0
     activations: int = 4096
     heeds_deadlines: bool = True
     kv_key: str = ""
-
-
-@dataclass(slots=True)
-class Seat:
-    """KV blocks that a request occupies; zero once they were handed to :class:`PrefillResults`."""
-
-    blocks: int
 
 
 class Engine:
@@ -88,7 +84,9 @@ class Engine:
             )
         self.settings = settings
         self.traces = traces
-        self.step_time = QWEN3_30B_MI300X.for_experts(traces.n_experts)
+        self.step_time = replace(
+            QWEN3_30B_MI300X.for_experts(traces.n_experts), per_token=settings.context_seconds_per_token
+        )
         self.engine_id = str(uuid.uuid4())
         self.metrics = EngineMetrics(
             settings.model,
@@ -105,6 +103,7 @@ class Engine:
         self._seats: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._occupied = 0
         self._work = asyncio.Event()
+        self._recompute = 0.0  # seconds that the next step takes longer
         self.transfer = Transfer(self.metrics, heeds_deadlines=settings.heeds_deadlines, key=settings.kv_key)
 
     async def run(self) -> None:
@@ -120,12 +119,16 @@ class Engine:
     async def _loop(self, loop: asyncio.AbstractEventLoop) -> None:
         due = loop.time()
         while True:
+            self._grow()
             if not self._batch.running:
                 self._work.clear()
                 await self._work.wait()
                 due = loop.time()
+                continue
             size, active = len(self._batch.running), self._batch.begin()
-            seconds = self.step_time.seconds(size, active) * self.settings.speed
+            context = sum(sequence.context for sequence in self._batch.running)
+            seconds = self.step_time.seconds(size, active, context) * self.settings.speed + self._recompute
+            self._recompute = 0.0
             due = max(due + seconds, loop.time())
             await asyncio.sleep(due - loop.time())
             if not self._batch.running:
@@ -136,6 +139,36 @@ class Engine:
             self.metrics.active_experts.observe(active)
             self.metrics.batch_size.observe(size)
             self.metrics.step_seconds.observe(seconds)
+
+    def _grow(self) -> None:
+        """Take the blocks that the next step writes; where there are none, who came last loses its own."""
+        for sequence in tuple(self._batch.running):
+            need = self.pool.blocks_for(sequence.context) - sequence.seat.blocks
+            while need > 0 and sequence.seat.waiting is None:
+                if self.pool.take(need):
+                    sequence.seat.blocks += need
+                    break
+                self._preempt(self._batch.running[-1])
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a request's blocks; it waits first in line, and computes its tokens again."""
+        self._batch.remove(sequence)
+        seat, need = sequence.seat, self.pool.blocks_for(sequence.context)
+        self.pool.give(seat.blocks)
+        self._occupied -= 1
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        seat.blocks, seat.waiting = 0, (need, future)
+        future.add_done_callback(lambda _: self._resume(sequence))
+        self._seats.appendleft(seat.waiting)
+        self.metrics.preemptions.inc()
+
+    def _resume(self, sequence: Sequence) -> None:
+        if sequence.seat.waiting is None:
+            return  # aborted meanwhile
+        sequence.seat.blocks, sequence.seat.waiting = sequence.seat.waiting[0], None
+        self._recompute += sequence.context * self.settings.prefill_seconds_per_token * self.settings.speed
+        self._batch.add(sequence)
+        self._work.set()
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -168,6 +201,9 @@ class Engine:
             await future
             yield kept
         finally:
+            if kept.waiting is not None:
+                kept.blocks, future = kept.waiting
+                kept.waiting = None
             if future.done() and not future.cancelled():
                 self._occupied -= 1
                 self.pool.give(kept.blocks)
@@ -192,17 +228,19 @@ class Engine:
         self.metrics.running.set(self._occupied)
         self.metrics.kv_usage.set(self.pool.usage)
 
-    async def prefill(self, record: int) -> None:
+    async def prefill(self, tokens: int) -> None:
         """Spend the time that a prompt takes; prompts are processed one at a time."""
-        tokens = int(self.traces.prompt_tokens[record])
         async with self._prefilling:
             await asyncio.sleep(
                 (0.005 + tokens * self.settings.prefill_seconds_per_token) * self.settings.speed
             )
         self.metrics.prompt_tokens.inc(tokens)
 
-    def hold(self, request_id: str, kv: str, record: int, seat: Seat) -> dict[str, Any]:
-        """Keep a finished prefill for its decode engine and return its ``kv_transfer_params``."""
+    def hold(self, request_id: str, kv: str, record: int, length: int, seat: Seat) -> dict[str, Any]:
+        """Keep a finished prefill for its decode engine and return its ``kv_transfer_params``.
+
+        The experts are those of the record, whatever the prompt's ``length`` is.
+        """
         blocks, seat.blocks = seat.blocks, 0
         self.results.hold(request_id, kv, blocks, asyncio.get_running_loop().time())
         tokens = int(self.traces.prompt_tokens[record])
@@ -218,7 +256,7 @@ class Engine:
             "remote_host": self.settings.address[0],
             "remote_port": self.settings.address[1],
             "tp_size": 1,
-            "remote_num_tokens": tokens,
+            "remote_num_tokens": length,
             "transfer_mode": "pull",
             "eldr": encode_counts(counts),
         }

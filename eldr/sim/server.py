@@ -127,7 +127,7 @@ class EngineApp:
         except BadRequest as error:
             return _error(str(error), error.kind, error.status)
         traces = self._engine.traces
-        return _json({"input_tokens": int(traces.prompt_tokens[traces.record_of(prompt)])})
+        return _json({"input_tokens": traces.tokens_of(prompt)})
 
     async def _generate(self, request: Request, api: Api) -> Response:
         if self._draining:  # in the words of a vLLM that finishes its requests after SIGTERM

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any
 
 from eldr.contract import base_id
@@ -31,11 +32,11 @@ class Generation:
         self.id = self._answer.id
         self._activation_id = base_id(request.request_id or upstream_id)
         self._records = [engine.traces.record_of(prompt) for prompt in request.prompts]
-        self.prompt_tokens = sum(int(engine.traces.prompt_tokens[record]) for record in self._records)
+        self._lengths = [engine.traces.tokens_of(prompt) for prompt in request.prompts]
+        self.prompt_tokens = sum(self._lengths)
         self.kv_transfer_params: dict[str, Any] | None = None
         limit = engine.settings.max_model_len
-        for record in self._records:
-            tokens = int(engine.traces.prompt_tokens[record])
+        for tokens in self._lengths:
             if tokens + request.max_tokens > limit:
                 raise BadRequest(
                     f"This model's maximum context length is {limit} tokens. However, you requested "
@@ -57,18 +58,25 @@ class Generation:
         sequences: list[Sequence] = []
         async with contextlib.AsyncExitStack() as stack:
             try:
-                for choice, (prompt, record) in enumerate(
-                    zip(self._request.prompts, self._records, strict=True)
+                for choice, (prompt, record, size) in enumerate(
+                    zip(self._request.prompts, self._records, self._lengths, strict=True)
                 ):
-                    size = int(self._engine.traces.prompt_tokens[record]) + self._request.max_tokens
-                    seat = await stack.enter_async_context(self._engine.seat(size))
-                    kv = await self._obtain_kv(prompt, record)
+                    seat = await stack.enter_async_context(self._engine.seat(size + 1))
+                    kv = await self._obtain_kv(prompt, size)
                     if self._holds_for_remote:
-                        self.kv_transfer_params = self._engine.hold(self.id, kv, record, seat)
+                        self.kv_transfer_params = self._engine.hold(self.id, kv, record, size, seat)
                         yield choice, text.token(kv, 0)
                         metrics.finished("length")
                         return
-                    sequence = self._sequence(choice, record, kv, queue)
+                    sequence = Sequence(
+                        request_id=self._activation_id,
+                        record=record,
+                        kv=kv,
+                        max_tokens=self._request.max_tokens,
+                        on_token=partial(_put, queue, choice, kv),
+                        prompt=size,
+                        seat=seat,
+                    )
                     sequences.append(sequence)
                     await self._engine.start(sequence)
                 for number in range(len(sequences) * self._request.max_tokens):
@@ -91,25 +99,14 @@ class Generation:
         params = self._request.kv_transfer_params or {}
         return self._engine.settings.role == "prefill" and bool(params.get("do_remote_decode"))
 
-    async def _obtain_kv(self, prompt: str, record: int) -> str:
+    async def _obtain_kv(self, prompt: str, tokens: int) -> str:
         params = self._request.kv_transfer_params or {}
         if self._engine.settings.role == "decode" and params.get("do_remote_prefill"):
             kv = await self._engine.transfer.pull(params)
             if kv is not None:
                 return kv
-        await self._engine.prefill(record)
+        await self._engine.prefill(tokens)
         return text.fingerprint(prompt)
-
-    def _sequence(
-        self, choice: int, record: int, kv: str, queue: asyncio.Queue[tuple[int, int, str]]
-    ) -> Sequence:
-        return Sequence(
-            request_id=self._activation_id,
-            record=record,
-            kv=kv,
-            max_tokens=self._request.max_tokens,
-            on_token=lambda index: queue.put_nowait((choice, index, kv)),
-        )
 
     async def whole(self) -> dict[str, Any]:
         """Generate everything and return the answer object."""
@@ -143,6 +140,10 @@ class Generation:
             return
         for said in answer.end(self.prompt_tokens, len(left) * self._request.max_tokens):
             yield said
+
+
+def _put(queue: asyncio.Queue[tuple[int, int, str]], choice: int, kv: str, index: int) -> None:
+    queue.put_nowait((choice, index, kv))
 
 
 _ANSWERS: dict[str, Callable[[Parsed, str, str, int], Answer]] = {

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 _TAG = re.compile(r"\[eldr record (\d{1,9})\]")
+_LENGTH = re.compile(r"\[eldr tokens (\d{1,7})\]")
 
 
 def tag(record: int) -> str:
@@ -69,6 +70,11 @@ class Traces:
             else int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest())
         )
         return number % len(self)
+
+    def tokens_of(self, prompt: str) -> int:
+        """Return how long a prompt is: as ``[eldr tokens N]`` in it says, else as its record is."""
+        found = _LENGTH.search(prompt)
+        return int(found.group(1)) if found else int(self.prompt_tokens[self.record_of(prompt)])
 
     def experts(self, record: int, step: int) -> npt.NDArray[np.uint8]:
         """Return the experts of one decode step, shape (n_layers, top_k); steps repeat after the captured ones."""

@@ -300,6 +300,19 @@ def test_requests_wait_for_kv_space_and_for_seats():
         assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
 
 
+def test_who_grows_beyond_the_kv_space_loses_its_blocks_and_no_text():
+    prompts = [f"{name} [eldr tokens 4700]" for name in "ab"]
+    with engine("decode", *FAST, "--kv-blocks", "600") as d:
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            answers = list(threads.map(lambda prompt: decode(d.url, prompt, None, tokens=200), prompts))
+        for prompt, got in zip(prompts, answers, strict=True):
+            assert got.json()["choices"][0]["text"] == text.completion(prompt, 200)
+            assert got.json()["usage"]["prompt_tokens"] == 4700
+        assert metric(d.url, "vllm:num_preemptions_total") == 1
+        assert metric(d.url, "vllm:kv_cache_usage_perc") == 0
+        assert metric(d.url, "vllm:num_requests_running") == 0
+
+
 def refusal(url: str) -> dict | None:
     answer = httpx.post(
         f"{url}/v1/completions", json={"model": "m", "prompt": "x", "max_tokens": 1}, timeout=120

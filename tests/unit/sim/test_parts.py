@@ -1,3 +1,6 @@
+import asyncio
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,6 +8,7 @@ from hypothesis import strategies as st
 
 from eldr.sim import text, traces
 from eldr.sim.batch import Batch, Sequence
+from eldr.sim.engine import Engine, EngineSettings
 from eldr.sim.kv import BlockPool, PrefillResults
 from eldr.sim.telemetry import ActivationRing
 from eldr.wire import ExpertCounts, decode_counts
@@ -86,6 +90,36 @@ def test_batch_unions_are_those_of_a_brute_force(captured):
         assert [s.request_id for s in finished] == {0: ["100"], 1: ["200"], 2: ["0"]}[step]
     assert batch.running == []
     assert sorted(emitted) == [("0", 0), ("0", 1), ("0", 2), ("100", 0), ("200", 0), ("200", 1)]
+
+
+def test_a_preempted_request_that_is_aborted_leaves_nothing_behind(captured):
+    settings = EngineSettings(
+        role="decode", model="m", address=("h", 1), kv_blocks=8, block_size=16, max_model_len=128,
+        context_seconds_per_token=1e-6,
+    )  # fmt: skip
+
+    async def run():
+        engine, loop = Engine(settings, captured), asyncio.get_running_loop()
+        running = loop.create_task(engine._loop(loop))
+        async with contextlib.AsyncExitStack() as first, contextlib.AsyncExitStack() as second:
+            for stack in (first, second):
+                seat = await stack.enter_async_context(engine.seat(60))
+                await engine.start(Sequence("r", 0, "kv", 60, lambda _: None, 60, seat))
+            while not engine._seats:
+                await asyncio.sleep(0.001)
+            assert engine.pool.free == 3, "who came last has none, and the first has one more"
+            assert engine._occupied == 1
+            await second.aclose()
+            assert not engine._seats
+        assert engine.pool.free == 8
+        assert engine._occupied == 0
+        assert not engine.has_work()
+        running.cancel()
+        assert engine.step_time.seconds(1, 0.0, 1000) - engine.step_time.seconds(1, 0.0) == pytest.approx(
+            1e-3
+        )
+
+    asyncio.run(run())
 
 
 def test_who_comes_in_a_step_waits_for_the_next_and_who_leaves_gets_nothing(captured):
