@@ -118,6 +118,8 @@ BATCH_BUCKETS: Final = (
 """Upper bounds of its histogram: fine enough to tell how many experts random batches of these sizes would use."""
 METRIC_FED_TOKENS: Final = "eldr_engine_fed_tokens"
 """Counter on decode engines: tokens that steps fed, one of each request and its drafts; without it, as many as requests."""
+METRIC_CONTEXT_TOKENS: Final = "eldr_engine_context_tokens"
+"""Counter on decode engines: tokens of KV that the requests of steps held, summed over the steps; without it, nobody tells."""
 METRIC_STEP_SECONDS: Final = "eldr_engine_step_seconds"
 METRIC_LAYER_ACTIVE_EXPERTS: Final = "eldr_engine_layer_active_experts"
 """Counter per layer on engines: distinct experts used, summed over the steps."""
@@ -339,7 +341,7 @@ STATE_VERSION: Final = 1
    "saving": {"share": float, "error": float, "steps": n,       active experts that placement saves against random batches of the
               "batch": float, "drafts": float} | null,          same sizes, lately; standard error, steps, mean sequences in a step;
                                                                 where engines draft, share of experts that it adds to random batches
-   "step_time": {"fixed", "per_expert", "per_request", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
+   "step_time": {"fixed", "per_expert", "per_request", "per_token", "windows", "noise", "expert_share", "expert_share_error", "engines"} | null,
    "prefill": [{"name", "url", "healthy", "in_flight"}],
    "decode": [{"name", "url", "slot", "healthy",                own and all routers' requests in flight, and how many there may be;
                "in_flight", "total", "bound",                   the engine's version, where it says that its plug-in was not tested

@@ -24,6 +24,10 @@ _DOUBT = 6
 """So many observations of the pool's own speed go with a worker's: a few slow steps, as after a start, say little."""
 _SECONDS = 1e-6, 1e3
 _MOST_REQUESTS = 1e6
+_MOST_TOKENS = 1e9
+_LEAST_CONTEXTS = 40
+_SURE = 3.0
+"""Observations, and standard errors by which what the term for context saves in held-out ones must lie above 0."""
 _BELIEF = 0.3
 """Standard deviation of what is believed of each constant beforehand, as a share of a step: with more, noise alone drives the
 cost of experts to zero in one pool of ten whose load hardly varies, and placement by experts ends there."""
@@ -42,6 +46,8 @@ class Window(NamedTuple):
         Requests.
     fed : float
         Tokens fed: more than requests where they draft. Fewer mean that nobody told.
+    context : float
+        Tokens of KV that the requests hold; 0 means that nobody told.
     """
 
     seconds: float
@@ -49,6 +55,7 @@ class Window(NamedTuple):
     batch: float
     steps: int
     fed: float = 0.0
+    context: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class Learned:
         Standard deviation of what the step-time model leaves over, as a share of a step's time.
     windows : int
         Observations used.
+    context : float
+        Tokens of KV that a request holds in the mean; 0 where nobody told.
     """
 
     step_times: Mapping[str, StepTime]
@@ -74,6 +83,16 @@ class Learned:
     expert_error: float
     noise: float
     windows: int
+    context: float = 0.0
+
+
+class _Fit(NamedTuple):
+    """Constants of the pool, the standard error of the second one, each worker's speed, and what is left over."""
+
+    constants: Array
+    error: float
+    speeds: Array
+    noise: float
 
 
 def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned:
@@ -92,6 +111,9 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     One step-time model for all workers times a speed for each of them, at most twice as slow or as fast: what varies within a pool are
     accelerators and their neighbours, not the model. What a request takes follows the tokens that are fed for it. The step-time model is the maximum a posteriori of a linear model with Gaussian priors and Huber's loss, no constant
     below zero, by reweighted least squares; the median of the speeds is 1.
+
+    Where all observations tell the context, the model gains a term for it if that explains held-out observations better beyond doubt:
+    each half is looked at with what the other half teaches. Otherwise the cost of context stays in that of a request.
     """
     rows: list[Window] = []
     owners: list[int] = []
@@ -110,25 +132,56 @@ def learn(windows: Mapping[str, Sequence[Window]], default: StepTime) -> Learned
     # the pool's own scale first: an accelerator twice as fast has all constants halved
     scale = float(np.median(seconds / (table @ before)))
     before = before * scale
+    fit = _fit(table, seconds, whose, before, len(names))
+    contexts = np.array([window.context for window in rows])
+    if len(rows) >= _LEAST_CONTEXTS and contexts.min() > 0:
+        wide, prior = np.column_stack((table, contexts)), np.append(before, default.per_token * scale)
+        if _shows(table, wide, seconds, whose, prior, len(names)):
+            fit = _fit(wide, seconds, whose, prior, len(names))
+    if not (np.isfinite(fit.constants).all() and math.isfinite(fit.error)):
+        return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
+    requests = math.fsum(window.steps * window.batch for window in rows)
+    tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
+    held = math.fsum(window.steps * window.context for window in rows)
+    fixed, per_expert, per_token_fed, *more = map(float, fit.constants)
+    per_request = per_token_fed * (tokens / requests if requests else 1.0)
+    pool = StepTime(fixed, per_expert, per_request, default.n_experts, *more)
+    step_times = {name: pool.scaled(float(speed)) for name, speed in zip(names, fit.speeds, strict=True)}
+    context = held / requests if requests else 0.0
+    return Learned(step_times, pool, fit.error, fit.noise, len(rows), context)
+
+
+def _fit(table: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int) -> _Fit:
     step_time: Array = before
-    speeds = np.ones(len(names))
+    speeds = np.ones(workers)
     error, noise = before[1], math.inf
     for _ in range(_ROUNDS):
         expected: Array = np.maximum(table @ step_time, _SHORTEST)
-        speeds = _speeds(seconds / expected, whose, len(names))
+        speeds = _speeds(seconds / expected, whose, workers)
         own = speeds[whose]
         left = seconds / own / expected - 1.0
         noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(left))))
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(left) / noise, 1e-12))
         step_time, error = _solve(table, seconds / own, weights / (noise * expected) ** 2, before)
-    if not (np.isfinite(step_time).all() and math.isfinite(error)):
-        return Learned(dict.fromkeys(names, default), default, default.per_expert, math.inf, 0)
-    requests = math.fsum(window.steps * window.batch for window in rows)
-    tokens = math.fsum(window.steps * n for window, n in zip(rows, fed, strict=True))
-    per_request = float(step_time[2]) * (tokens / requests if requests else 1.0)
-    pool = StepTime(float(step_time[0]), float(step_time[1]), per_request, default.n_experts)
-    step_times = {name: pool.scaled(float(speed)) for name, speed in zip(names, speeds, strict=True)}
-    return Learned(step_times, pool, error, noise, len(rows))
+    return _Fit(step_time, error, speeds, noise)
+
+
+def _shows(  # noqa: PLR0917
+    narrow: Array, wide: Array, seconds: Array, whose: npt.NDArray[np.intp], before: Array, workers: int
+) -> bool:
+    """Tell whether the last column explains held-out observations better beyond doubt."""
+    gains: list[Array] = []
+    odd = np.arange(len(seconds)) % 2 == 1
+    for learned_from in (odd, ~odd):
+        left = []
+        for table in (narrow, wide):
+            prior = before[: table.shape[1]]
+            fit = _fit(table[learned_from], seconds[learned_from], whose[learned_from], prior, workers)
+            expected = np.maximum(table @ fit.constants, _SHORTEST) * fit.speeds[whose]
+            left.append(np.abs(seconds / expected - 1.0)[~learned_from])
+        gains.append(left[0] - left[1])
+    gain: Array = np.concatenate(gains)
+    return bool(gain.mean() > _SURE * gain.std() / math.sqrt(len(gain)))
 
 
 def _is_good(window: Window, n_experts: int) -> bool:
@@ -139,6 +192,7 @@ def _is_good(window: Window, n_experts: int) -> bool:
         and 0 <= window.active <= n_experts
         and 0 <= window.batch <= _MOST_REQUESTS
         and 0 <= window.fed <= _MOST_REQUESTS
+        and 0 <= window.context <= _MOST_TOKENS
     )
 
 
@@ -161,11 +215,11 @@ def _solve(table: Array, seconds: Array, weights: Array, before: Array) -> tuple
     """
     spread = np.average(seconds) / np.maximum(np.average(table, axis=0), _SHORTEST)
     scaled = table * spread  # in units of a whole step, so that the system is well conditioned
-    system: Array = (scaled.T * weights) @ scaled + np.eye(3) / _BELIEF**2
+    system: Array = (scaled.T * weights) @ scaled + np.eye(len(before)) / _BELIEF**2
     right: Array = (scaled.T * weights) @ seconds + before / spread / _BELIEF**2
     error = math.sqrt(np.linalg.inv(system)[1, 1])
-    step_time = np.zeros(3)
-    free = np.ones(3, dtype=np.bool_)
+    step_time = np.zeros(len(before))
+    free = np.ones(len(before), dtype=np.bool_)
     while free.any():
         step_time[:] = 0.0
         step_time[free] = np.linalg.solve(system[np.ix_(free, free)], right[free])

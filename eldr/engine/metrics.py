@@ -51,6 +51,7 @@ class EngineStats(KVConnectorStats):
             "active": [],
             "batch": [],
             "fed": [],
+            "context": [],
             "seconds": [],
             "records": {},
             "late": {},
@@ -60,11 +61,12 @@ class EngineStats(KVConnectorStats):
             "decision": [],
         }
 
-    def add_step(self, union: np.ndarray, requests: int, fed: int, seconds: float) -> None:
-        """Add a step: active experts per layer, its requests, the tokens fed for them, its duration."""
+    def add_step(self, union: np.ndarray, requests: int, fed: int, context: int, seconds: float) -> None:
+        """Add a step: active experts per layer, its requests, the tokens fed for them and held by them, its duration."""
         self.data["active"].append([int(n) for n in union])
         self.data["batch"].append(requests)
         self.data["fed"].append(fed)
+        self.data["context"].append(context)
         self.data["seconds"].append(seconds)
 
     def add_balance(self, figures: np.ndarray, decision_seconds: float) -> None:
@@ -109,7 +111,7 @@ class EngineStats(KVConnectorStats):
     def aggregate(self, other: KVConnectorStats) -> EngineStats:
         """Add another report."""
         with _left_out("a report"):
-            for key in ("active", "batch", "fed", "seconds", "balance"):
+            for key in ("active", "batch", "fed", "context", "seconds", "balance"):
                 self.data[key] += other.data[key]
             self.data["decision"] = other.data["decision"] or self.data["decision"]
             self.data["cut"] += other.data["cut"]
@@ -190,6 +192,11 @@ class EnginePromMetrics(KVConnectorPromMetrics):
         self._fed = self._counter_cls(
             name=contract.METRIC_FED_TOKENS,
             documentation="Tokens that steps fed: one of each request, and its drafts.",
+            labelnames=label_names,
+        )
+        self._context = self._counter_cls(
+            name=contract.METRIC_CONTEXT_TOKENS,
+            documentation="Tokens of KV that the requests of steps held, summed over the steps.",
             labelnames=label_names,
         )
         self._seconds = self._histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
@@ -277,6 +284,7 @@ class EnginePromMetrics(KVConnectorPromMetrics):
             self._seconds[engine_idx].observe(seconds)
         if data["active"]:
             self._fed.labels(*values).inc(sum(data["fed"]))
+            self._context.labels(*values).inc(sum(data["context"]))
             for layer, total in enumerate(np.sum(data["active"], axis=0)):
                 self._layers.labels(*values, str(layer)).inc(int(total))
         for figures in data["balance"]:

@@ -136,6 +136,7 @@ class Engine:
             for sequence in self._batch.finish():
                 self._finish(sequence)
             self.metrics.generation_tokens.inc(size)
+            self.metrics.context.inc(context)
             self.metrics.active_experts.observe(active)
             self.metrics.batch_size.observe(size)
             self.metrics.step_seconds.observe(seconds)

@@ -95,6 +95,7 @@ class EngineMetrics:
             contract.METRIC_ACTIVE_EXPERTS, "Distinct experts used by a step, mean over the layers.", share
         )
         self.batch_size = histogram(contract.METRIC_BATCH_SIZE, "Requests in a step.", contract.BATCH_BUCKETS)
+        self.context = counter(contract.METRIC_CONTEXT_TOKENS, "Tokens of KV that requests of steps held.")
         self.step_seconds = histogram(contract.METRIC_STEP_SECONDS, "Duration of a step.", _SECONDS)
 
     def finished(self, reason: str) -> None:

@@ -184,6 +184,8 @@ def test_decode_publishes_what_generated_tokens_activated_and_measures_every_ste
     stats = half.stats().data
     assert stats["active"] == [[TOP_K] * LAYERS] * 4
     assert stats["batch"] == [1] * 4
+    assert stats["context"] == sorted(stats["context"]), "it grows by a token"
+    assert len(stats["context"]) == 4
     assert all(seconds > 0 for seconds in stats["seconds"])
     assert stats["records"] == {"exact": 1}
     reader.close()
@@ -205,6 +207,7 @@ def test_of_a_step_of_several_ranks_one_tells(engine, monkeypatch, tmp_path):
         half.update(sent(report))
     stats = half.stats().data
     assert stats["batch"] == stats["fed"] == [5, 7]
+    assert stats["context"] == [5 * 7, 7 * 9], "other ranks hold about as much"
     assert len(stats["active"]) == len(stats["seconds"]) == len(stats["balance"]) == 2
     half.close()
 

@@ -322,7 +322,7 @@ async def test_state_follows_the_contract(start):
         }
         assert set(state["decode"][0]) == {
             *("name", "url", "slot", "healthy", "in_flight", "total", "bound"),
-            *("untested", "counting"),
+            *("untested", "counting", "kv_tokens", "kv_held"),
         }
         assert set(state["share"]) == {"members", "limit", "awaited"}
         assert set(state["prefill"][0]) == {"name", "url", "healthy", "in_flight"}

@@ -90,8 +90,8 @@ class DecodeScheduler:
         self._empty: list[tuple[str, Ended]] = []  # ended without a token to count
         self._steps = 0
         self._reset = False
-        # step, when it was scheduled, its requests, their drafts; bounded, as a step that fails is never reported
-        self._begun: deque[tuple[int, float, int, int]] = deque(maxlen=_STEPS_AHEAD)
+        # step, when it was scheduled, its requests, their drafts and context; bounded, as a step that fails is never reported
+        self._begun: deque[tuple[int, float, int, int, int]] = deque(maxlen=_STEPS_AHEAD)
         self._last_update = 0.0
         self._stats = metrics.EngineStats()
         self._counting = counting or Counting("activations")
@@ -165,17 +165,19 @@ class DecodeScheduler:
         return orders
 
     def _order(self, output: Any, orders: DecodeOrders) -> None:
+        requests = scheduled(output)
         if output.total_num_scheduled_tokens:
             self._steps += 1
             orders.step, orders.requests = self._steps, len(output.num_scheduled_tokens)
             drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
-            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts))
+            context = sum(before + tokens for _, before, tokens in requests)
+            self._begun.append((self._steps, time.perf_counter(), orders.requests, drafts, context))
         orders.reset, self._reset = self._reset, False
         if self._counting.stopped:
             self._tracker.clear()
             return
         orders.plan = self._tracker.step(
-            scheduled(output), output.preempted_req_ids or (), blocks_in(output, self._group.index)
+            requests, output.preempted_req_ids or (), blocks_in(output, self._group.index)
         )
 
     def end(self, request: Any) -> None:
@@ -252,14 +254,15 @@ class DecodeScheduler:
             self._begun.popleft()
         if not self._begun or self._begun[0][0] != step:
             return
-        _, begun, requests, drafts = self._begun.popleft()
+        _, begun, requests, drafts, context = self._begun.popleft()
         # steps scheduled ahead of time overlap: a step lasts from the end of the one before it
         seconds, self._last_update = now - max(begun, self._last_update), now
         if of_all == 0:
             return
         together = requests if of_all is None else of_all
-        # ranks with requests of their own draft about alike
-        self._stats.add_step(union, together, together + round(drafts * together / requests), seconds)
+        # ranks with requests of their own draft about alike, and hold about as much
+        drafts, context = (round(one * together / requests) for one in (drafts, context))
+        self._stats.add_step(union, together, together + drafts, context, seconds)
 
     def _publish(self, request: str, counts: np.ndarray, ended: Ended) -> None:
         exact = ended.complete and bool((counts.sum(1, dtype=np.int64) == ended.tokens * self._top_k).all())

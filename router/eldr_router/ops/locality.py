@@ -44,7 +44,7 @@ class LocalityMetrics(Collector):
         if experts is not None and step_times.learned is not None:
             names = [endpoint.name for endpoint in self._registry.endpoints(ROLE_DECODE)]
             for name, one in zip(names, step_times.of(names, experts), strict=True):
-                for constant, value in _constants(one).items():
+                for constant, value in _constants(one, step_times.learned.context).items():
                     step_time.add_metric([name, constant], value)
         share, error = step_times.expert_share() or (math.nan, math.nan)
         saving, traffic = self._locality.savings.latest, self._locality.traffic
@@ -144,20 +144,23 @@ def step_time_state(locality: Locality, registry: Registry) -> dict[str, Any] | 
         return None
     names = [endpoint.name for endpoint in registry.endpoints(ROLE_DECODE)]
     return {
-        **_constants(learned.pool),
+        **_constants(learned.pool, learned.context),
         "windows": learned.windows,
         "noise": round(learned.noise, 4),
         "expert_share": round(share[0], 4),
         "expert_share_error": round(share[1], 4),
         "engines": {
-            name: _constants(one) for name, one in zip(names, step_times.of(names, experts), strict=True)
+            name: _constants(one, learned.context)
+            for name, one in zip(names, step_times.of(names, experts), strict=True)
         },
     }
 
 
-def _constants(step_time: StepTime) -> dict[str, float]:
+def _constants(step_time: StepTime, context: float) -> dict[str, float]:
+    """Return the constants; what one more request takes includes its context, of so many tokens in the mean."""
     return {
         "fixed": round(step_time.fixed, 9),
         "per_expert": round(step_time.per_expert, 9),
-        "per_request": round(step_time.per_request, 9),
+        "per_request": round(step_time.per_request + step_time.per_token * context, 9),
+        "per_token": round(step_time.per_token, 12),
     }

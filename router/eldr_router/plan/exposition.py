@@ -18,6 +18,7 @@ from eldr.contract import (
     INFO_UNTESTED,
     METRIC_ACTIVE_EXPERTS,
     METRIC_BATCH_SIZE,
+    METRIC_CONTEXT_TOKENS,
     METRIC_COUNTING,
     METRIC_FED_TOKENS,
     METRIC_INFO,
@@ -34,13 +35,14 @@ _WANTED = {
     f"{METRIC_ACTIVE_EXPERTS}_sum": "active",
     f"{METRIC_BATCH_SIZE}_sum": "batch",
 }
-_FED = f"{METRIC_FED_TOKENS}_total"
+_OPTIONAL = {f"{METRIC_FED_TOKENS}_total": "fed", f"{METRIC_CONTEXT_TOKENS}_total": "context"}
+_SUMS = {**_WANTED, **_OPTIONAL}
 # a name, labels whose values may hold anything but a quote, the value, perhaps a time stamp
 _BUCKET = re.compile(
     rb'^%b_bucket\{[^\n]*?le="([^"]+)"[^\n]*\} ([^\s]+)(?: \d+)?$' % METRIC_BATCH_SIZE.encode(), re.MULTILINE
 )
 _LINE = re.compile(
-    rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, (*_WANTED, _FED))).encode(),
+    rb"^(%b)(?:\{[^\n]*\})? ([^\s]+)(?: \d+)?$" % "|".join(map(re.escape, _SUMS)).encode(),
     re.MULTILINE,
 )
 _INFO = re.compile(rb"^%b\{([^\n]*)\} 1(?:\.0)?$" % METRIC_INFO.encode(), re.MULTILINE)
@@ -64,6 +66,7 @@ class Sums(NamedTuple):
     active: float = 0.0
     batch: float = 0.0
     fed: float = 0.0
+    context: float = 0.0
 
 
 def read_steps(text: bytes, sums: Sums) -> Batches | None:
@@ -94,10 +97,12 @@ def read_sums(text: bytes) -> Sums | None:
             number = float(value)
         except ValueError:
             return None
-        key = _WANTED.get(name.decode(), "fed")
+        key = _SUMS[name.decode()]
         totals[key] = number + totals.get(key, 0.0)
     totals.setdefault("fed", totals.get("batch", 0.0))  # engines that never draft do not tell
-    if len(totals) <= len(_WANTED) or not all(math.isfinite(total) for total in totals.values()):
+    if not totals.keys() >= set(_WANTED.values()) or not all(
+        math.isfinite(total) for total in totals.values()
+    ):
         return None
     return Sums(**totals)
 
@@ -160,7 +165,7 @@ def _numbers(values: Iterable[bytes]) -> list[float]:
 
 def window(before: Sums, after: Sums, least: int) -> Window | None:
     """Return the means of the steps between two totals, or None if they are fewer than ``least``."""
-    steps, seconds, active, batch, fed = (b - a for a, b in zip(before, after, strict=True))
-    if steps < least or min(seconds, active, batch, fed) < 0:
+    steps, seconds, active, batch, fed, context = (b - a for a, b in zip(before, after, strict=True))
+    if steps < least or min(seconds, active, batch, fed, context) < 0:
         return None
-    return Window(seconds / steps, active / steps, batch / steps, int(steps), fed / steps)
+    return Window(seconds / steps, active / steps, batch / steps, int(steps), fed / steps, context / steps)

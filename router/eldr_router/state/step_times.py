@@ -84,7 +84,8 @@ class StepTimes:
             return None
         active = sum(found.active for found in latest) / len(latest)
         batch = sum(found.batch for found in latest) / len(latest)
-        seconds = learned.pool.seconds(batch, active)
+        context = sum(found.context for found in latest) / len(latest)
+        seconds = learned.pool.seconds(batch, active, context)
         if not active or not (seconds > 0 and math.isfinite(seconds)):
             return None  # engines that count no experts tell nothing of what they cost
         return learned.pool.per_expert * active / seconds, learned.expert_error * active / seconds

@@ -105,6 +105,41 @@ def test_noise_is_not_taken_for_knowledge(step_time, noise, extra, n):
     assert silent == 0, "placement by experts ends where they seem to cost nothing"
 
 
+def with_contexts(windows, per_token, seed=0):
+    """The same windows, of requests with contexts that vary, and what these cost."""
+    rng = np.random.default_rng([seed, 1])
+    found = {}
+    for worker, some in windows.items():
+        contexts = [one.batch * rng.uniform(1000, 20_000) for one in some]
+        found[worker] = [
+            one._replace(seconds=one.seconds + per_token * context, context=context)
+            for one, context in zip(some, contexts, strict=True)
+        ]
+    return found
+
+
+def test_a_term_for_context_is_found_where_it_explains_more():
+    plain = pool(FAST, dict.fromkeys("abcd", 1.0))
+    learned = learn(with_contexts(plain, 30e-9), DEFAULT)
+    assert learned.pool.per_token == pytest.approx(30e-9, rel=0.1)
+    assert learned.pool.per_request == pytest.approx(FAST.per_request, rel=0.5)
+    assert learned.context == pytest.approx(10_500, rel=0.1)
+    assert learned.step_times["a"].seconds(20, 60, 2e5) == pytest.approx(
+        FAST.seconds(20, 60) + 6e-3, rel=0.02
+    )
+
+
+def test_without_a_term_that_explains_more_the_model_stays_as_it_is():
+    for seed in range(20):
+        plain = pool(FAST, dict.fromkeys("abcd", 1.0), n=20, noise=0.03, seed=seed)
+        assert learn(with_contexts(plain, 0.0, seed), DEFAULT).pool == learn(plain, DEFAULT).pool
+    some = with_contexts(plain, 30e-9)
+    some["a"][0] = some["a"][0]._replace(context=0.0)
+    assert learn(some, DEFAULT).pool.per_token == 0.0, "one engine does not tell"
+    alike = {name: [one._replace(context=500 * one.batch) for one in each] for name, each in plain.items()}
+    assert learn(alike, DEFAULT).pool == learn(plain, DEFAULT).pool, "requests tell as much"
+
+
 def test_outliers_do_not_pull():
     windows = pool(FAST, dict.fromkeys("ab", 1.0), n=80)
     for at in range(0, 80, 9):

@@ -1,5 +1,7 @@
 """Telemetry of engines becomes step-time models."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,7 +30,8 @@ def test_sums_of_the_engine_simulator_are_read():
         metrics.batch_size.observe(batch)
         metrics.active_experts.observe(active)
         metrics.step_seconds.observe(seconds)
-    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7, 7))
+        metrics.context.inc(450)
+    assert read_sums(metrics.render()) == pytest.approx(Sums(2, 0.022, 42.5, 7, 7, 900))
 
 
 def test_ranks_are_read_whatever_their_labels_hold():
@@ -95,7 +98,7 @@ def test_numbers_that_are_none(bad):
 def test_a_window_needs_steps():
     before = Sums(10, 1, 100, 50)
     assert window(before, Sums(15, 2, 200, 80), 10) is None
-    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20, 0.0)
+    assert window(before, Sums(30, 3, 300, 150), 10) == (0.1, 10.0, 5.0, 20, 0.0, 0.0)
     assert window(before, Sums(30, 0.5, 300, 150), 10) is None, "a sum that shrank"
 
 
@@ -110,9 +113,13 @@ class Engine:
         """Run so many steps until the ``at``-th time that routers ask."""
         batch = self.rng.uniform(4, 40) if batch is None else batch
         active = min(128, max(8, 128 * (1 - 0.96**batch) + self.rng.normal(0, 6)))
-        seconds = self.step_time.seconds(batch, active) * (1 + 0.01 * self.rng.normal())
+        context = batch * self.rng.uniform(500, 30_000)
+        seconds = self.step_time.seconds(batch, active, context) * (1 + 0.01 * self.rng.normal())
         self.sums = Sums(
-            *(a + b * steps for a, b in zip(self.sums, (1, seconds, active, batch, batch), strict=True))
+            *(
+                a + b * steps
+                for a, b in zip(self.sums, (1, seconds, active, batch, batch, context), strict=True)
+            )
         )
         self.step_times.heard(self.name, self.sums, 10.0 * at)
 
@@ -154,6 +161,21 @@ def test_step_times_are_learned_and_follow_a_restart():
         1.7 * TRUE.seconds(20, 60), rel=0.04
     )
     assert step_times.of(["d1"], 128)[0].seconds(20, 60) == pytest.approx(TRUE.seconds(20, 60), rel=0.03)
+
+
+def test_what_context_costs_is_learned_where_telemetry_shows_it():
+    step_times = StepTimes()
+    law = replace(TRUE, per_token=30e-9)
+    engines = [Engine(step_times, name, law, seed) for seed, name in enumerate(("d0", "d1", "d2"))]
+    for at in range(30):
+        for engine in engines:
+            engine.runs(300, at)
+    learn_now(step_times, 128)
+    (found,) = step_times.of(["d0"], 128)
+    assert found.per_token == pytest.approx(30e-9, rel=0.05)
+    assert found.seconds(20, 60, 300_000) == pytest.approx(law.seconds(20, 60, 300_000), rel=0.02)
+    share, _ = step_times.expert_share()
+    assert share < 0.9
 
 
 def test_a_restart_is_noticed_whatever_its_steps_say():
