@@ -279,10 +279,10 @@ class Registry:
         if caches.count(None) == len(caches):  # nobody tells: all may have it
             return endpoints, []
         held = self.held(endpoints)
+        if self.contexts.all_have_room(context, caches, held):
+            return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
         room = self.contexts.room(context, names, caches, held, self._clock())
-        if len(room) == len(caches):  # nearly always
-            return endpoints, held
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:

@@ -89,8 +89,11 @@ def test_a_prompt_that_nobody_told_counts_as_the_mean_one():
 
 
 def room(contexts, size, *held, now=0.0, cache=SMALL):
-    names = [f"d{at}" for at in range(len(held))]
-    return contexts.room(Context(size, size), names, [cache] * len(held), held, now)
+    names, caches, context = [f"d{at}" for at in range(len(held))], [cache] * len(held), Context(size, size)
+    quickly = contexts.all_have_room(context, caches, held)
+    found = contexts.room(context, names, caches, held, now)
+    assert not quickly or len(found) == len(held)
+    return found
 
 
 def test_a_request_goes_where_its_tokens_fit():
@@ -129,7 +132,9 @@ def test_after_a_refusal_an_engine_is_kept_for_the_long_one():
         room(contexts, 6000, 8000, 7000)
     assert contexts.kept(0.0) == ("d1", 6000, 3.0)
     assert room(contexts, 1000, 8000, 7000) == [0], "the emptiest one takes no shorter ones"
-    assert room(contexts, 2000, 8000, 7000) == [1], "unless others have no room for them"
+    with pytest.raises(RouterError, match="about 2000 tokens"):
+        room(contexts, 2000, 8000, 7000)
+    assert room(contexts, 0, 9600, 7000) == [1], "before its prefill nobody knows which one it is"
     with pytest.raises(RouterError):
         room(contexts, 4000, 8000, 7000, now=1.0)
     assert contexts.kept(1.0) == ("d1", 6000, 3.0), "a shorter one does not get its place"

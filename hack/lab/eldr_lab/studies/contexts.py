@@ -1,0 +1,205 @@
+"""What it is worth to count the context of requests, in traffic of 1k and 64k prompts: docs/benchmarks/contexts.md.
+
+    python -m eldr_lab.studies.contexts [--seeds 5] [--jobs 2] [--again]
+
+All policies of a seed meet the same requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+
+import click
+import numpy as np
+
+from eldr.contract import POLICY_MARGINAL
+from eldr.core.policies import make_policy
+from eldr.core.step_time import QWEN3_30B_MI300X, StepTime
+from eldr.simulate.active import active_experts
+from eldr.simulate.population import Population
+from eldr.simulate.routing import Knowledge
+from eldr.simulate.synthetic import QWEN3_30B, WORKLOADS, Synthetic
+from eldr.simulate.workload import draw_labels, draw_records, poisson
+from eldr_bench.machine import ROOT
+from eldr_lab.pool.kv_engine import KvEngine
+from eldr_lab.pool.kv_run import Found, KvRouter, Seeing, Workload, serve
+from eldr_lab.studies import contexts_page
+from eldr_router.plan.contexts import Cache
+
+PAGE = ROOT / "docs" / "benchmarks" / "contexts.md"
+FIGURES = PAGE.with_suffix(".json")
+FIRST_SEED = 400
+"""No constant was chosen under this seed, or a later one."""
+ENGINES = 8
+SHORT, LONG, SPREAD = 1000, 64_000, 0.1
+ANSWER, ANSWER_SPREAD, LONGEST = 250, 0.6, 2048
+"""Tokens of prompts and of answers, log-normal: medians and standard deviations of their logarithms."""
+TYPICAL = 406
+"""Tokens that a request of the published runs holds in the mean: a prompt of 150, half of an answer of 512."""
+PER_TOKEN = QWEN3_30B_MI300X.per_request / TYPICAL
+LAW = StepTime(QWEN3_30B_MI300X.fixed, QWEN3_30B_MI300X.per_expert, 0.0, 128, PER_TOKEN)
+"""The published step time, whose cost of a request is that of its context: 30 ns a token of 96 KiB, 3.3 TB/s."""
+RECOMPUTE = 2e-5
+"""Seconds of a token that is computed again, as of the simulated engine's prefill."""
+BEGIN, END = 40.0, 80.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One way to place.
+
+    Attributes
+    ----------
+    name : str
+    counts : bool
+        Whether tokens count in the load.
+    refuses : bool
+        Whether engines without room are no candidates.
+    knows : bool
+        Whether its step-time model has a term for context; else the pool's mean context is in what a request costs.
+    keeps : bool
+        Whether an engine is kept for a long request that was refused.
+    """
+
+    name: str
+    counts: bool = True
+    refuses: bool = True
+    knows: bool = False
+    keeps: bool = True
+
+
+POLICIES = {
+    "JSQ, today": Policy("JSQ", counts=False, refuses=False),
+    "JSQ, requests that fit": Policy("JSQ", counts=False),
+    "JSQ": Policy("JSQ"),
+    "default, today": Policy(POLICY_MARGINAL, counts=False, refuses=False),
+    "default": Policy(POLICY_MARGINAL),
+    "default, nothing kept": Policy(POLICY_MARGINAL, keeps=False),
+    "default, context known": Policy(POLICY_MARGINAL, knows=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pool under a load: tokens of each KV cache, the share of long prompts, requests per second."""
+
+    capacity: int
+    share: float
+    rate: float
+
+    @property
+    def key(self) -> str:
+        """What figures of it are found by."""
+        return ",".join(map(str, asdict(self).values()))
+
+
+CASES = (
+    *(Case(112_000, 0.05, rate) for rate in (10.0, 16.0, 20.0)),
+    *(Case(670_000, 0.2, rate) for rate in (14.0, 20.0, 26.0, 30.0)),
+    *(Case(670_000, 0.02, rate) for rate in (40.0, 60.0)),
+    Case(670_000, 0.0, 60.0),
+)
+"""A card of 80 GB has room for 112,000 tokens beside the model's weights, one of 141 GB for 670,000."""
+Figures = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""By case, seed, policy and quantity."""
+
+
+def traffic(population: Population, case: Case, seed: int, end: float) -> Workload:
+    """Draw requests."""
+    ready = poisson(case.rate, end, np.random.default_rng([seed, 1]))
+    rng = np.random.default_rng([seed, 2])
+    n = len(ready)
+    record = draw_records(population, draw_labels(population, n, rng), rng)
+    median = np.where(rng.random(n) < case.share, LONG, SHORT)
+    prompt = (median * rng.lognormal(0, SPREAD, n)).astype(np.int64)
+    answers = rng.lognormal(np.log(ANSWER), ANSWER_SPREAD, n).astype(np.int64)
+    return Workload(
+        ready, record, prompt, np.clip(answers, 2, LONGEST), (ready >= BEGIN) & (ready < min(END, end))
+    )
+
+
+def run_one(population: Population, case: Case, policy: Policy, workload: Workload, seed: int) -> Found:
+    """Run one policy."""
+    engines = [
+        KvEngine(LAW, active_experts(population, sampled=False), capacity=case.capacity, recompute=RECOMPUTE)
+        for _ in range(ENGINES)
+    ]
+    held = case.share * LONG + (1 - case.share) * SHORT + ANSWER / 2
+    law = LAW if policy.knows else StepTime(LAW.fixed, LAW.per_expert, LAW.per_token * held, LAW.n_experts)
+    unions = policy.name == POLICY_MARGINAL
+    router = KvRouter(
+        Seeing(make_policy(policy.name), looks=policy.counts),
+        Knowledge(population, [law] * ENGINES, None, unions, unions),
+        seed,
+        [Cache(case.capacity, case.capacity)] * ENGINES,
+        refuses=policy.refuses,
+        keeps=policy.keeps,
+    )
+    return serve(engines, router, workload, (BEGIN, END))
+
+
+def measured(found: Found) -> dict[str, float]:
+    """Return the quantities of one run: seconds, and what 1000 requests meet."""
+    is_long, n = found.prompt >= LONG / 2, len(found.prompt)
+    quantities = {
+        "preemptions": 1000 * found.preemptions / n,
+        "refused": 1000 * float(found.refused.mean()),
+        "tpot_mean": float(found.tpot.mean()),
+        "short_p99": float(np.percentile(found.waited[~is_long], 99)),
+    }
+    if is_long.any():
+        quantities["long_p99"] = float(np.percentile(found.waited[is_long], 99))
+    for name, values in (("tpot", found.tpot), ("latency", found.latency)):
+        quantities[f"{name}_p50"], quantities[f"{name}_p99"] = np.percentile(values, (50, 99)).tolist()
+    return {name: float(f"{value:.5g}") for name, value in quantities.items()}
+
+
+def job(case: Case, seed: int, requests: int = 2000, end: float = 1.5 * END) -> dict[str, dict[str, float]]:
+    """Return what all policies measure in one case under one seed."""
+    source = Synthetic(WORKLOADS["task"], QWEN3_30B, n_layers=4, calibration=64, requests=requests)
+    population = source.traffic(seed).requests
+    workload = traffic(population, case, seed, end)
+    return {
+        name: measured(run_one(population, case, policy, workload, seed)) for name, policy in POLICIES.items()
+    }
+
+
+def page_of(figures: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
+    """Return the page."""
+    parts = {key: key.split(",") for key in figures}
+    cases = [Case(int(capacity), float(share), float(rate)) for capacity, share, rate in parts.values()]
+    order = {case.key: at for at, case in enumerate(CASES)}
+    cases.sort(key=lambda case: order.get(case.key, len(order)))
+    return contexts_page.page([(case.capacity, case.share, case.rate, figures[case.key]) for case in cases])
+
+
+def run(todo: Sequence[tuple[Case, int]], jobs: int) -> Figures:
+    """Run cases under seeds, several beside each other."""
+    figures: Figures = {}
+    with ProcessPoolExecutor(jobs) as executor:
+        for (case, seed), found in zip(todo, executor.map(job, *zip(*todo, strict=True)), strict=True):
+            figures.setdefault(case.key, {})[str(seed)] = found
+            click.echo(f"{case.key}, seed {seed}", err=True)
+    return figures
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--seeds", type=click.IntRange(2), default=5, help="How many.")
+@click.option("--jobs", type=click.IntRange(1), default=2, help="Processes.")
+@click.option("--again", is_flag=True, help="Write the page from the last figures.")
+def main(seeds: int, jobs: int, *, again: bool) -> None:
+    """Simulate, and write the page."""
+    if not again:
+        todo = list(itertools.product(CASES, range(FIRST_SEED, FIRST_SEED + seeds)))
+        FIGURES.write_text(
+            json.dumps(run(todo, jobs), indent=None, separators=(",", ":"), sort_keys=True) + "\n"
+        )
+    PAGE.write_text(page_of(json.loads(FIGURES.read_text())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The page about long contexts, from its figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from eldr_lab.evidence.intervals import interval
+from eldr_lab.evidence.markdown import section, table
+
+Case = tuple[int, float, float, Mapping[str, Mapping[str, Mapping[str, float]]]]
+"""Tokens of a KV cache, share of long prompts, requests per second, and the figures by seed, policy and quantity."""
+TODAY, JSQ = "default, today", "JSQ, today"
+_COLUMNS = (
+    ("preemptions / 1000", "preemptions", 1.0, ".1f"),
+    ("refused at least once / 1000", "refused", 1.0, ".1f"),
+    ("TPOT P50, ms", "tpot_p50", 1e3, ".1f"),
+    ("P99", "tpot_p99", 1e3, ".1f"),
+    ("first token P99, short, s", "short_p99", 1.0, ".2f"),
+    ("long, s", "long_p99", 1.0, ".2f"),
+    ("latency P50, s", "latency_p50", 1.0, ".2f"),
+    ("P99", "latency_p99", 1.0, ".1f"),
+)
+_READING = (
+    "Where KV caches fill up, a policy that counts preempts nobody, and short requests no longer wait behind long ones. Where a pool is nearly full "
+    "(30/s), long ones come again for longer than they waited before: a cache that is full has to refuse somebody. Keeping an engine for a long one makes no clear "
+    "difference here. It is for a pool that short requests fill: there a long one waits for seconds instead of until they stop (`hack/lab/tests/pool/test_kv.py`). "
+    "A term for context shortens the mean, and lengthens P99 where few requests are long."
+)
+_CHANGES = ("tpot_mean", "tpot_p50", "tpot_p99", "latency_p50", "latency_p99")
+
+
+def page(found: Sequence[Case]) -> str:
+    """Return the page."""
+    seeds = sorted({int(seed) for *_, figures in found for seed in figures})
+    opening = (
+        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-contexts`. Simulated: 8 engines, prompts of about 1,000 and 64,000 tokens, "
+        f"answers of 250 in the median, {len(found)} cells, 40 s each, seeds {seeds[0]} to {seeds[-1]}. No constant was chosen under these seeds. ± is half of a "
+        "95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
+    )
+    model = (
+        "Steps take what [Qwen3-30B on an MI300X](../evidence/step-times.md) takes, with what a request costs there charged by its context: 30 ns "
+        "a token. A KV cache holds 112,000 tokens (the model on a card of 80 GB) or 670,000 (141 GB). As vLLM does, engines let in who fits, first "
+        "come first served, preempt who came last, and compute its tokens again (20 us each). A request that a router refuses comes "
+        "again after a second. Prompts take no time."
+    )
+    words = (
+        "*today*: load is the number of requests, and any engine may have any request. *requests that fit*: engines without room are no candidates. "
+        "*JSQ*: load is requests and tokens alike, too. *default*: `MarginalUnion` with a learned prior, among engines with room. *nothing kept*: no engine is kept "
+        "for a long request that was refused. *context known*: its step-time model has a term for context."
+    )
+    return (
+        "\n\n".join(
+            (
+                "# Long contexts",
+                opening,
+                model,
+                words,
+                section(
+                    "The result",
+                    _READING,
+                    "Least and most of the cells, means over the seeds:",
+                    _result(found),
+                ),
+                section("Against JSQ today", _changes(found, JSQ)),
+                section("Against the default today", _changes(found, TODAY)),
+                section("Every cell", *_cells(found)),
+            )
+        )
+        + "\n"
+    )
+
+
+def _result(found: Sequence[Case]) -> str:
+    """Return, for each policy, the range over the cells of what clients notice."""
+    rows = []
+    for name in _names(found[0][-1]):
+        cells = []
+        for _, what, unit, form in (*_COLUMNS[:2], *_COLUMNS[4:6]):
+            means = [
+                unit * interval([seed[name][what] for seed in figures.values()]).mean
+                for *_, figures in found
+                if all(what in seed[name] for seed in figures.values())
+            ]
+            cells.append(f"{min(means):{form}} .. {max(means):{form}}")
+        for what in ("tpot_p50", "tpot_p99"):
+            changes = [
+                interval([100 * (seed[name][what] / seed[JSQ][what] - 1) for seed in figures.values()]).mean
+                for *_, figures in found
+            ]
+            cells.append(f"{min(changes):+.1f} .. {max(changes):+.1f}")
+        rows.append((name, *cells))
+    titles = [title for title, *_ in (*_COLUMNS[:2], *_COLUMNS[4:6])]
+    return table(("policy", *titles, "TPOT P50 against JSQ today, %", "P99"), rows)
+
+
+def _where(case: Case) -> str:
+    capacity, share, rate, _ = case
+    return f"{capacity // 1000}k tokens of KV, {100 * share:g} % long, {rate:g}/s"
+
+
+def _names(figures: Mapping[str, Mapping[str, object]]) -> list[str]:
+    return list(next(iter(figures.values())))
+
+
+def _changes(found: Sequence[Case], base: str) -> str:
+    """Return changes in percent, by case and policy."""
+    rows = []
+    for case in found:
+        figures = case[-1]
+        for name in _names(figures):
+            if name in (JSQ, base) or (base == TODAY and name.startswith("JSQ")):
+                continue
+            changes = [
+                interval([100 * (seed[name][what] / seed[base][what] - 1) for seed in figures.values()])
+                for what in _CHANGES
+            ]
+            rows.append((_where(case), name, *map(str, changes)))
+    head = ("where", "policy", "TPOT mean, %", "P50", "P99", "latency P50, %", "P99")
+    return table(head, rows)
+
+
+def _cells(found: Sequence[Case]) -> list[str]:
+    parts = []
+    for case in found:
+        figures = case[-1]
+        rows = []
+        for name in _names(figures):
+            cells = []
+            for _, what, unit, form in _COLUMNS:
+                values = [unit * seed[name][what] for seed in figures.values() if what in seed[name]]
+                cells.append(interval(values).text(form, form) if values else "-")
+            rows.append((name, *cells))
+        parts.append(f"{_where(case)}:")
+        parts.append(table(("policy", *(title for title, *_ in _COLUMNS)), rows))
+    return parts
