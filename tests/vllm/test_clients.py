@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 
@@ -219,3 +220,27 @@ def test_a_tool_that_must_be_called_cannot_be_prefilled_for_a_message(fleet):
     for choice in ("required", {"type": "function", "name": "f"}):
         got = post(p.url, RESPONSES, **response, tool_choice=choice).json()
         assert got["kv_transfer_params"]["do_remote_prefill"]
+
+
+def test_the_router_knows_what_a_kv_cache_holds(served, engines):
+    def decode() -> dict:
+        return served.state()["decode"][0]
+
+    wait_for(lambda: decode()["kv_tokens"], "the router to read the engine's capacity", 60)
+    page = httpx.get(f"{engines[1].url}/metrics", timeout=60).text
+    (info,) = re.findall(r"^vllm:cache_config_info{(.*)} 1.0$", page, re.MULTILINE)
+    told = dict(re.findall(r'(\w+)="([^"]*)"', info))
+    assert decode()["kv_tokens"] == int(told["num_gpu_blocks"]) * int(told["block_size"])
+    body = {"model": NAME, "prompt": prompt(90), "max_tokens": 400, "stream": True, "temperature": 0}
+    usage = {"stream_options": {"include_usage": True}}
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=body | usage, timeout=240) as answer:
+        lines = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
+        next(lines)
+        held = decode()["kv_held"]
+        (used,) = (
+            found["prompt_tokens"]
+            for line in lines
+            if line != "[DONE]" and (found := json.loads(line).get("usage"))
+        )
+    assert used < held <= used + 400
+    wait_for(lambda: decode()["kv_held"] == 0, "nothing to be held", 60)
