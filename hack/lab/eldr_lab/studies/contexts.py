@@ -73,10 +73,10 @@ class Policy:
 
 
 POLICIES = {
-    "JSQ, today": Policy("JSQ", counts=False, refuses=False),
+    "JSQ, requests only": Policy("JSQ", counts=False, refuses=False),
     "JSQ, requests that fit": Policy("JSQ", counts=False),
     "JSQ": Policy("JSQ"),
-    "default, today": Policy(POLICY_MARGINAL, counts=False, refuses=False),
+    "default, requests only": Policy(POLICY_MARGINAL, counts=False, refuses=False),
     "default": Policy(POLICY_MARGINAL),
     "default, nothing kept": Policy(POLICY_MARGINAL, keeps=False),
     "default, context known": Policy(POLICY_MARGINAL, knows=True),

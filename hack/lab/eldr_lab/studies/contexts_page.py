@@ -9,7 +9,7 @@ from eldr_lab.evidence.markdown import section, table
 
 Case = tuple[int, float, float, Mapping[str, Mapping[str, Mapping[str, float]]]]
 """Tokens of a KV cache, share of long prompts, requests per second, and the figures by seed, policy and quantity."""
-TODAY, JSQ = "default, today", "JSQ, today"
+PLAIN, JSQ = "default, requests only", "JSQ, requests only"
 _COLUMNS = (
     ("preemptions / 1000", "preemptions", 1.0, ".1f"),
     ("refused at least once / 1000", "refused", 1.0, ".1f"),
@@ -33,9 +33,9 @@ def page(found: Sequence[Case]) -> str:
     """Return the page."""
     seeds = sorted({int(seed) for *_, figures in found for seed in figures})
     opening = (
-        f"[Evidence](../evidence.md), written by `make -C hack/lab bench-contexts`. Simulated: 8 engines, prompts of about 1,000 and 64,000 tokens, "
+        f"Part of the [evidence](../evidence.md). `make -C hack/lab bench-contexts` writes this page. Simulated: 8 engines, prompts of about 1,000 and 64,000 tokens, "
         f"answers of 250 in the median, {len(found)} cells, 40 s each, seeds {seeds[0]} to {seeds[-1]}. No constant was chosen under these seeds. ± is half of a "
-        "95 % interval over the seeds (Student's t). All policies of a seed meet the same requests."
+        "95 % interval over the seeds (Student's t). Under one seed, all policies get the same requests."
     )
     model = (
         "Steps take what [Qwen3-30B on an MI300X](../evidence/step-times.md) takes, with what a request costs there charged by its context: 30 ns "
@@ -44,7 +44,7 @@ def page(found: Sequence[Case]) -> str:
         "again after a second. Prompts take no time."
     )
     words = (
-        "*today*: load is the number of requests, and any engine may have any request. *requests that fit*: engines without room are no candidates. "
+        "*requests only*: load is the number of requests, and any engine may have any request. *requests that fit*: engines without room are no candidates. "
         "*JSQ*: load is requests and tokens alike, too. *default*: `MarginalUnion` with a learned prior, among engines with room. *nothing kept*: no engine is kept "
         "for a long request that was refused. *context known*: its step-time model has a term for context."
     )
@@ -61,8 +61,8 @@ def page(found: Sequence[Case]) -> str:
                     "Least and most of the cells, means over the seeds:",
                     _result(found),
                 ),
-                section("Against JSQ today", _changes(found, JSQ)),
-                section("Against the default today", _changes(found, TODAY)),
+                section("Against JSQ by requests only", _changes(found, JSQ)),
+                section("Against the default by requests only", _changes(found, PLAIN)),
                 section("Every cell", *_cells(found)),
             )
         )
@@ -90,7 +90,7 @@ def _result(found: Sequence[Case]) -> str:
             cells.append(f"{min(changes):+.1f} .. {max(changes):+.1f}")
         rows.append((name, *cells))
     titles = [title for title, *_ in (*_COLUMNS[:2], *_COLUMNS[4:6])]
-    return table(("policy", *titles, "TPOT P50 against JSQ today, %", "P99"), rows)
+    return table(("policy", *titles, "TPOT P50 against JSQ by requests only, %", "P99"), rows)
 
 
 def _where(case: Case) -> str:
@@ -108,7 +108,7 @@ def _changes(found: Sequence[Case], base: str) -> str:
     for case in found:
         figures = case[-1]
         for name in _names(figures):
-            if name in (JSQ, base) or (base == TODAY and name.startswith("JSQ")):
+            if name in (JSQ, base) or (base == PLAIN and name.startswith("JSQ")):
                 continue
             changes = [
                 interval([100 * (seed[name][what] / seed[base][what] - 1) for seed in figures.values()])

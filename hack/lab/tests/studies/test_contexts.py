@@ -16,8 +16,8 @@ def test_a_small_case_is_measured_and_told():
     (found,) = figures.values()
     for run in found.values():
         assert set(run) == set(POLICIES)
-        assert all(one["preemptions"] == 0 for name, one in run.items() if "today" not in name)
-        assert all(one["refused"] == 0 for name, one in run.items() if "today" in name)
+        assert all(one["preemptions"] == 0 for name, one in run.items() if "requests only" not in name)
+        assert all(one["refused"] == 0 for name, one in run.items() if "requests only" in name)
         assert all("long_p99" in one for one in run.values())
         assert all(0.005 < one["tpot_p50"] <= one["tpot_p99"] < 0.1 for one in run.values())
     assert "## Every cell\n" in page_of(figures)
