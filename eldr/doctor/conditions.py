@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from eldr.doctor.facts import Facts, Finding, Said
-from eldr.doctor.pods import CLAIM_REMEDY
 from eldr.status import hold
 from eldr.status.fields import inside, objects, text
 from eldr.status.tell import tell
@@ -20,7 +19,7 @@ _REMEDIES = {
     "ImagePull": "correct engine.image or router.image; pull Secrets go through podTemplate.spec.imagePullSecrets",
     "CrashLoop": "read the log of the container that the message names",
     "ContainerConfig": "create the Secret or ConfigMap that the message names",
-    "ClaimPending": CLAIM_REMEDY,
+    "ClaimPending": "create the claim that the message names, or correct its name",
     "ChildRefused": "correct the field that the message names; if it names a quota or a policy, change that",
     "InsufficientCapacity": "add nodes, or lower gpus or resources",
     "PodsRefused": "raise the quota that the message names, or lower replicas or resources",
@@ -41,7 +40,7 @@ def look(facts: Facts, now: datetime) -> Said:
     """Say which conditions are not as they should be, and whether the operator looks at all."""
     overview = tell(facts.deployment, None, now)
     for note in overview.notes:
-        remedy = "see kubectl get pods -A -l app.kubernetes.io/name=eldr, and the log of the operator"
+        remedy = "see kubectl get pods -A -l app.kubernetes.io/name=eldr-operator, and the log of the operator"
         yield Finding("operator", note, remedy)
     status = inside(facts.deployment, "status")
     kinds = {text(one, "type"): one for one in objects(status, "conditions")}
@@ -57,7 +56,11 @@ def look(facts: Facts, now: datetime) -> Said:
     ready = overview.ready
     if ready is not None and ready.status != "True" and ready.reason not in {reason for _, reason, _ in bad}:
         bad.append((ready.type, ready.reason, ready.message))  # as where the operator cannot look
+    told: set[tuple[str, str]] = set()
     for kind, reason, message in bad:
+        if (reason, message) in told:
+            continue
+        told.add((reason, message))
         remedy = _REMEDIES.get(reason, f"see {reason} in {_PAGE}")
         yield Finding(
             f"condition {kind}",

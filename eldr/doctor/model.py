@@ -28,8 +28,8 @@ def _sign(pattern: str, problem: str, remedy: str) -> _Sign:
 
 
 _ASK = (
-    "make a Secret of a token that may read it, and name it in engine.env: "
-    "{{name: HF_TOKEN, valueFrom: {{secretKeyRef: {{name: hugging-face, key: token}}}}}}"
+    "kubectl create secret generic hugging-face --from-literal=token=..., of a token that may read it, and "
+    "set model.tokenSecret to {name: hugging-face}"
 )
 _GRANT = "accept the model's terms with the account of HF_TOKEN, or use a token that may read it"
 _SIGNS = (
@@ -58,15 +58,16 @@ _SIGNS = (
     _sign(
         r"FileNotFoundError.*config\.json|No such file or directory.*(?:safetensors|config\.json)",
         "it finds no model at {uri}",
-        "put the model there, or mount the claim that holds it by podTemplate",
+        "put the model there, or name the claim that holds it in model.source",
     ),
 )
 
 
 def look(facts: Facts) -> Said:
     """Say why engines cannot read the model."""
-    uri = text(inside(facts.deployment, "spec", "model"), "uri") or ""
-    if uri.startswith("/"):
+    spec = inside(facts.deployment, "spec", "model")
+    uri = text(spec, "uri") or ""
+    if uri.startswith("/") and not inside(spec, "source"):  # with a source it is a path on its claim
         yield from _path(facts, uri)
     unseen: dict[str, None] = {}
     said: dict[str, Finding] = {}
@@ -74,7 +75,7 @@ def look(facts: Facts) -> Said:
         if isinstance(log, Unseen):
             unseen[log.why] = None
         elif sign := _of_log(log):
-            access = _GRANT if _has_token(facts) else _ASK.format()
+            access = _GRANT if _has_token(facts) else _ASK
             problem = f"{sign.problem.format(uri=uri)}; its log says: {_line(log, sign)}"
             remedy = sign.remedy.format(access=access)
             said.setdefault(sign.problem, Finding(f"engine of pod {pod}", problem, remedy, _CAUSES))
@@ -91,7 +92,7 @@ def _path(facts: Facts, uri: str) -> Iterator[Finding]:
         mounts = [text(one, "mountPath") for one in objects(found, "volumeMounts")]
         if not any(path and PurePosixPath(uri).is_relative_to(path) for path in mounts):
             problem = f"no volume of {template.role} is mounted at {uri} or above it"
-            remedy = f"mount the claim that holds the model in {template.role}.podTemplate; if the image holds it, leave it"
+            remedy = "name the claim that holds it in model.source, and its path there in model.uri; if the image holds it, leave it"
             yield Finding("model.uri", problem, remedy)
 
 

@@ -9,6 +9,8 @@ from eldr.status.fields import inside, objects, text, whole
 
 _PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 _CREATE = {"CreateContainerConfigError", "CreateContainerError"}
+UNBOUND = "UnboundClaim"
+"""Of a pod that waits for a claim: a finding about the claim itself explains it."""
 CLAIM_REMEDY = "create the claim in this namespace, or correct its name in spec.model or podTemplate, or its storage class"
 _FIELDS = {"engine": "engine.image", "router": "router.image", "eldr-plugin": "the operator's --set image"}
 
@@ -99,10 +101,10 @@ def _unscheduled(pod: Object) -> Iterator[Finding]:
         ):
             said = text(condition, "message") or "no node takes it"
             remedy = "add nodes, free devices, or correct nodeSelector, tolerations and resources"
-            cause = "InsufficientCapacity"
+            cause, reason = "InsufficientCapacity", ""
             if "persistentvolumeclaim" in said.lower():
-                remedy, cause = CLAIM_REMEDY, "ClaimPending"
-            yield Finding(f"pod {_name(pod)}", said, remedy, frozenset({cause}))
+                remedy, cause, reason = CLAIM_REMEDY, "ClaimPending", UNBOUND
+            yield Finding(f"pod {_name(pod)}", said, remedy, frozenset({cause}), reason)
 
 
 def _remedy(container: str, why: str, pod: str, *, has_secret: bool) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from eldr import contract
 from eldr.doctor.facts import Facts, Finding, Object, Reference, Said, Skipped, Template, Unseen
+from eldr.doctor.pods import UNBOUND
 from eldr.doctor.templates import containers
 from eldr.status.fields import inside, objects, text
 
 _STUCK = frozenset({"ContainerConfig"})
 _CLAIM = "PersistentVolumeClaim"
+_UNBOUND = frozenset({"ClaimPending", UNBOUND})
 
 
 def references(templates: Iterable[Template], own: str = "") -> list[Reference]:
@@ -44,7 +46,8 @@ def look(facts: Facts) -> Said:
 def _judge(facts: Facts, wanted: Reference, found: Object | None) -> Iterator[Finding]:
     about, where = f"{wanted.kind} {wanted.name}", f"in namespace {facts.namespace}"
     if found is None:
-        yield Finding(about, f"it does not exist {where}; {wanted.by} needs it", _create(wanted), _STUCK)
+        explains = _STUCK | _UNBOUND if wanted.kind == _CLAIM else _STUCK
+        yield Finding(about, f"it does not exist {where}; {wanted.by} needs it", _create(wanted), explains)
     elif wanted.key and wanted.key not in found.get("keys", ()):
         has = ", ".join(sorted(found.get("keys", ()))) or "no key at all"
         remedy = f"add the key to the {wanted.kind}, or name another one"
@@ -69,7 +72,7 @@ def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
             about,
             f"no volume is bound to it, so pods of {wanted.by} cannot start",
             remedy,
-            frozenset({"ClaimPending"}),
+            _UNBOUND,
         )
     modes = inside(found, "spec").get("accessModes") or ()
     users = sum(one.replicas for one in facts.templates if wanted.name in _claims(one.spec))
@@ -80,6 +83,8 @@ def _claim(facts: Facts, wanted: Reference, found: Object) -> Iterator[Finding]:
 
 def _create(wanted: Reference) -> str:
     match wanted.kind:
+        case "Secret" if wanted.key in {"tls.crt", "tls.key"}:
+            return f"kubectl create secret tls {wanted.name} --cert=FILE --key=FILE"
         case "Secret" if wanted.key:
             return f"kubectl create secret generic {wanted.name} --from-literal={wanted.key}=..."
         case "Secret":
@@ -87,7 +92,7 @@ def _create(wanted: Reference) -> str:
         case "ConfigMap":
             return f"create the ConfigMap {wanted.name}, or remove what names it"
         case _:
-            return f"create the claim {wanted.name}, or correct its name in spec.model or podTemplate"
+            return f"create the claim {wanted.name}, or correct its name in spec.model or podTemplate, or its storage class"
 
 
 def _of_pod(template: Template) -> Iterator[Reference]:

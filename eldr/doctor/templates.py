@@ -71,6 +71,7 @@ def _drafts(deployment: Object) -> Iterator[Template]:
         drafted = {
             "name": contract.CONTAINER_ENGINE,
             "env": [
+                *_token(spec),
                 *objects(inside(spec, "engine"), "env"),
                 *objects(found, "env"),
                 *objects(patched, "env"),
@@ -84,11 +85,44 @@ def _drafts(deployment: Object) -> Iterator[Template]:
         others = [one for one in objects(patch, "containers") if one.get("name") != contract.CONTAINER_ENGINE]
         replicas = whole(found, "replicas")
         labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROLE: role}
-        if role == contract.ROLE_PREFILL and text(inside(spec, "router"), "placement") != "Deployment":
+        volumes = [*objects(patch, "volumes"), *_claims(spec)]
+        if role == contract.ROLE_PREFILL and not _is_apart(spec):
             labels[contract.LABEL_ROUTER] = "true"
+            volumes += _of_clients(spec)
         yield Template(
             role,
             1 if replicas is None else replicas,
-            patch | {"containers": [kept | drafted, *others]},
+            patch | {"containers": [kept | drafted, *others], "volumes": volumes},
             labels,
         )
+    if _is_apart(spec):
+        replicas = whole(inside(spec, "router"), "replicas")
+        labels = {contract.LABEL_DEPLOYMENT: name, contract.LABEL_ROUTER: "true"}
+        yield Template("router", 1 if replicas is None else replicas, {"volumes": _of_clients(spec)}, labels)
+
+
+def _is_apart(spec: Object) -> bool:
+    """Tell whether routers have pods of their own."""
+    return text(inside(spec, "router"), "placement") == "Deployment"
+
+
+def _token(spec: Object) -> list[Object]:
+    secret = inside(spec, "model", "tokenSecret")
+    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}] if secret else []
+
+
+def _claims(spec: Object) -> list[Object]:
+    """Return the volumes of the model's claims."""
+    named = (text(inside(spec, "model", kind), "claimName") for kind in ("cache", "source"))
+    return [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in named if name]
+
+
+def _of_clients(spec: Object) -> list[Object]:
+    """Return the volumes of what routers know clients by, and prove themselves with."""
+    router, volumes = inside(spec, "router"), []
+    if keys := text(router, "apiKeysSecret"):
+        volumes.append({"name": keys, "secret": {"secretName": keys}})
+    if tls := text(router, "tlsSecret"):
+        items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
+        volumes.append({"name": tls, "secret": {"secretName": tls, "items": items}})
+    return volumes

@@ -99,7 +99,7 @@ def _clients(overview: Overview) -> Iterator[Line]:
     for label, said in (
         ("clients", f"{overview.url}, or from here:"),
         ("", f"kubectl port-forward -n {overview.namespace} svc/{overview.name} {ports} &"),
-        ("", f"curl {here}/v1/completions -H 'content-type: application/json' \\"),
+        ("", f"curl --retry 5 --retry-connrefused {here}/v1/completions -H 'content-type: application/json' \\"),
         ("", " ".join(["  ", *options, "-d", shlex.quote(body)])),
     ):
         yield Line(f"{label:<{_LABEL}}{said}")

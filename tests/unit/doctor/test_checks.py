@@ -295,7 +295,7 @@ def test_optional_references_and_the_operators_own_secret_may_be_missing():
 @pytest.mark.parametrize(
     ("log", "env", "words"),
     [
-        ("E 401 Client Error: Unauthorized for url: https://huggingface.co/x", [], ("401", "HF_TOKEN")),
+        ("E 401 Client Error: Unauthorized for url: https://huggingface.co/x", [], ("401", "tokenSecret")),
         (
             "E huggingface_hub.errors.GatedRepoError: Access denied",
             [TOKEN],

@@ -84,7 +84,7 @@ def test_the_commands_for_clients_have_what_routers_ask_for():
         at = next(at for at, line in enumerate(shown) if line.startswith("clients"))
         assert [line.strip() for line in shown[at + 1 : at + 4]] == [
             "kubectl port-forward -n team svc/chat 8443:443 &",
-            "curl https://localhost:8443/v1/completions -H 'content-type: application/json' \\",
+            "curl --retry 5 --retry-connrefused https://localhost:8443/v1/completions -H 'content-type: application/json' \\",
             f"--cacert ca.crt -H 'authorization: Bearer KEY' -d {quoted}",
         ]
 
