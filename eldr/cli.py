@@ -105,7 +105,8 @@ def _remedy(name: str | None, error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if found is None or not found.extra or not package or package.startswith("eldr"):
         return ""
-    return f"eldr {name} needs the package {package}, which is not installed; run: pip install 'eldr[{found.extra}]'"
+    extra = f"install ELDR with its extra {found.extra}, as by pip install '.[{found.extra}]' in its source"
+    return f"eldr {name} needs the package {package}, which is not installed; {extra}"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

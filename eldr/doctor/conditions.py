@@ -40,7 +40,9 @@ def look(facts: Facts, now: datetime) -> Said:
     """Say which conditions are not as they should be, and whether the operator looks at all."""
     overview = tell(facts.deployment, None, now)
     for note in overview.notes:
-        remedy = "see kubectl get pods -A -l app.kubernetes.io/name=eldr-operator, and the log of the operator"
+        remedy = (
+            "see kubectl get pods -A -l app.kubernetes.io/name=eldr-operator, and the log of the operator"
+        )
         yield Finding("operator", note, remedy)
     status = inside(facts.deployment, "status")
     kinds = {text(one, "type"): one for one in objects(status, "conditions")}

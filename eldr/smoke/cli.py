@@ -65,9 +65,13 @@ def command(
     """
     if all_namespaces and namespaces:
         raise click.UsageError("--all-namespaces looks in every namespace; leave out --namespace")
-    api_key = api_key.strip() if api_key else None  # files end with a line break, and routers leave it out, too
+    api_key = (
+        api_key.strip() if api_key else None
+    )  # files end with a line break, and routers leave it out, too
     if api_key and not all("!" <= sign <= "~" for sign in api_key):
-        raise click.UsageError("--api-key: must be printable ASCII characters without spaces, as routers take")
+        raise click.UsageError(
+            "--api-key: must be printable ASCII characters without spaces, as routers take"
+        )
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.UsageError(f"--url {url}: must begin with http:// or https://")
     try:

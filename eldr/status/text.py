@@ -94,13 +94,16 @@ def _clients(overview: Overview) -> Iterator[Line]:
         return
     is_tls = overview.url.startswith("https:")
     here, ports = ("https://localhost:8443", "8443:443") if is_tls else ("http://localhost:8080", "8080:80")
-    body = json.dumps({"model": overview.served_as or "MODEL", "prompt": "Hello", "max_tokens": 8})
+    body = json.dumps({"model": overview.served_as or "MODEL", "prompt": "Hello"})
     options = ["--cacert ca.crt"] * is_tls + ["-H 'authorization: Bearer KEY'"] * overview.needs_key
     for label, said in (
         ("clients", f"{overview.url}, or from here:"),
         ("", f"kubectl port-forward -n {overview.namespace} svc/{overview.name} {ports} &"),
-        ("", f"curl --retry 5 --retry-connrefused {here}/v1/completions -H 'content-type: application/json' \\"),
-        ("", " ".join(["  ", *options, "-d", shlex.quote(body)])),
+        (
+            "",
+            f"curl --retry 5 --retry-connrefused {here}/v1/completions \\",
+        ),
+        ("", " ".join(["  -H 'content-type: application/json'", *options, "-d", shlex.quote(body)])),
     ):
         yield Line(f"{label:<{_LABEL}}{said}")
 

@@ -294,7 +294,7 @@ def test_a_wrong_variable_is_told_and_stops_nobody(monkeypatch, caplog, variable
 def test_a_missing_package_is_told(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     assert tracing.start({"OTEL_TRACES_EXPORTER": "otlp"}) is None
-    assert "pip install 'eldr[otel]'" in caplog.text
+    assert "install ELDR with its extra otel" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     found = CliRunner().invoke(main, ["engine-sim", "--help"])
     assert found.exit_code == 1
     assert found.output == (
-        "Error: eldr engine-sim needs the package uvicorn, which is not installed; run: pip install 'eldr[sim]'\n"
+        "Error: eldr engine-sim needs the package uvicorn, which is not installed; "
+        "install ELDR with its extra sim, as by pip install '.[sim]' in its source\n"
     )
 
 
@@ -28,7 +29,7 @@ def test_a_package_that_is_missed_while_it_runs_is_named_too(monkeypatch, tmp_pa
     )
     assert found.exit_code == 1
     assert (
-        "eldr fit needs the package rich, which is not installed; run: pip install 'eldr[fit]'"
+        "eldr fit needs the package rich, which is not installed; install ELDR with its extra fit"
         in found.output
     )
 

@@ -57,7 +57,7 @@ def start(environ: Mapping[str, str]) -> Tracing | None:
     try:
         return _make(names, environ)
     except ModuleNotFoundError as error:
-        log.error("no traces: the package %s is not installed; run: pip install 'eldr[otel]'", error.name)  # noqa: TRY400
+        log.error("no traces: the package %s is not installed; install ELDR with its extra otel", error.name)  # noqa: TRY400
     except TracingError as error:
         log.error("no traces: %s", error)  # noqa: TRY400 - the message says it all
     except Exception:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eldr.doctor import conditions, model, references
-from eldr.doctor.facts import Finding, Reference
+from eldr.doctor.facts import Finding
 from eldr.doctor.report import examine
 from eldr.doctor.templates import templates
 from tests.unit.doctor.healthy import NOW, deployment, facts, pod

@@ -98,6 +98,17 @@ def test_it_sends_a_completion_of_the_deployments_model(tmp_path):
     assert (path, body["model"]) == (COMPLETIONS, "ready-model")
 
 
+def test_a_key_out_of_a_file_may_end_with_a_line_break(tmp_path):
+    answers = {TEAM: {"items": [READY]}, COMPLETIONS: COMPLETION}
+    done, _ = smoke(tmp_path, answers, "--url", "URL", "--api-key", "sesame-123\n")
+    assert done.exit_code == 0, done.output
+    for wrong in ("ü€", "two words", "a\nb"):
+        done, _ = smoke(tmp_path, answers, "--url", "URL", "--api-key", wrong)
+        assert done.exit_code == 2, done.output
+        assert "printable ASCII characters without spaces" in done.output
+        assert wrong not in done.output
+
+
 def test_it_looks_in_every_namespace_or_in_several(tmp_path):
     other = f"/apis/{contract.API_VERSION}/namespaces/other/eldrdeployments"
     answers = {

@@ -78,14 +78,14 @@ def test_the_commands_for_clients_have_what_routers_ask_for():
     found = night.deployment()
     found["spec"]["router"]["apiKeysSecret"] = "keys"
     found["status"] |= {"url": "https://chat.team.svc", "model": "it's"}
-    quoted = """'{"model": "it'"'"'s", "prompt": "Hello", "max_tokens": 8}'"""
+    quoted = """'{"model": "it'"'"'s", "prompt": "Hello"}'"""
     for width in (40, 120):
         shown = screen(found, width=width)
         at = next(at for at, line in enumerate(shown) if line.startswith("clients"))
         assert [line.strip() for line in shown[at + 1 : at + 4]] == [
             "kubectl port-forward -n team svc/chat 8443:443 &",
-            "curl --retry 5 --retry-connrefused https://localhost:8443/v1/completions -H 'content-type: application/json' \\",
-            f"--cacert ca.crt -H 'authorization: Bearer KEY' -d {quoted}",
+            "curl --retry 5 --retry-connrefused https://localhost:8443/v1/completions \\",
+            f"-H 'content-type: application/json' --cacert ca.crt -H 'authorization: Bearer KEY' -d {quoted}",
         ]
 
 
