@@ -14,6 +14,9 @@ _TOKENS = 8
 _RETRY_SECONDS = 1.0
 _ELSEWHERE = ". The address is the Service's, which only the cluster's own network knows; give another one by --url, or by tests.url of the chart"
 
+_KEY = ". Give a key by ELDR_API_KEY, or by tests.apiKey of the chart"
+_AUTHORITY = ". Name the authority that signed its certificate by --ca, or by tests.ca of the chart"
+
 
 class RequestError(Exception):
     """No answer, or a wrong one; the message says what came."""
@@ -65,7 +68,8 @@ def ask(url: str, model: str, seconds: float, *, key: str | None = None, ca: Pat
                     f"{where} cannot be reached: {error}{_ELSEWHERE * ('.svc' in where)}"
                 ) from None
             except urllib3.exceptions.HTTPError as error:
-                raise RequestError(f"{where} does not answer: {error}") from None
+                told = _AUTHORITY * ("CERTIFICATE_VERIFY_FAILED" in str(error))
+                raise RequestError(f"{where} does not answer: {error}{told}") from None
             return Answer(_checked(where, answer.status, answer.data), time.monotonic() - sent)
 
 
@@ -73,7 +77,7 @@ def _checked(where: str, status: int, body: bytes) -> int:
     """Return how many tokens were generated."""
     text = body[:500].decode(errors="replace")
     if status != 200:
-        raise RequestError(f"{where} answers with status {status}: {text}")
+        raise RequestError(f"{where} answers with status {status}: {text}{_KEY * (status == 401)}")
     try:
         found: Any = json.loads(body)
         tokens = int(found["usage"]["completion_tokens"])
