@@ -230,6 +230,8 @@ async def test_a_router_that_drains_leaves_what_it_does_not_use(space):
         await until(lambda: bound(first) + bound(third) == 3, "the rest")
         release.set()
         await draining
+        # what was last heard of it stays reserved for minutes
+        await until(lambda: told(first) == told(third) == 0, "both to hear that the stream is over")
     await second.app.stop()
     await space.api.put("pods", "b", None)
     await until(lambda: bound(first) == bound(third) == 2, "both to have their part")
