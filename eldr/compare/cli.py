@@ -147,7 +147,7 @@ def _course(target: Target, hours: float, window: float, carry_over: float | Non
     if 2 * carry_over > window:
         raise CompareError(
             "WindowTooShort",
-            f"requests last up to {carry_over:g} s (30 s is assumed before any has ended), so of --window {window:g} less than half "
+            f"requests last up to {carry_over:g} s ({_UNKNOWN_SECONDS:g} s is assumed before any has ended), so of --window {window:g} less than half "
             f"could be measured; name {2 * carry_over:g} at least, or another --carry-over",
         )
     return Course(windows(pairs, seed), window, carry_over)

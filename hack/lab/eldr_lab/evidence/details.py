@@ -225,7 +225,7 @@ def laws(results: Results) -> str:
         "Step-time models",
         "`T = t0 + layers * b * (a0 + A) + c1 * B`, by non-negative least squares from the artifact's five round-robin P50 of the task workload. "
         f"`a0` = {step_laws.OVERHEAD:.2f} experts is not fitted. Program: `hack/lab/eldr_lab/evidence/step_laws.py`, points: `published.csv` beside it.",
-        "*Its times* are what the model gives for the batch that the published time implies, and for the experts of a workload whose preferences for kinds have strength 1, that is, are not weakened. "
+        "*Its times* are what the model gives for the batch that the published time implies, and for the experts of a workload whose preferences for kinds are not weakened (strength 1). "
         f"*Simulated* is P50 of round robin as the pools here have it, task: with preferences weakened by each model's factor ({factors or 'none'}) and the batch that follows.",
         table(
             (
