@@ -122,6 +122,16 @@ async def draining(exchange: Exchange) -> None:
     await exchange.stream_end()
 
 
+async def counted(exchange: Exchange) -> None:
+    """Stream, and say at the end how many tokens there were: 11 of the prompt, 5 of the answer."""
+    await exchange.stream_head()
+    for text in TOKENS:
+        await exchange.event(token_event(text))
+    usage = {"prompt_tokens": 11, "total_tokens": 16, "completion_tokens": 5}
+    await exchange.event(json.dumps({"choices": [], "usage": usage}))
+    await exchange.stream_end()
+
+
 def dies_after(tokens: int, torn: bytes = b"") -> Behaviour:
     """Stream some tokens, then half a chunk, then die."""
 

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from eldr_router.ops.gen_ai import GenAi
-from tests.fakes.engines import TOKENS, answer, token_event
+from tests.fakes.engines import answer, counted
 from tests.router.conftest import AUTH, until
-
-USAGE = {"prompt_tokens": 11, "total_tokens": 16, "completion_tokens": 5}
-
-
-async def told(exchange) -> None:
-    """Stream, and say at the end how many tokens there were."""
-    await exchange.stream_head()
-    for text in TOKENS:
-        await exchange.event(token_event(text))
-    await exchange.event(json.dumps({"choices": [], "usage": USAGE}))
-    await exchange.stream_end()
 
 
 async def samples(router) -> dict[tuple[str, str, str, str], float]:
@@ -43,7 +30,7 @@ async def samples(router) -> dict[tuple[str, str, str, str], float]:
 
 async def test_requests_are_measured_by_the_conventions(start):
     async with start("p0", "d0") as router:
-        router["d0"].script.append(told)
+        router["d0"].script.append(counted)
         assert (await router.post(stream=True, stream_options={"include_usage": True})).status_code == 200
         assert (
             await router.post("/v1/chat/completions", prompt=None, messages=[], max_tokens=5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import subprocess
 import sys
@@ -15,14 +14,13 @@ import pytest
 from eldr_kube.ports import free_port
 from eldr_router.ops import tracing
 from tests.fakes.collector import Collector, Span, collecting
-from tests.fakes.engines import TOKENS, answer, dies_after, hang, reset, slow, token_event
+from tests.fakes.engines import answer, counted, dies_after, hang, reset, slow
 from tests.router.conftest import until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE, SPAN = PARENT.split("-")[1:3]
 UNSAMPLED = PARENT[:-1] + "0"
 SERVER, CLIENT, INTERNAL = 2, 3, 1
-USAGE = {"prompt_tokens": 11, "total_tokens": 16, "completion_tokens": 5}
 
 
 @pytest.fixture
@@ -40,17 +38,9 @@ async def spans(collector: Collector, count: int) -> dict[str, Span]:
     return {span.name: span for span in collector.spans}
 
 
-async def told(exchange) -> None:
-    await exchange.stream_head()
-    for text in TOKENS:
-        await exchange.event(token_event(text))
-    await exchange.event(json.dumps({"choices": [], "usage": USAGE}))
-    await exchange.stream_end()
-
-
 async def test_the_tree_of_a_request(start, collector):
     async with start("p0", "d0") as router:
-        router["d0"].script.append(told)
+        router["d0"].script.append(counted)
         sent = {"traceparent": PARENT, "tracestate": "vendor=1", "x-request-id": "mine"}
         before = time.time_ns()
         assert (
