@@ -103,7 +103,10 @@ def test_a_client_that_leaves_frees_everything(serve, fleet, correct, fresh):
 def test_a_decode_engine_killed_after_its_pull_and_before_its_first_token(
     serve, fleet, correct, fresh, background
 ):
-    """d1 is held where it has just learned that the blocks have arrived; p has freed them by then."""
+    """d1 is held where it has just learned that the blocks have arrived.
+
+    When p frees them is not waited for: the word of it may not leave d1 as long as that is held, and nothing rests on it.
+    """
     with serve("p", "d1") as router:
         p, d1 = fleet["p"], fleet["d1"]
         prefilled = prefills(p)
@@ -112,7 +115,6 @@ def test_a_decode_engine_killed_after_its_pull_and_before_its_first_token(
         case = fresh()
         answer = background.submit(ask, router.url, case, stream=True)
         wait_for((d1.gate / "pulled").exists, "d1 to pull", 120, d1.tail)
-        wait_for(lambda: not holds(p), "p to free what was pulled", 60)
         assert not answer.done()
         (d0,) = fleet.up("d0")
         router.configure({engine.name: engine.url for engine in (p, d1, d0)})
