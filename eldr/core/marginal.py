@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import sub
+from itertools import repeat
+from operator import is_, sub
 
 import numpy as np
 
 from eldr.core.balancers import JSQ
 from eldr.core.policy import Choice, Situation, bound, check_load, known_scores, least_loaded_of, within
+from eldr.core.step_time import StepTime
 
 _JSQ = JSQ()
 MAX_LOAD = 3.0
@@ -88,15 +90,10 @@ class MarginalUnion:
             known = known_scores(scores)
             middle = sum(known) / len(known) if known else 0.0
             # of all workers alike: a slow one would draw who is near more than it puts off who is not
-            worth = sum(
-                [step_time.n_experts * step_time.per_expert for step_time in situation.step_times]
-            ) / len(costs)
-            weight = self.prior * n * worth
-            costs = [
-                # NaN for a worker without a centroid, which is like all others
-                cost - weight * (score - middle) if score == score else cost  # noqa: PLR0124
-                for cost, score in zip(costs, scores, strict=True)
-            ]
+            weight = self.prior * n * _worth(situation.step_times)
+            if len(known) < len(scores):  # NaN for a worker without a centroid, which is like all others
+                scores = [middle if math.isnan(score) else score for score in scores]
+            costs = [cost - weight * (score - middle) for cost, score in zip(costs, scores, strict=True)]
         return costs
 
     def choose(self, situation: Situation, rng: np.random.Generator) -> Choice:
@@ -106,15 +103,24 @@ class MarginalUnion:
         costs = self.costs(situation)
         if not math.isfinite(sum(costs)):
             return _JSQ.choose(situation, rng)
-        best = _cheapest(costs, range(len(costs)))
+        best = _cheapest(costs)
         limit, n, loads = bound(situation, self.max_load), situation.sequences, situation.in_flight
         if any(loads[at] + n > limit for at in best):  # hardly ever: who is crowded is dear
-            best = _cheapest(costs, within(situation, self.max_load))
+            some = within(situation, self.max_load)
+            best = [some[at] for at in _cheapest([costs[at] for at in some])]
         return least_loaded_of(best, situation)
 
 
-def _cheapest(costs: Sequence[float], workers: Sequence[int]) -> list[int]:
-    """Return those of some workers whose costs are the same as the least."""
-    least = min([costs[at] for at in workers])
+def _worth(step_times: Sequence[StepTime]) -> float:
+    """Return what reading every expert takes, seconds, mean over the workers."""
+    first = step_times[0]
+    if all(map(is_, step_times, repeat(first))):  # often
+        return first.n_experts * first.per_expert
+    return sum([one.n_experts * one.per_expert for one in step_times]) / len(step_times)
+
+
+def _cheapest(costs: Sequence[float]) -> list[int]:
+    """Return the positions of the costs that are the same as the least."""
+    least = min(costs)
     limit = least + _SAME * abs(least)
-    return [at for at in workers if costs[at] <= limit]
+    return [at for at, cost in enumerate(costs) if cost <= limit]

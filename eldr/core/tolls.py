@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from itertools import repeat
 from operator import sub
 
 from eldr.core.policy import Situation
@@ -36,8 +37,7 @@ class Tolls:
 
     def of(self, slots: Sequence[int]) -> list[float]:
         """Return the tolls of workers by their slots, which their centroids belong to; 0 for one that was never seen."""
-        get = self._tolls.get
-        return [get(slot, 0.0) for slot in slots]
+        return list(map(self._tolls.get, slots, repeat(0.0)))
 
     def retain(self, slots: Collection[int]) -> None:
         """Forget the tolls of workers that are gone."""

@@ -1,8 +1,8 @@
 """Expected unions of active experts: what the batch of each decode worker uses, and what a request would add to it.
 
 A request uses an expert in a decode step with its *inclusion probability*. A worker's batch leaves an expert alone with
-probability ``prod_r (1 - p_r)``, its *survival*; what survives is not read from memory. Logarithms of survivals are kept as
-integers, so that requests join and leave without any rounding, in any order, for ever.
+probability ``prod_r (1 - p_r)``, its *survival*; what survives is not read from memory. Logarithms of survivals are kept in
+steps that single precision adds exactly, so that requests join and leave without any rounding, in any order, for ever.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import numpy.typing as npt
 
 from eldr.core.signature import Floats
 
-Fixed = npt.NDArray[np.int16]
 Counts = npt.NDArray[np.integer[Any]]
 
-SCALE = 1 << 13
-"""Steps of one natural logarithm: a request's fit 16 bits, and an error of a thousand requests stays below a hundredth."""
+STEP = 2.0**-13
+"""Of logarithms, which are multiples of it: an error of a thousand requests stays below a hundredth. Sums are exact down to -2048,
+and what rounds beyond it is as good as in use."""
 MOST_LAYERS = 8
 """Layers that stand for all: one of eight already finds most of what there is to find."""
-_CEILING = 0.98  # its logarithm fits, and no request is certain of an expert
+_CEILING = 0.98  # no request is certain of an expert
 _PRIOR_TOKENS = 20.0
 _MEMORY = 1000  # requests that the mean looks back on
-_STEP = np.float32(1 / SCALE)
+_ROUND = 1.5 * 2.0**23 * STEP  # single precision has steps of STEP there, and rounds what is added to it
 _PATIENCE = 50  # the mean may have moved by so small a part before strangers are counted anew
-_MOST_SEQUENCES = 1 << 16  # of one worker: the sum of their logarithms fits 32 bits
 
 
 class Shape(NamedTuple):
@@ -74,16 +73,16 @@ class Request(NamedTuple):
     Attributes
     ----------
     share : ndarray of float32, shape (cells,)
-        Of the prompt's tokens, how many chose each expert.
+        Of the prompt's tokens, how many chose each expert, at most 0.98.
     inclusion : ndarray of float32, shape (cells,)
         Inclusion probabilities of a decode step.
-    logs : ndarray of int16, shape (cells,)
-        Logarithms of ``1 - inclusion``, in steps of ``1 / SCALE``.
+    logs : ndarray of float32, shape (cells,)
+        Logarithms of ``1 - inclusion``, multiples of :data:`STEP`.
     """
 
     share: Floats
     inclusion: Floats
-    logs: Fixed
+    logs: Floats
 
 
 class Outlook(NamedTuple):
@@ -128,17 +127,24 @@ class Unions:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.version = self.forgotten = 0
-        self._layers = np.asarray(shape.layers, dtype=np.intp)
-        self._mean = np.full(shape.cells, min(1.0, shape.top_k / shape.n_experts), dtype=np.float32)
+        self._layers = _slice(shape.layers)
+        self._mean = np.full(shape.cells, min(_CEILING, shape.top_k / shape.n_experts), dtype=np.float32)
+        self._ones = np.ones(shape.cells, dtype=np.float32)
+        # what a stranger adds to a logarithm, and of which mean that is
+        self._stranger: Floats = np.log(1.0 - self._mean)
+        self._stranger_as_of = 0
         self._seen = 0
         self._rows: dict[str, int] = {}
-        self._logs = np.zeros((0, shape.cells), dtype=np.int32)
+        self._logs = np.zeros((0, shape.cells), dtype=np.float32)
         self._survival = np.ones((0, shape.cells), dtype=np.float32)
         self._in_order: list[int] = []
+        # who was asked about last, nearly always the same
+        self._asked: list[str] = []
+        self._asked_rows: list[int] = []
         self._changed: list[int] = []
         self._members: list[int] = []
         self._active: list[float] = []
-        # of the survival as it stands: how many strangers are in it (-1: it is to be computed again), of which mean
+        # of the survival as it stands: how many strangers are in it (-1: it is to be computed again), and of which mean
         self._strangers: list[int] = []
         self._as_of: list[int] = []
         self._others: dict[str, Mapping[str, tuple[int, Floats]]] = {}
@@ -178,17 +184,18 @@ class Unions:
             raise ValueError(f"counts: expected {expected}, got shape {counts.shape}")
         if tokens < 1:
             raise ValueError(f"tokens: expected at least 1, got {tokens}")
-        share: Floats = counts.take(self._layers, axis=0).reshape(-1).astype(np.float32)
-        share /= tokens
-        np.minimum(share, 1.0, out=share)  # inexact counts may hold more than there are tokens
-        trust = tokens / (tokens + _PRIOR_TOKENS)
-        inclusion = share * trust
-        inclusion += self._mean * (1.0 - trust)
-        np.minimum(inclusion, _CEILING, out=inclusion)
-        # several times as fast as log1p, and near 1 as exact as the steps of 1 / SCALE
+        # every call of NumPy costs about as much as its arithmetic: as few as possible
+        share: Floats = counts[self._layers].astype(np.float32).reshape(-1)
+        share *= 1.0 / tokens
+        np.minimum(share, _CEILING, out=share)  # inexact counts may hold more than there are tokens
+        inclusion = share - self._mean
+        inclusion *= tokens / (tokens + _PRIOR_TOKENS)
+        inclusion += self._mean
+        # several times as fast as log1p, and near 1 as exact as the steps
         logs = np.log(1.0 - inclusion)
-        logs *= SCALE
-        return Request(share, inclusion, np.rint(logs, out=logs).astype(np.int16))
+        logs += _ROUND
+        logs -= _ROUND
+        return Request(share, inclusion, logs)
 
     def outlook(
         self, request: Request | None, workers: Sequence[str], totals: Sequence[int], n: int = 1
@@ -202,40 +209,35 @@ class Unions:
         totals : sequence of int
             Sequences in flight on each.
         """
-        inclusion = np.minimum(self._mean, _CEILING) if request is None else request.inclusion
+        inclusion = self._mean if request is None else request.inclusion
         if n > 1:
             inclusion = 1.0 - (1.0 - inclusion) ** np.float32(n)
-        try:
-            rows = [self._rows[worker] for worker in workers]
-        except KeyError:
-            rows = [self._row(worker) for worker in workers]
-        members, current = self._members, self._strangers
-        oldest = self._seen - min(self._seen, _MEMORY) / _PATIENCE
-        for at, row in enumerate(rows):
-            strangers = totals[at] - members[row]
-            if self._others:
-                strangers -= self._told(workers[at])
-            strangers = max(strangers, 0)
-            if strangers != current[row] or (strangers and self._as_of[row] < oldest):
-                self._refresh(workers[at], row, strangers)
-        # the rows are in order nearly always, and need not be copied then
-        survival = self._survival if rows == self._in_order else self._survival[rows]
+        if workers != self._asked:
+            self._asked, self._asked_rows = list(workers), [self._row(worker) for worker in workers]
+        rows = self._asked_rows
+        in_order = rows == self._in_order
+        current = self._strangers
+        if (
+            in_order and totals == self._members and not self._others and max(current, default=0) <= 0
+        ):  # nearly always
+            while -1 in current:
+                self._refresh(current.index(-1), 0)
+        else:
+            self._refresh_all(workers, rows, totals)
+        # not copied where they are in order
+        survival = self._survival if in_order else self._survival[rows]
         growth = survival.dot(inclusion)
         growth /= len(self.shape.layers)
-        return Outlook([self._active[row] for row in rows], growth.tolist())
+        active = self._active.copy() if in_order else [self._active[row] for row in rows]
+        return Outlook(active, growth.tolist())
 
-    def join(self, worker: str, request: Request, n: int = 1) -> Stay | None:
-        """Let ``n`` sequences of a request join a worker's batch; None if it holds too many to count.
-
-        The request counts in the pool's mean from then on.
-        """
+    def join(self, worker: str, request: Request, n: int = 1) -> Stay:
+        """Let ``n`` sequences of a request join a worker's batch; it counts in the pool's mean from then on."""
         row = self._row(worker)
         self._seen += 1
         change = request.share - self._mean
-        change /= min(self._seen, _MEMORY)
+        change *= 1.0 / min(self._seen, _MEMORY)
         self._mean += change
-        if self._members[row] + n > _MOST_SEQUENCES:
-            return None
         self._add(row, request.logs, n)
         return Stay(self, row, request.logs, n)
 
@@ -244,13 +246,14 @@ class Unions:
         for worker, row in list(self._rows.items()):
             if worker not in workers and not self._members[row]:
                 del self._rows[worker]
+                self._asked = []
                 self.forgotten += 1
                 self._strangers[row], self._changed[row] = -1, 0
 
     def table(self, since: int = 0) -> dict[str, tuple[int, Floats]]:
         """Return the sequences that joined here and their log survival, of workers where they changed since a version."""
         return {
-            worker: (self._members[row], self._logs[row].astype(np.float32) * _STEP)
+            worker: (self._members[row], self._logs[row].copy())
             for worker, row in self._rows.items()
             if self._changed[row] > since
         }
@@ -274,17 +277,12 @@ class Unions:
             if worker in self._rows:
                 self._strangers[self._rows[worker]] = -1
 
-    def _told(self, worker: str) -> int:
-        return sum(table[worker][0] for table in self._others.values() if worker in table)
-
-    def _add(self, row: int, logs: Fixed, n: int) -> None:
+    def _add(self, row: int, logs: Floats, n: int) -> None:
         own = self._logs[row]
-        if n == 1:
-            own += logs
-        elif n == -1:
+        if n == -1:
             own -= logs
         else:
-            own += logs.astype(np.int32) * n
+            own += logs if n == 1 else logs * n
         self._members[row] += n
         self._strangers[row] = -1
         self.version += 1
@@ -300,7 +298,7 @@ class Unions:
         free = set(range(len(self._members))).difference(self._rows.values())
         if free:
             return min(free)
-        self._logs = np.vstack([self._logs, np.zeros((1, self.shape.cells), dtype=np.int32)])
+        self._logs = np.vstack([self._logs, np.zeros((1, self.shape.cells), dtype=np.float32)])
         self._survival = np.vstack([self._survival, np.ones((1, self.shape.cells), dtype=np.float32)])
         self._changed.append(0)
         self._in_order.append(len(self._members))
@@ -310,18 +308,31 @@ class Unions:
         self._as_of.append(0)
         return len(self._members) - 1
 
-    def _refresh(self, worker: str, row: int, strangers: int) -> None:
-        logs: Floats = self._logs[row].astype(np.float32)
-        logs *= _STEP
-        for table in self._others.values():
-            if worker in table:
-                logs += table[worker][1]
+    def _refresh_all(self, workers: Sequence[str], rows: Sequence[int], totals: Sequence[int]) -> None:
+        oldest = self._seen - min(self._seen, _MEMORY) / _PATIENCE
+        if self._stranger_as_of < oldest:
+            self._stranger, self._stranger_as_of = np.log(1.0 - self._mean), self._seen
+        for worker, row, total in zip(workers, rows, totals, strict=True):
+            told = [table[worker] for table in self._others.values() if worker in table]
+            strangers = max(0, total - self._members[row] - sum(members for members, _ in told))
+            if strangers != self._strangers[row] or (strangers and self._as_of[row] < oldest):
+                self._refresh(row, strangers, [logs for _, logs in told])
+
+    def _refresh(self, row: int, strangers: int, told: Sequence[Floats] = ()) -> None:
+        logs: Floats = sum(told, start=self._logs[row])
         if strangers:
-            logs += strangers * np.log1p(-np.minimum(self._mean, _CEILING))
+            logs = logs + strangers * self._stranger
         survival = np.exp(logs, out=self._survival[row])
-        self._active[row] = (survival.size - float(survival.sum())) / len(self.shape.layers)
+        self._active[row] = (self.shape.cells - float(survival.dot(self._ones))) / len(self.shape.layers)
         self._strangers[row] = strangers
-        self._as_of[row] = self._seen
+        self._as_of[row] = self._stranger_as_of
+
+
+def _slice(layers: Sequence[int]) -> slice | list[int]:
+    """Return what indexes layers: a slice where their gaps are alike, which costs no copy."""
+    step = layers[1] - layers[0] if len(layers) > 1 else 1
+    even = slice(layers[0], layers[-1] + 1, step)
+    return even if list(range(even.start, even.stop, step)) == list(layers) else list(layers)
 
 
 class Stay:
@@ -329,7 +340,7 @@ class Stay:
 
     __slots__ = ("_logs", "_n", "_row", "_unions")
 
-    def __init__(self, unions: Unions, row: int, logs: Fixed, n: int) -> None:
+    def __init__(self, unions: Unions, row: int, logs: Floats, n: int) -> None:
         self._unions: Unions | None = unions
         self._row = row
         self._logs = logs

@@ -69,6 +69,8 @@ class Field(NamedTuple):
         Expected unions, where the policy asks for them and something is known.
     step_times : sequence of StepTime
         With an outlook.
+    engines : sequence of str
+        With an outlook: their names.
     tolls : sequence of float, optional
         With an outlook: what similarities are charged.
     learned : sequence of float, optional
@@ -91,6 +93,7 @@ class Field(NamedTuple):
     request: Request | None = None
     outlook: Outlook | None = None
     step_times: Sequence[StepTime] = ()
+    engines: Sequence[str] = ()
     tolls: Sequence[float] | None = None
     learned: Sequence[float] | None = None
     numbers: Sequence[int] = ()
@@ -166,4 +169,6 @@ def score(centroids: CentroidSet | None, signature: Signature) -> tuple[list[flo
 def _of_engines(scores: list[float], slots: Sequence[int]) -> list[float]:
     """Return each engine's similarity; NaN, always a candidate, for one without a centroid."""
     known = len(scores)
+    if slots == list(range(known)):  # nearly always
+        return scores
     return [scores[slot] if 0 <= slot < known else math.nan for slot in slots]

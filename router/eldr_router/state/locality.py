@@ -136,7 +136,8 @@ class Locality:
             learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
         tolls = self.tolls.of(field.slots if learned is None else numbers)
         return field._replace(
-            request=request, outlook=outlook, step_times=step_times, tolls=tolls, learned=learned, numbers=numbers, reason=reason,
+            request=request, outlook=outlook, step_times=step_times, engines=engines, tolls=tolls, learned=learned, numbers=numbers,
+            reason=reason,
         )  # fmt: skip
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
@@ -145,11 +146,9 @@ class Locality:
             return None
         return self.unions.join(engine, request, sequences)
 
-    def settle(
-        self, engines: Sequence[str], situation: Situation, request: Request | None, chosen: int
-    ) -> None:
+    def settle(self, field: Field, situation: Situation, chosen: int) -> None:
         """Let prior and tolls learn from a request that goes to one of some engines."""
-        favourite = self.tolls.settle(situation)
+        favourite, request, engines = self.tolls.settle(situation), field.request, field.engines
         if self.profiles is not None and self.unions is not None and request is not None:
             best = None if favourite is None else engines[favourite]
             # of the version that it begins: others may have been told of the present one already

@@ -114,8 +114,7 @@ class Placer:
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
-            names = [one.name for one in decision.endpoints]
-            self.locality.settle(names, decision.situation, decision.field.request, at)
+            self.locality.settle(decision.field, decision.situation, at)
             if decision.scores is not None:
                 self.locality.traffic.count(
                     decision.scores, endpoint.spec.slot, table.intent.tau, decision.situation.in_flight
