@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _SWEEP_SECONDS = 1.0
 _TICK_SECONDS = 0.25
+_LAST_WORDS, _WORD_SECONDS = 20, 0.05
 _MAX_ADMIN_BODY = 1 << 20
 _FEW_FILES = 4096
 _OWN_FILES = 64
@@ -212,6 +213,12 @@ class App:
             self.clients.close_idle()
         if self.clients.busy:
             log.warning("drain time is over; %d requests are cut off", self.clients.busy)
+            return
+        # what another router was told last counts there for minutes after this one is gone
+        for _ in range(_LAST_WORDS):
+            if not self.services.registry.shares.believed_busy(self.services.clock()):
+                return
+            await asyncio.sleep(_WORD_SECONDS)
 
     async def stop(self) -> None:
         """Stop everything at once."""

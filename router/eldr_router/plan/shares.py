@@ -54,6 +54,7 @@ class Shares:
         self._seq = 0
         self._held = Held()
         self._awake: float | None = None
+        self._told: dict[str, int] = {}  # by member: sequences in flight here, as it was told last
 
     # what is in effect
 
@@ -101,6 +102,11 @@ class Shares:
     def others(self) -> list[Report]:
         """Last reports of the other members."""
         return [report for _, report in last_reports(self.peers, self.view.members)]
+
+    def believed_busy(self, now: float) -> bool:
+        """Tell whether a member that was heard lately was last told of sequences in flight here."""
+        last = last_reports(self.peers, self.view.members)
+        return any(now - heard <= STALE_SECONDS and self._told.get(report.router) for heard, report in last)
 
     def told(self, now: float) -> tuple[list[Report], list[Report]]:
         """Last reports of the other members that were heard lately, and of those that have fallen silent.
@@ -220,6 +226,8 @@ class Shares:
     def report(self, asker: str, in_flight: Mapping[str, int], waiting: int) -> Report:
         """Return what the router ``asker`` should know."""
         self._seq += 1
+        if asker in self._told:
+            self._told[asker] = sum(in_flight.values())
         now = self._now
         rights = {engine: now.rights(self.router, engine) for engine in in_flight}
         granted, got = now.given.get(asker, {}), now.got.get(asker, {})
@@ -273,6 +281,7 @@ class Shares:
 
     def _take(self, view: View) -> None:
         self._now = self._since[view] = Rights(view, held=dict(self._held.counts))
+        self._told = {member: self._told.get(member, 0) for member in view.members}
         self.turn += 1
         self._acked.clear()
 

@@ -449,6 +449,25 @@ def test_a_router_that_leaves_gives_everything_but_what_waits():
     assert given_up("a", {"a": 2, "b": 0}, 3) == given_up("a", {"a": 2}, 0) == {}
 
 
+def test_a_router_that_ends_knows_who_believes_it_busy():
+    world = World(limit=4)
+    here, other = (world.start(place) for place in range(2))
+    world.talk()
+    assert not here.shares.believed_busy(world.clock)
+    assert world.admit(here, "d0", 1)
+    assert not here.shares.believed_busy(world.clock), "nobody has asked since"
+    world.talk(1)
+    assert here.shares.believed_busy(world.clock)
+    assert not other.shares.believed_busy(world.clock)
+    assert not here.shares.believed_busy(world.clock + 60), "it is silent, and may never ask again"
+    here.flights["d0"] = 0
+    assert here.shares.believed_busy(world.clock), "nobody has asked since"
+    here.shares.report("a stranger", flights(here), 0)
+    assert here.shares.believed_busy(world.clock)
+    world.talk(1)
+    assert not here.shares.believed_busy(world.clock)
+
+
 @pytest.mark.parametrize(("admitted", "kept"), [(0, 2), (4, 4), (8, 8), (9, 8)])
 def test_a_place_that_is_reserved_is_not_given_away(admitted, kept):
     world = World(limit=8)
