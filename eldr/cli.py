@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,6 +12,9 @@ from typing import Any, NamedTuple
 import click
 
 import eldr
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+"""What a disk says that takes no more: no fault of the program."""
 
 
 class SubCommand(NamedTuple):
@@ -63,6 +68,17 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     """A command group that imports a sub-command only when it runs."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; a disk that takes no more is told in a line."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in _DISK:
+                raise
+            where = f" {error.filename}" if error.filename else ""
+            remedy = "free some space, or name a place that can be written to"
+            sys.exit(f"Error: cannot write{where}: {error.strerror}; {remedy}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """List sub-commands without importing them."""

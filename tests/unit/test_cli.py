@@ -1,6 +1,9 @@
 """The `eldr` command: what a sub-command lacks is said in a line, and what holds for all of them."""
 
+import errno
+import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -42,6 +45,28 @@ def test_a_fault_of_ours_stays_a_fault(monkeypatch, name):
     monkeypatch.setattr("eldr.cli.importlib.import_module", lambda _: fails())
     found = CliRunner().invoke(main, ["fit"])
     assert isinstance(found.exception, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize(("name", "where"), [(None, ""), ("log/7.siglog", " log/7.siglog")])
+def test_a_full_disk_is_told_in_a_line(monkeypatch, name, where):
+    def fails() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    monkeypatch.setattr("eldr.cli.importlib.import_module", lambda _: fails())
+    found = CliRunner().invoke(main, ["fit"])
+    remedy = "free some space, or name a place that can be written to"
+    assert str(found.exception) == f"Error: cannot write{where}: No space left on device; {remedy}"
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full of Linux")
+def test_output_that_nobody_can_take_is_told_in_a_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "import eldr.cli; eldr.cli.main()", "--help"]
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: cannot write: No space left on device; free some space")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def all_commands():
