@@ -27,9 +27,10 @@ from eldr_bench.proof import Unproven, require
 from eldr_router.plan.signature import NO_SIGNATURE, read_signature
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
+from eldr_router.state.endpoint import Lease
 from eldr_router.state.locality import Locality
 from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Lease, Registry
+from eldr_router.state.registry import Registry
 
 LAYERS, EXPERTS, TOP_K, TOKENS = 48, 128, 8, 512
 KINDS = 16

@@ -20,8 +20,9 @@ from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
 from eldr_router.ops.metrics import Metrics
+from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.placer import Placement
-from eldr_router.state.registry import Endpoint, Registry
+from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)
 

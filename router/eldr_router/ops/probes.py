@@ -15,7 +15,8 @@ from eldr.contract import PATH_HEALTH, ROLE_DECODE, ROLE_PREFILL
 from eldr_router.net.fetch import fetch
 from eldr_router.net.outbound import BrokenError, ConnectError
 from eldr_router.net.pool import Pool
-from eldr_router.state.registry import Endpoint, Registry
+from eldr_router.state.endpoint import Endpoint
+from eldr_router.state.registry import Registry
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from eldr_router.plan.exposition import (
     read_sums,
     read_untested,
 )
+from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.locality import Locality
-from eldr_router.state.registry import Endpoint, Registry
+from eldr_router.state.registry import Registry
 from eldr_router.state.step_times import default_step_time
 
 _PERIOD = 10.0

@@ -17,8 +17,8 @@ from eldr_router.plan.signature import WHOLE, Signature
 from eldr_router.plan.steps import State
 from eldr_router.plan.usage import UNKNOWN, Usage, model_of
 from eldr_router.serve.services import Services
+from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.placer import Placement
-from eldr_router.state.registry import Endpoint
 
 if TYPE_CHECKING:
     from eldr_router.ops.spans import Trace

@@ -28,7 +28,8 @@ from eldr_router.serve.freeing import free_blocks
 from eldr_router.serve.legs import Leg, PrefillLeg
 from eldr_router.serve.placing import place_away, split_over
 from eldr_router.serve.services import Services
-from eldr_router.state.registry import Admission, Endpoint, Lease
+from eldr_router.state.endpoint import Endpoint, Lease
+from eldr_router.state.registry import Admission
 
 _OVER = Phase.OVER
 

@@ -15,7 +15,7 @@ from eldr_router.plan.relay import Relay
 from eldr_router.plan.steps import Answered, Connected, Ended, Form, Full, Heard, Ready
 from eldr_router.plan.usage import Usage, usage_of
 from eldr_router.serve.legs import OK, Flow, Leg
-from eldr_router.state.registry import Endpoint, Lease
+from eldr_router.state.endpoint import Endpoint, Lease
 
 _MAX_HELD = 1 << 20
 """A whole answer up to this size is read before the client's response begins, so that it can still be retried."""

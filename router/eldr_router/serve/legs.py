@@ -13,7 +13,7 @@ from eldr_router.net.pool import Pool
 from eldr_router.plan.answers import object_of, prompt_tokens
 from eldr_router.plan.signature import NO_SIGNATURE, Signature, read_signature
 from eldr_router.plan.steps import Answered, Broken, Event, Exhausted, Refused
-from eldr_router.state.registry import Endpoint, Lease
+from eldr_router.state.endpoint import Endpoint, Lease
 
 OK, _BUSY, _UNAVAILABLE = 200, 429, 503
 _MAX_ANSWER = 256 << 20

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
 from eldr_router.http.errors import RouterError
 from eldr_router.plan.steps import Decode, Failure
+from eldr_router.state.endpoint import Endpoint
 from eldr_router.state.placer import Placement
-from eldr_router.state.registry import Endpoint, Registry
+from eldr_router.state.registry import Registry
 
 Place = Callable[[Collection[Endpoint]], Placement]
 """Places a request on none of these engines; RouterError as of :meth:`eldr_router.state.placer.Placer.place`."""

@@ -15,8 +15,9 @@ from eldr_router.plan.contexts import Context
 from eldr_router.plan.placement import Field, rank
 from eldr_router.plan.signature import Signature
 from eldr_router.plan.table import Table
+from eldr_router.state.endpoint import Endpoint, Lease
 from eldr_router.state.locality import Locality
-from eldr_router.state.registry import Endpoint, Lease, Registry
+from eldr_router.state.registry import Registry
 
 
 class Placement(NamedTuple):

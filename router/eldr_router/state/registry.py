@@ -7,105 +7,19 @@ arriving together never herd on one engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
 from eldr.contract import ROLE_DECODE, ROLE_PREFILL
-from eldr.core.union import Stay
 from eldr_router.http.errors import RouterError, no_endpoint
 from eldr_router.plan import loads, pairing
-from eldr_router.plan.contexts import Cache, Context, Contexts
-from eldr_router.plan.health import Health
+from eldr_router.plan.contexts import Context, Contexts
 from eldr_router.plan.members import Address
 from eldr_router.plan.shares import Shares
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report
+from eldr_router.state.endpoint import Endpoint
 
 _LACK_SECONDS = 2.0
 """So long a refused request counts as demand, when routers give each other room."""
-
-
-class Endpoint:
-    """An engine that may be sent requests."""
-
-    __slots__ = (
-        "address",
-        "authority",
-        "cache",
-        "counting",
-        "freed",
-        "health",
-        "in_flight",
-        "keeps_deadlines",
-        "name",
-        "spec",
-        "tokens",
-        "untested",
-    )
-
-    def __init__(self, spec: EndpointSpec, freed: Callable[[], None]) -> None:
-        self.spec = spec
-        self.freed = freed  # to be called when it has room again
-        self.in_flight = 0
-        self.tokens = 0  # of KV that its sequences are expected to hold
-        self.cache: Cache | None = None  # as far as it tells
-        self.health = Health()
-        self.untested = ""  # the engine's version, where it says that its plug-in was not tested with it
-        self.counting = True  # until it says that it has failed to
-        self.keeps_deadlines: bool | None = (
-            None  # whether it refuses late pulls; until it says so, that is not known
-        )
-        # what never changes, as each request needs it
-        self.name = spec.name
-        self.address = spec.host, spec.port
-        self.authority = spec.authority.encode()
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Lease:
-    """A request's load on an engine; a context manager, released once however often it is asked to.
-
-    Parameters
-    ----------
-    sequences : int
-        How many sequences the request runs: that is what an engine has room for.
-    stay : Stay, optional
-        The request's part in the engine's expected union.
-    tokens : int
-        Of KV that it is expected to hold.
-    """
-
-    __slots__ = ("_endpoint", "_sequences", "_stay", "_tokens")
-
-    def __init__(
-        self, endpoint: Endpoint, sequences: int = 1, stay: Stay | None = None, tokens: int = 0
-    ) -> None:
-        self._endpoint: Endpoint | None = endpoint
-        self._sequences = sequences
-        self._stay = stay
-        self._tokens = tokens
-        endpoint.in_flight += sequences
-        endpoint.tokens += tokens
-
-    def release(self) -> None:
-        """Give the room back."""
-        if self._endpoint is not None:
-            endpoint, self._endpoint = self._endpoint, None
-            endpoint.in_flight -= self._sequences
-            endpoint.tokens -= self._tokens
-            endpoint.freed()
-            if self._stay is not None:
-                self._stay.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class Registry:

@@ -15,8 +15,9 @@ from eldr_router.plan.signature import NO_SIGNATURE, WHOLE, Signature, read_sign
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.split import Report, View
 from eldr_router.plan.table import EMPTY, Intent, make_table
+from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Lease, Registry
+from eldr_router.state.registry import Registry
 
 
 class Clock:

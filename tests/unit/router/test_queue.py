@@ -11,7 +11,8 @@ from eldr_router.http.errors import RouterError
 from eldr_router.ops.metrics import Metrics
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.serve.queue import Queue
-from eldr_router.state.registry import Admission, Endpoint, Lease, Registry
+from eldr_router.state.endpoint import Endpoint, Lease
+from eldr_router.state.registry import Admission, Registry
 
 SECONDS = 10.0
 

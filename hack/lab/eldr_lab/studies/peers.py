@@ -31,8 +31,9 @@ from eldr_router.plan.shares import Shares
 from eldr_router.plan.signature import NO_SIGNATURE
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import Intent, make_table
+from eldr_router.state.endpoint import Lease
 from eldr_router.state.placer import Placer
-from eldr_router.state.registry import Lease, Registry
+from eldr_router.state.registry import Registry
 
 ENGINES = 8
 LIMIT = 64
