@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import ssl
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import httpx
 import urllib3
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr.addresses import authority
 from eldr.kubeconfig import ApiServer, ClusterError, foreign
 
@@ -21,10 +22,15 @@ _ROUTERS = f"{contract.LABEL_ROUTER}=true"
 
 
 class RouterPod(NamedTuple):
-    """A running pod with a router in it."""
+    """A running pod with a router in it.
+
+    ``deployment`` is whose, and ``is_secure`` says whether its admin port speaks TLS.
+    """
 
     name: str
     address: str
+    deployment: str = ""
+    is_secure: bool = False
 
 
 class Answer(NamedTuple):
@@ -43,7 +49,7 @@ def running(server: ApiServer, deployment: str, labels: str = _ROUTERS) -> list[
         raise foreign(what, "a list in items")
     try:
         return [
-            RouterPod(pod["metadata"]["name"], pod["status"]["podIP"])
+            RouterPod(pod["metadata"]["name"], pod["status"]["podIP"], deployment, admin_tls.is_secure(pod))
             for pod in pods
             if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
         ]
@@ -69,11 +75,17 @@ def read(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[b
         yield from _direct(server, pod, path, token)
         return
     headers = {contract.HEADER_ADMIN_TOKEN: token}
-    answer = server.get(
-        proxied(server, pod.name, contract.PORT_ADMIN, path), f"router {pod.name}", headers=headers
-    )
+    where = proxied(server, pod.name, contract.PORT_ADMIN, path, _scheme(pod))
+    answer = server.get(where, f"router {pod.name}", headers=headers)
     with answer:
         yield from answer.stream(_CHUNK)
+
+
+def metrics(server: ApiServer, pod: RouterPod, port: int) -> Answer:
+    """Return the metrics at a port of a pod, as :func:`ask` does."""
+    return ask(
+        server, pod, port, contract.PATH_METRICS, _scheme(pod) if port == contract.PORT_ADMIN else "http"
+    )
 
 
 def ask(server: ApiServer, pod: RouterPod, port: int, path: str, scheme: str = "http") -> Answer:
@@ -124,12 +136,33 @@ def _url(pod: RouterPod, port: int, path: str, scheme: str = "http") -> str:
     return f"{scheme}://{authority(pod.address, port)}{path}"
 
 
+def _scheme(pod: RouterPod) -> str:
+    return "https" if pod.is_secure else "http"
+
+
+def _trust(server: ApiServer, pod: RouterPod) -> ssl.SSLContext:
+    """Return whom to trust at a pod's admin port: everybody, where the deployment does not say."""
+    match server.deployment(pod.deployment):
+        case {"spec": {"router": {"adminTLS": {"authorityConfigMap": str(named)}}}}:
+            pass
+        case _:
+            return admin_tls.unverified()
+    what = f"ConfigMap {named}"
+    found = server.read(f"/api/v1/namespaces/{server.namespace}/configmaps/{named}", what)
+    try:
+        return admin_tls.verifying(found["data"][admin_tls.AUTHORITY_KEY])
+    except (admin_tls.AuthorityError, KeyError, TypeError):
+        text = f"{what}: expected certificates in PEM under {admin_tls.AUTHORITY_KEY}"
+        raise ClusterError("NoAuthority", text) from None
+
+
 def _direct(server: ApiServer, pod: RouterPod, path: str, token: str) -> Iterator[bytes]:
+    headers, url = {"authorization": f"Bearer {token}"}, _url(pod, contract.PORT_ADMIN, path, _scheme(pod))
+    verify = _trust(server, pod) if pod.is_secure else False
+    name = admin_tls.server_name(pod.deployment, server.namespace)
     with (
-        httpx.Client(timeout=_DIRECT, trust_env=False) as client,
-        client.stream(
-            "GET", _url(pod, contract.PORT_ADMIN, path), headers={"authorization": f"Bearer {token}"}
-        ) as got,
+        httpx.Client(timeout=_DIRECT, trust_env=False, verify=verify) as client,
+        client.stream("GET", url, headers=headers, extensions={"sni_hostname": name}) as got,
     ):
         if got.status_code != 200:
             raise server.refused(got.status_code, f"router {pod.name}", got.read())

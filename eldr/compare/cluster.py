@@ -83,7 +83,7 @@ class Target:
         return routers.running(self._server, self._name)
 
     def _page(self, pod: RouterPod, port: int) -> str:
-        status, said = routers.ask(self._server, pod, port, contract.PATH_METRICS)
+        status, said = routers.metrics(self._server, pod, port)
         if status != 200:
             told = said if status is None else f"status {status}"
             raise ClusterError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eldr import contract
+from eldr.admin_tls import AUTHORITY_KEY
 from eldr.doctor.facts import Listed, Object, Template, Unseen
 from eldr.status.fields import inside, objects, text, whole
 
@@ -125,4 +126,11 @@ def _of_clients(spec: Object) -> list[Object]:
     if tls := text(router, "tlsSecret"):
         items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
         volumes.append({"name": tls, "secret": {"secretName": tls, "items": items}})
+    if admin := inside(router, "adminTLS"):
+        items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key")]
+        volumes.append(
+            {"name": "admin-tls", "secret": {"secretName": text(admin, "secretName"), "items": items}}
+        )
+        authority = {"name": text(admin, "authorityConfigMap"), "items": [{"key": AUTHORITY_KEY}]}
+        volumes.append({"name": "admin-authority", "configMap": authority})
     return volumes

@@ -100,6 +100,11 @@ def log_command(**chosen: Any) -> None:
     help="Records from before this time are of other traffic, which may return: report how they compare with the new set.",
 )
 @click.option("--min-samples", type=click.IntRange(1), help="Fail where fewer records are usable.")
+@click.option(
+    "--admin-authority",
+    type=click.Path(path_type=Path),
+    help="PEM certificates of who signs those of admin ports; without it every certificate there is taken.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1)
 def job_command(*, fit_name: str, lookback_minutes: float | None, **plain: Any) -> None:
     """Run one EldrFit inside a cluster: read the routers' logs, write ConfigMap shards and the report.

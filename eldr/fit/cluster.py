@@ -11,6 +11,7 @@ import stamina
 
 from eldr import contract, kubeconfig
 from eldr.addresses import authority
+from eldr.admin_tls import is_secure
 
 
 def _is_transient(error: Exception) -> bool:
@@ -45,7 +46,7 @@ class Cluster:
         raw = self._api.list_namespaced_pod(self._namespace, label_selector=selector, _preload_content=False)
         pods = json.loads(raw.data)["items"]
         return [
-            f"http://{authority(pod['status']['podIP'], contract.PORT_ADMIN)}"
+            f"{'https' if is_secure(pod) else 'http'}://{authority(pod['status']['podIP'], contract.PORT_ADMIN)}"
             for pod in pods
             if pod["status"].get("podIP") and not pod["metadata"].get("deletionTimestamp")
         ]

@@ -7,18 +7,19 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eldr import centroids, contract
+from eldr import admin_tls, centroids, contract
 from eldr.fit import report as reports
 from eldr.fit.baseline import Baseline
 from eldr.fit.before import Older
 from eldr.fit.cluster import Cluster
 from eldr.fit.pipeline import FitResult, FitSettings, Progress, fit
 from eldr.fit.samples import FitError, make_samples, reservoir, too_few
-from eldr.fit.sources import Counted, from_routers
+from eldr.fit.sources import Counted, Trust, from_routers
 from eldr.fit.verdict import judge
 
 MAX_SAMPLES = 4000
@@ -42,6 +43,8 @@ class Job:
         Usable records below which no set is made.
     token : str
         For the routers' admin ports.
+    admin_authority : Path or None
+        Certificates of whom to trust there; without it everybody.
     """
 
     namespace: str
@@ -56,6 +59,7 @@ class Job:
     min_samples: int | None
     seed: int
     token: str
+    admin_authority: Path | None = None
 
 
 def run(job: Job, progress: Progress) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Bas
     now = time.time()
     since = max(job.since or 0.0, 0.0 if job.lookback is None else now - job.lookback)
     unread: dict[str, str] = {}
-    read = Counted(from_routers(urls, job.token, unread))
+    read = Counted(from_routers(urls, job.token, unread, _trust(job)))
     rng = np.random.default_rng(job.seed)
     active = _active_set(routing, cluster, progress)
     older = Older(
@@ -135,6 +139,17 @@ def _fit(job: Job, cluster: Cluster, progress: Progress) -> tuple[FitResult, Bas
     result = fit(samples, settings, now=now, active=active, progress=progress)
     compared = None if active is None else str(routing["active"].get("digest", ""))
     return result, older.baseline(result.centroids), compared or None
+
+
+def _trust(job: Job) -> Trust:
+    """Return whom to trust at admin ports by https."""
+    name, path = admin_tls.server_name(job.deployment, job.namespace), job.admin_authority
+    if path is None:
+        return Trust(admin_tls.unverified(), name)
+    try:
+        return Trust(admin_tls.verifying(path.read_text()), name)
+    except (OSError, ValueError) as error:
+        raise FitError("RoutersUnreachable", f"--admin-authority {path}: {error}") from None
 
 
 def _routing(job: Job, cluster: Cluster) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import stamina
 
 from eldr import contract
+from eldr.admin_tls import distrust
 from eldr.fit.samples import FitError
 from eldr.siglog import FrameReader, Record, read, segments
 
@@ -36,7 +39,16 @@ def from_directories(directories: list[Path]) -> Iterator[Record]:
         yield from read(directory)
 
 
-def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterator[Record]:
+class Trust(NamedTuple):
+    """Whom to trust at admin ports, and the name that their certificates are for."""
+
+    context: ssl.SSLContext
+    name: str
+
+
+def from_routers(
+    urls: list[str], token: str, report: dict[str, str], trust: Trust | None = None
+) -> Iterator[Record]:
     """Yield the records that routers serve on their admin ports.
 
     A router that cannot be read is left out: its log is sampled data.
@@ -47,6 +59,8 @@ def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterato
         Base URLs of admin ports.
     report : dict of str to str
         Filled with the reason for each URL left out, or read only in part.
+    trust : Trust, optional
+        For URLs by https.
 
     Raises
     ------
@@ -54,12 +68,13 @@ def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterato
         If no router could be read.
     """
     unreachable = 0
+    headers, verify = {"authorization": f"Bearer {token}"}, True if trust is None else trust.context
     for url in urls:
         try:
-            with httpx.Client(headers={"authorization": f"Bearer {token}"}, timeout=TIMEOUT) as client:
-                yield from _read_router(client, url, report)
+            with httpx.Client(headers=headers, timeout=TIMEOUT, verify=verify) as client:
+                yield from _read_router(client, url, report, "" if trust is None else trust.name)
         except httpx.HTTPError as error:
-            report[url] = f"{type(error).__name__}: {error}"
+            report[url] = distrust(error) or f"{type(error).__name__}: {error}"
             unreachable += 1
     if unreachable == len(urls):
         raise FitError(
@@ -68,9 +83,9 @@ def from_routers(urls: list[str], token: str, report: dict[str, str]) -> Iterato
         )
 
 
-def _read_router(client: httpx.Client, url: str, report: dict[str, str]) -> Iterator[Record]:
+def _read_router(client: httpx.Client, url: str, report: dict[str, str], name: str) -> Iterator[Record]:
     reader = FrameReader()
-    response = _open(client, url + contract.PATH_SIGLOG)
+    response = _open(client, url + contract.PATH_SIGLOG, name)
     try:
         for data in response.iter_bytes():
             yield from reader.feed(data)
@@ -81,8 +96,9 @@ def _read_router(client: httpx.Client, url: str, report: dict[str, str]) -> Iter
 
 
 @stamina.retry(on=httpx.TransportError, attempts=4, timeout=20.0)
-def _open(client: httpx.Client, url: str) -> httpx.Response:
-    response = client.send(client.build_request("GET", url), stream=True)
+def _open(client: httpx.Client, url: str, name: str) -> httpx.Response:
+    extensions = {"sni_hostname": name} if name else None
+    response = client.send(client.build_request("GET", url, extensions=extensions), stream=True)
     if response.is_error:
         response.close()
     return response.raise_for_status()

@@ -134,6 +134,13 @@ class DomainSpec(CamelModel):
     share: int = 1
 
 
+class AdminTlsSpec(CamelModel):
+    """``spec.router.adminTLS``."""
+
+    secret_name: str
+    authority_config_map: str
+
+
 class RouterSpec(CamelModel):
     """``spec.router``."""
 
@@ -148,6 +155,7 @@ class RouterSpec(CamelModel):
     domains: tuple[DomainSpec, ...] = ()
     api_keys_secret: str | None = None
     tls_secret: str | None = None
+    admin_tls: AdminTlsSpec | None = Field(default=None, alias="adminTLS")
     max_in_flight_per_decode: int = 256
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()

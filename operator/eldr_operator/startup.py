@@ -20,6 +20,7 @@ from eldr_operator.errors import ApiError, ApiUnavailableError, LeaseLostError, 
 from eldr_operator.health import Health, served
 from eldr_operator.kube.api import Api, Object, connect
 from eldr_operator.kube.apply import Applier
+from eldr_operator.kube.authorities import Authorities
 from eldr_operator.kube.cache import Cache
 from eldr_operator.kube.cluster import Cluster
 from eldr_operator.kube.lease import Lease
@@ -165,7 +166,7 @@ def assembled(
     outside = Outside(settings.lease_namespace, dict(settings.monitoring))
     children = Children(applier, Images(settings.image), tokens, outside)
     due, centroids_due = WorkQueue(monotonic), WorkQueue(monotonic)
-    polls = Polls(fetch, centroids_due.wake, clock)
+    polls = Polls(fetch, centroids_due.wake, clock, Authorities(api, monotonic))
     locality = Locality(
         api=api, polls=polls, applier=applier, recorder=recorder, metrics=metrics, image=settings.image
     )

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from eldr.addresses import authority
-from eldr.contract import PORT_ADMIN
 from eldr.siglog import SignatureLog
 from eldr_router.http.requests import Budget
 from eldr_router.net.inbound import Server
@@ -32,7 +31,7 @@ from eldr_router.plan.shares import Shares
 from eldr_router.serve.guard import Guard
 from eldr_router.serve.services import Services
 from eldr_router.serve.surface import Surface
-from eldr_router.settings import Settings, parse_url
+from eldr_router.settings import Settings, parse_peers
 from eldr_router.sources.file import FileSource
 from eldr_router.sources.secrets import Secrets
 from eldr_router.state.control import Control
@@ -64,7 +63,8 @@ class App:
         router = os.urandom(4).hex()
         registry = Registry(time.monotonic, Shares(router))
         metrics = Metrics(registry)
-        pool = Pool(loop, connect_timeout=settings.connect_timeout)
+        self.secrets = Secrets(settings)
+        pool = Pool(loop, connect_timeout=settings.connect_timeout, trust=lambda: self.secrets.trust)
         probes = Probes(registry, pool, time.monotonic)
         placer = Placer(registry, np.random.default_rng())
         locality = placer.locality
@@ -98,7 +98,6 @@ class App:
         metrics.add(LocalityMetrics(locality, registry))
         self.control = Control(self.services)
         surface = Surface(self.services, self.is_ready)
-        self.secrets = Secrets(settings)
         guard = Guard(surface.handle, lambda: self.secrets.keys, metrics.unauthorized)
         admin = Admin(
             self.services,
@@ -156,7 +155,7 @@ class App:
             self._tasks.append(self._loop.create_task(_forever(name, work), name=name))
 
     async def _listen(self, server: Server, host: str, port: int) -> tuple[str, int]:
-        tls = self.secrets.tls if server is self.clients else None
+        tls = self.secrets.tls if server is self.clients else self.secrets.admin_tls
         listener = await self._loop.create_server(server.protocol, host, port, backlog=self._backlog, ssl=tls)
         self._listeners.append((server, listener))
         address, bound = listener.sockets[0].getsockname()[:2]
@@ -177,7 +176,8 @@ class App:
             self._api = await connect()
             return KubeSource(self._api, settings.namespace, settings.deployment, self.control).run
         assert settings.workers is not None  # noqa: S101 - Settings checks it
-        self.control.set_peers(parse_url("--peer", peer, PORT_ADMIN) for peer in settings.peers)
+        addresses, names = parse_peers(settings.peers)
+        self.control.set_peers(addresses, names=names)
         return FileSource(settings.workers, settings.centroids, self.control).run
 
     async def _sweep(self) -> None:
@@ -305,9 +305,9 @@ async def serve(settings: Settings) -> None:
     gc.collect()
     gc.set_threshold(10_000, 20, 50)  # requests make no cycles: look for them seldom
     gc.freeze()  # what is alive now lives for ever: keep it out of every later collection
-    schemes = {"clients": "http" if app.secrets.tls is None else "https", "admin": "http"}
-    for (what, scheme), address in zip(schemes.items(), app.addresses, strict=True):
-        log.info("%s: %s://%s", what, scheme, authority(*address))
+    ports = {"clients": app.secrets.tls, "admin": app.secrets.admin_tls}
+    for (what, tls), address in zip(ports.items(), app.addresses, strict=True):
+        log.info("%s: %s://%s", what, "http" if tls is None else "https", authority(*address))
     await asked.wait()
     drain = loop.create_task(app.drain())
     insist = loop.create_task(insisted.wait())

@@ -30,7 +30,7 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
 )
 @_option("--workers", type=_FILE, help="Worker file (YAML), watched; file source.")
 @_option("--centroids", type=_PATH, help="Centroid file made by `eldr fit`, watched; file source.")
-@_option("--peer", multiple=True, help="Admin URL of another router; repeatable; file source.")
+@_option("--peer", multiple=True, help="Admin URL of another router, http or https; repeatable; file source.")
 @_option(
     "--namespace",
     default="",
@@ -54,6 +54,17 @@ _POSITIVE = FiniteRange(min=0, min_open=True)
 )
 @_option("--tls-certificate", type=_PATH, help="PEM chain for clients, watched; with --tls-key.")
 @_option("--tls-key", type=_PATH, help="Key of the certificate, read again with it; keep both in one folder.")
+@_option(
+    "--admin-tls-certificate",
+    type=_PATH,
+    help="PEM chain for the admin port, watched; with --admin-tls-key. The port then speaks HTTPS only.",
+)
+@_option("--admin-tls-key", type=_PATH, help="Key of that certificate, in the same folder.")
+@_option(
+    "--admin-authority",
+    type=_PATH,
+    help="PEM certificates of who signs those of other routers' admin ports, watched.",
+)
 @_option("--log-dir", type=_PATH, help="Directory of the signature log; without it nothing is logged.")
 @_option("--log-mebibytes", type=click.IntRange(1), default=256, help="Bound of the signature log.")
 @_option("--log-hours", type=_POSITIVE, default=168.0, help="Older log segments are dropped.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,6 +39,9 @@ class Settings:
     api_keys: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    admin_tls_certificate: Path | None = None
+    admin_tls_key: Path | None = None
+    admin_authority: Path | None = None
     log_dir: Path | None = None
     log_bytes: int = 256 << 20
     log_seconds: float = 7 * 86400.0
@@ -67,17 +71,23 @@ class Settings:
                 f"--admin-host: {self.admin} is reachable from outside, but ELDR_ADMIN_TOKEN is not set; "
                 "set it, or use --admin-host 127.0.0.1"
             )
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise SettingsError(
-                "--tls-certificate and --tls-key: one is of no use without the other; give both"
-            )
+        for what, pair in (
+            ("tls", (self.tls_certificate, self.tls_key)),
+            ("admin-tls", (self.admin_tls_certificate, self.admin_tls_key)),
+        ):
+            if pair.count(None) == 1:
+                raise SettingsError(
+                    f"--{what}-certificate and --{what}-key: one is of no use without the other; give both"
+                )
         if self.max_bodies < self.max_body:
             raise SettingsError(
                 f"--max-bodies-mebibytes: {self.max_bodies >> 20} is less than one body may have "
                 f"(--max-body-mebibytes {self.max_body >> 20}); raise it"
             )
-        for peer in self.peers:
-            parse_url("--peer", peer, PORT_ADMIN)
+        if parse_peers(self.peers)[1] and self.admin_authority is None:
+            raise SettingsError(
+                "--peer: https needs --admin-authority, the certificates of who signed that of the other router"
+            )
 
     @property
     def admin(self) -> str:
@@ -93,6 +103,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def parse_peers(urls: Iterable[str]) -> tuple[list[tuple[str, int]], dict[tuple[str, int], str]]:
+    """Return the addresses of other routers' admin ports, and by address the name on the certificate of those by https."""
+    addresses, names = [], {}
+    for url in urls:
+        is_secure = url.lower().startswith("https://")
+        address = parse_url("--peer", f"http{url[5:]}" if is_secure else url, PORT_ADMIN)
+        addresses.append(address)
+        if is_secure:
+            names[address] = address[0]
+    return addresses, names
 
 
 def parse_url(name: str, url: object, port: int) -> tuple[str, int]:

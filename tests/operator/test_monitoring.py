@@ -68,7 +68,12 @@ def test_pod_monitors_find_pods_of_all_served_namespaces_by_ports_that_have_metr
     )
     for what, port in (("operator", "metrics"), ("routers", "admin"), ("engines", "engine")):
         monitor = made["PodMonitor", f"eldr-{what}"]
-        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        endpoint, *secure = monitor["spec"]["podMetricsEndpoints"]
+        assert secure == (
+            [endpoint | {"port": "admin-tls", "scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}]
+            if what == "routers"
+            else []
+        )
         assert (endpoint["port"], endpoint["path"], endpoint["honorLabels"]) == (port, "/metrics", True)
         assert monitor["metadata"]["labels"]["release"] == "p"
         assert monitor["spec"].get("namespaceSelector") == (None if what == "operator" else expected)
@@ -80,9 +85,14 @@ def test_pod_monitors_find_pods_of_all_served_namespaces_by_ports_that_have_metr
 def test_pod_monitors_select_what_the_operator_makes():
     """Their selectors and ports, on the pods of a deployment with either placement of routers."""
     made = rendered("--set", "monitoring.podMonitors.enabled=true")
-    for placement, routers in (("Sidecar", {"prefill"}), ("Deployment", {"router"})):
+    tls = {"adminTLS": {"secretName": "a", "authorityConfigMap": "b"}}
+    for placement, routers, more in (
+        ("Sidecar", {"prefill"}, {}),
+        ("Deployment", {"router"}, {}),
+        ("Deployment", {"router"}, tls),
+    ):
         found = {"routers": set(), "engines": set()}
-        for template in templates(router={"placement": placement}):
+        for template in templates(router={"placement": placement, **more}):
             labels = template["metadata"]["labels"]
             pod = template["spec"]
             ports = {
@@ -93,7 +103,10 @@ def test_pod_monitors_select_what_the_operator_makes():
             for what, roles in found.items():
                 spec = made["PodMonitor", f"eldr-{what}"]["spec"]
                 if selects(spec["selector"], labels):
-                    assert spec["podMetricsEndpoints"][0]["port"] in ports
+                    named = [one["port"] for one in spec["podMetricsEndpoints"]]
+                    assert [port for port in named if port in ports] == (
+                        ["admin-tls"] if more and what == "routers" else [named[0]]
+                    )
                     roles.add(labels[contract.LABEL_ROLE])
         assert found == {"routers": routers, "engines": {"prefill", "decode"}}
 

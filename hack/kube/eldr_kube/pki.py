@@ -48,13 +48,18 @@ class Authority:
         )
         self.key = _write(folder / f"{name}.key", _private(self._key))
 
-    def issue(self, name: str, *, organization: str | None = None, hosts: tuple[str, ...] = ()) -> Pair:
-        """Issue a certificate for a client, or for a server that is reached by ``hosts`` (names or IP addresses)."""
+    def issue(
+        self, name: str, *, organization: str | None = None, hosts: tuple[str, ...] = (), days: float = 30
+    ) -> Pair:
+        """Issue a certificate for a client, or for a server that is reached by ``hosts`` (names or IP addresses).
+
+        It is valid from yesterday for ``days`` from now on; less than 0: it has expired.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         if organization:
             attributes.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-        builder = _builder(x509.Name(attributes), self._name, key.public_key())
+        builder = _builder(x509.Name(attributes), self._name, key.public_key(), days)
         if hosts:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False
@@ -78,7 +83,7 @@ def service_account_keys(folder: Path) -> Pair:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: float = 30
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(tz=dt.UTC)
     return (
@@ -88,7 +93,7 @@ def _builder(
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
-        .not_valid_after(now + 30 * _DAY)
+        .not_valid_after(now + days * _DAY)
     )
 
 

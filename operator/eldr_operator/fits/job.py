@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr_operator import clock, meta
 from eldr_operator.models import EldrDeployment, EldrFit
 from eldr_operator.validation.spec import problems
 from eldr_operator.validation.templates import FITS
-from eldr_operator.workloads import pods
+from eldr_operator.workloads import pods, router
 
 Object = dict[str, Any]
 
 _BACKOFF_LIMIT = 1
+_AUTHORITY, _FOLDER = "admin-authority", "/etc/eldr/admin-authority"
 
 
 def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
@@ -26,7 +27,7 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
         "restartPolicy": "Never",
         "securityContext": pods.POD_SECURITY,
         "containers": [_container(cr, fit, image)],
-        "volumes": [pods.TMP_VOLUME],
+        "volumes": [pods.TMP_VOLUME, *({"name": _AUTHORITY, **each} for each in _authority(cr))],
     }
     owner = meta.owner_reference(contract.API_VERSION, contract.KIND_FIT, fit.name, fit.metadata.uid)
     return {
@@ -44,6 +45,11 @@ def fit_job(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             "template": pods.template(job_labels, spec, {} if invalid else cr.spec.refit.pod_template),
         },
     }
+
+
+def _authority(cr: EldrDeployment) -> list[Object]:
+    """Return the source of the volume with whom to trust at routers' admin ports, if anybody says."""
+    return [router.authority_volume(cr.spec.router.admin_tls)] if cr.spec.router.admin_tls else []
 
 
 def _least(cr: EldrDeployment, fit: EldrFit) -> int | None:
@@ -77,9 +83,13 @@ def _container(cr: EldrDeployment, fit: EldrFit, image: str) -> Object:
             *([] if since is None else [f"--since={clock.stamp(since)}"]),
             *([] if before is None else [f"--before={clock.stamp(before)}"]),
             *([] if least is None else [f"--min-samples={least}"]),
+            *(f"--admin-authority={_FOLDER}/{admin_tls.AUTHORITY_KEY}" for _ in _authority(cr)),
         ],
         "env": pods.environment([{"name": "HOME", "value": "/tmp"}, pods.admin_token(cr.name)]),  # noqa: S108
         "resources": pods.resources(cr.spec.refit.resources or pods.OWN_REQUESTS),
         "securityContext": pods.CONTAINER_SECURITY,
-        "volumeMounts": [pods.TMP_MOUNT],
+        "volumeMounts": [
+            pods.TMP_MOUNT,
+            *({"name": _AUTHORITY, "mountPath": _FOLDER, "readOnly": True} for _ in _authority(cr)),
+        ],
     }

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr_operator import meta
 from eldr_operator.conditions import CENTROIDS_ACTIVE, ROLLED_BACK, Condition
 from eldr_operator.fits.candidates import candidates, is_for_model, pinned
@@ -204,6 +204,11 @@ def _unreached(cr: EldrDeployment, routers: Sequence[RouterView]) -> Condition:
             "they have another token than this operator's: a release of another name, or one without operator keys, has made it. Let the"
             f" operator read it (chart value rbac.readSecrets). If Secret {contract.admin_secret_name(cr.name)} was changed, delete it and restart their"
             f" pods (kubectl rollout restart deployment/{meta.child_name(cr, _router_workload(cr))})"
+        )
+    elif (tls := cr.spec.router.admin_tls) and any(router.is_distrusted for router in routers):
+        remedy = (
+            f"Secret {tls.secret_name} needs a certificate for {admin_tls.server_name(cr.name, cr.namespace)}, and"
+            f" {admin_tls.AUTHORITY_KEY} of ConfigMap {tls.authority_config_map} the certificate of who signed it"
         )
     text = f"nothing is known of the routers; they go on with what they have: {_lacking(routers)}; {remedy}"
     return _says("Unknown", "RoutersUnreachable", text)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from eldr_operator.clock import Clock
+from eldr_operator.kube.authorities import Authorities
 from eldr_operator.kube.queue import Key
 from eldr_operator.locality import routers
 from eldr_operator.locality.router_view import RouterPod, RouterView
@@ -39,6 +40,7 @@ class Seen(NamedTuple):
 class _Target:
     pods: Sequence[RouterPod] = ()
     token: str = ""
+    authority: str = ""
     every: float = 5.0
     seen: Seen | None = None
     misses: dict[RouterPod, int] = field(default_factory=dict)
@@ -55,17 +57,27 @@ class Polls:
         Reaches a router.
     wake : callable
         Is told whose routers say something else than before.
+    authorities : Authorities
+        Say which routers to trust.
     """
 
-    def __init__(self, fetch: routers.Fetch, wake: Callable[[Key], None], clock: Clock) -> None:
+    def __init__(
+        self, fetch: routers.Fetch, wake: Callable[[Key], None], clock: Clock, authorities: Authorities
+    ) -> None:
         self._fetch = fetch
+        self._authorities = authorities
         self._wake = wake
         self._clock = clock
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._targets: dict[Key, _Target] = {}
 
-    def latest(self, key: Key, pods: Sequence[RouterPod], token: str) -> Seen | None:
+    def latest(self, key: Key, pods: Sequence[RouterPod], token: str, authority: str = "") -> Seen | None:
         """Return what the ready routers of a deployment said last, and go on asking them.
+
+        Parameters
+        ----------
+        authority : str
+            ConfigMap that says which of those that speak TLS to trust; empty for none.
 
         Returns
         -------
@@ -76,11 +88,11 @@ class Polls:
         if not pods:
             self._stop(target)
             target.seen = Seen((), self._clock())
-        elif (target.pods, target.token) != (pods, token):
+        elif (target.pods, target.token, target.authority) != (pods, token, authority):
             target.changed.set()
             if target.task is None:
                 target.task = asyncio.create_task(self._run(key, target))
-        target.pods, target.token = pods, token
+        target.pods, target.token, target.authority = pods, token, authority
         if target.seen is None:
             return None
         known = {view.pod: view for view in target.seen.views}
@@ -115,10 +127,10 @@ class Polls:
         while True:
             target.changed.clear()
             async with self._slots:
-                views = await self._asked(key, target.pods, target.token)
+                views = await self._asked(key, target)
                 if target.seen is None and any(view.problem for view in views):
                     # an operator that has just started is busy, and may be late itself: nobody is told of that
-                    views = await self._asked(key, target.pods, target.token)
+                    views = await self._asked(key, target)
                 views = _remembered(target, views)
             before, target.seen = target.seen, Seen(views, self._clock())
             if before is None or list(before.views) != views:
@@ -129,9 +141,11 @@ class Polls:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(target.changed.wait(), pause)
 
-    async def _asked(self, key: Key, pods: Sequence[RouterPod], token: str) -> list[RouterView]:
+    async def _asked(self, key: Key, target: _Target) -> list[RouterView]:
+        pods, token, is_any_secure = target.pods, target.token, any(pod.is_secure for pod in target.pods)
         try:
-            return await routers.look(self._fetch, pods, token)
+            trust = await self._authorities.of(*key, target.authority) if is_any_secure else None
+            return await routers.look(self._fetch, pods, token, trust)
         except Exception as error:  # the polls of a deployment must outlive any one answer
             logger.exception("%s/%s: its routers cannot be asked", *key)
             return [RouterView(pod, problem=f"cannot be asked ({type(error).__name__})") for pod in pods]
@@ -143,7 +157,9 @@ def _remembered(target: _Target, views: Sequence[RouterView]) -> list[RouterView
     target.misses = {view.pod: target.misses.get(view.pod, 0) + 1 for view in views if view.problem}
     return [
         before.get(view.pod, view)
-        if view.problem and not view.refuses_token and target.misses[view.pod] <= _MISSES
+        if view.problem
+        and not (view.refuses_token or view.is_distrusted)
+        and target.misses[view.pod] <= _MISSES
         else view
         for view in views
     ]

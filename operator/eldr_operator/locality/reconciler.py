@@ -73,7 +73,9 @@ class Locality:
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], live: Snapshot, now: datetime
     ) -> Look | None:
         """Decide which set is next by what the routers said last; None before they have been asked."""
-        told = self._polls.latest((cr.namespace, cr.name), ready_routers(live.pods), live.token)
+        tls = cr.spec.router.admin_tls
+        authority = tls.authority_config_map if tls else ""
+        told = self._polls.latest((cr.namespace, cr.name), ready_routers(live.pods), live.token, authority)
         if told is None:
             return None
         views = told.views

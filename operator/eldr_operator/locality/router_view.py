@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self, TypeVar
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr_operator import border, clock
 from eldr_operator.drift.counts import Saving, Traffic, read_saving, read_traffic
 from eldr_operator.models import CentroidSet
@@ -32,6 +32,7 @@ class RouterPod:
     name: str
     address: str
     ready_since: datetime | None
+    is_secure: bool = False
 
 
 class LearnedStepTime(NamedTuple):
@@ -163,6 +164,8 @@ class RouterView:
         Names of decode engines that say that they have failed to count.
     refuses_token : bool
         Whether it does not answer because it knows another token.
+    is_distrusted : bool
+        Whether it is not asked because its certificate, or who signs it, is not in order.
     odd : tuple of str
         Fields of its state that are not what they should be, and count as unknown.
     """
@@ -185,6 +188,7 @@ class RouterView:
     untested: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     refuses_token: bool = False
+    is_distrusted: bool = False
     odd: tuple[str, ...] = ()
 
     @classmethod
@@ -252,7 +256,8 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
         container = _container(status, contract.CONTAINER_ROUTER)
         if container.get("ready") and status.get("podIP"):
             started = container.get("state", {}).get("running", {}).get("startedAt")
-            found.append(RouterPod(metadata["name"], status["podIP"], clock.read(started)))
+            at = clock.read(started)
+            found.append(RouterPod(metadata["name"], status["podIP"], at, admin_tls.is_secure(pod)))
     return sorted(found, key=lambda router: router.name)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Protocol
 
 import aiohttp
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr.addresses import authority
 from eldr_operator import border
+from eldr_operator.kube.authorities import Trust
 from eldr_operator.locality.router_view import RouterPod, RouterView
-
-Fetch = Callable[[str, str], Awaitable[bytes]]
-"""Returns what is served at a URL to who has a token; raises as :func:`fetch` does."""
 
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=3.0, sock_read=3.0)
 _LONGEST_SECONDS = 5.0
@@ -30,13 +29,24 @@ class StatusError(Exception):
         self.status = status
 
 
+class Fetch(Protocol):
+    """Returns what is served at a URL to who has a token; raises as :func:`fetch` does."""
+
+    async def __call__(self, url: str, token: str, trust: Trust | None = None, /) -> bytes: ...  # noqa: D102 - the class says it
+
+
 def session() -> aiohttp.ClientSession:
     """Return a client for any number of routers, to be closed; each is asked so seldom that its connection is not kept."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
-async def fetch(client: aiohttp.ClientSession, url: str, token: str) -> bytes:
+async def fetch(client: aiohttp.ClientSession, url: str, token: str, trust: Trust | None = None) -> bytes:
     """Return what is served at a URL.
+
+    Parameters
+    ----------
+    trust : Trust, optional
+        For a URL by https.
 
     Raises
     ------
@@ -48,7 +58,11 @@ async def fetch(client: aiohttp.ClientSession, url: str, token: str) -> bytes:
         If there is no answer.
     """
     headers, found = {"Authorization": f"Bearer {token}"}, bytearray()
-    async with client.get(url, headers=headers, timeout=_TIMEOUT, allow_redirects=False) as answer:
+    context = True if trust is None or trust.context is None else trust.context
+    name = None if trust is None else trust.name
+    async with client.get(
+        url, headers=headers, timeout=_TIMEOUT, allow_redirects=False, ssl=context, server_hostname=name
+    ) as answer:
         if answer.status != HTTPStatus.OK:
             raise StatusError(answer.status)
         async for part in answer.content.iter_any():
@@ -58,19 +72,34 @@ async def fetch(client: aiohttp.ClientSession, url: str, token: str) -> bytes:
     return bytes(found)
 
 
-async def look(fetch: Fetch, pods: Sequence[RouterPod], token: str) -> list[RouterView]:
-    """Read the state of routers, all at once. A router that does not answer is a view with a problem."""
-    return list(await asyncio.gather(*(_look(fetch, pod, token) for pod in pods)))
+async def look(
+    fetch: Fetch, pods: Sequence[RouterPod], token: str, trust: Trust | None = None
+) -> list[RouterView]:
+    """Read the state of routers, all at once. A router that does not answer is a view with a problem.
+
+    Parameters
+    ----------
+    trust : Trust, optional
+        For the pods that speak TLS.
+    """
+    return list(await asyncio.gather(*(_look(fetch, pod, token, trust) for pod in pods)))
 
 
-async def _look(fetch: Fetch, pod: RouterPod, token: str) -> RouterView:
-    url = f"http://{authority(pod.address, contract.PORT_ADMIN)}{contract.PATH_STATE}"
+async def _look(fetch: Fetch, pod: RouterPod, token: str, trust: Trust | None) -> RouterView:
+    where = f"{authority(pod.address, contract.PORT_ADMIN)}{contract.PATH_STATE}"
+    if pod.is_secure and (trust is None or trust.context is None):
+        return RouterView(pod, problem=trust.problem if trust else "no authority", is_distrusted=True)
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
-            return RouterView.of(pod, border.load(await fetch(url, token)))
+            asked = (
+                fetch(f"https://{where}", token, trust) if pod.is_secure else fetch(f"http://{where}", token)
+            )
+            return RouterView.of(pod, border.load(await asked))
     except StatusError as error:
         return RouterView(pod, problem=str(error), refuses_token=error.status == HTTPStatus.UNAUTHORIZED)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if distrust := admin_tls.distrust(error):
+            return RouterView(pod, problem=distrust, is_distrusted=True)
         # The class, not the text: texts hold ports and errno, and would rewrite the status.
         return RouterView(pod, problem=f"does not answer ({type(error).__name__})")
     except ValueError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from eldr import contract
+from eldr import admin_tls, contract
 from eldr_operator import meta
-from eldr_operator.models import EldrDeployment
+from eldr_operator.models import AdminTlsSpec, EldrDeployment
 from eldr_operator.workloads import pods
 
 Object = dict[str, Any]
@@ -16,9 +16,9 @@ MARGIN_SECONDS = 15
 LOG_DIR = "/var/lib/eldr/siglog"
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _TOKEN_SECONDS = 3607
-_KEYS, _TLS = "api-keys", "tls"
-_FOLDERS = {_KEYS: "/etc/eldr/api-keys", _TLS: "/etc/eldr/tls"}
-"""Where the volumes of clients' Secrets are mounted."""
+_KEYS, _TLS, _ADMIN, _AUTHORITY = "api-keys", "tls", "admin-tls", "admin-authority"
+_FOLDERS = {name: f"/etc/eldr/{name}" for name in (_KEYS, _TLS, _ADMIN, _AUTHORITY)}
+"""Where the volumes of what routers ask others for, and show them, are mounted."""
 _PAIR = ("tls.crt", "tls.key")
 _FORWARDED = {"name": "ELDR_ROUTER_LOOPBACK", "value": "true"}
 """Lets ``kubectl port-forward`` reach it."""
@@ -54,7 +54,11 @@ def container(cr: EldrDeployment, image: str) -> Object:
         "env": pods.environment([_FORWARDED], spec.env, [pods.admin_token(cr.name)]),
         "ports": [
             {"name": "http", "containerPort": contract.PORT_ROUTER, "protocol": "TCP"},
-            {"name": "admin", "containerPort": contract.PORT_ADMIN, "protocol": "TCP"},
+            {
+                "name": admin_tls.PORT_TLS if spec.admin_tls else admin_tls.PORT,
+                "containerPort": contract.PORT_ADMIN,
+                "protocol": "TCP",
+            },
         ],
         "resources": pods.resources(spec.resources or pods.OWN_REQUESTS),
         "startupProbe": pods.probe(
@@ -77,24 +81,40 @@ def container(cr: EldrDeployment, image: str) -> Object:
 
 
 def _secrets(cr: EldrDeployment) -> dict[str, Object]:
-    """Return volumes of what clients are asked for and shown."""
+    """Return volumes of what others are asked for and shown."""
     spec = cr.spec.router
     found: dict[str, Object] = {}
     if spec.api_keys_secret:
-        found[_KEYS] = {"secretName": spec.api_keys_secret}
+        found[_KEYS] = {"secret": {"secretName": spec.api_keys_secret}}
     if spec.tls_secret:
-        # named keys keep a pod from starting without them, with an Event that says why
-        found[_TLS] = {"secretName": spec.tls_secret, "items": [{"key": key, "path": key} for key in _PAIR]}
+        found[_TLS] = {"secret": {"secretName": spec.tls_secret, "items": _items(*_PAIR)}}
+    if tls := spec.admin_tls:
+        found[_ADMIN] = {"secret": {"secretName": tls.secret_name, "items": _items(*_PAIR)}}
+        found[_AUTHORITY] = authority_volume(tls)
     return found
+
+
+def authority_volume(tls: AdminTlsSpec) -> Object:
+    """Return the source of a volume that holds whom to trust at admin ports."""
+    return {"configMap": {"name": tls.authority_config_map, "items": _items(admin_tls.AUTHORITY_KEY)}}
+
+
+def _items(*keys: str) -> list[Object]:
+    """Return entries by name: they keep a pod from starting without them, with an Event that says why."""
+    return [{"key": key, "path": key} for key in keys]
 
 
 def _options(cr: EldrDeployment) -> list[str]:
     """Return options, not variables: an earlier router that does not know them must not start, as it would let everybody in."""
     spec = cr.spec.router
-    certificate, key = (f"{_FOLDERS[_TLS]}/{name}" for name in _PAIR)
-    keys = [f"--api-keys={_FOLDERS[_KEYS]}"] if spec.api_keys_secret else []
-    tls = [f"--tls-certificate={certificate}", f"--tls-key={key}"] if spec.tls_secret else []
-    return keys + tls
+    found = [f"--api-keys={_FOLDERS[_KEYS]}"] if spec.api_keys_secret else []
+    for option, is_set in ((_TLS, spec.tls_secret), (_ADMIN, spec.admin_tls)):
+        if is_set:
+            certificate, key = (f"{_FOLDERS[option]}/{name}" for name in _PAIR)
+            found += [f"--{option}-certificate={certificate}", f"--{option}-key={key}"]
+    if spec.admin_tls:
+        found.append(f"--admin-authority={_FOLDERS[_AUTHORITY]}/{admin_tls.AUTHORITY_KEY}")
+    return found
 
 
 def volumes(cr: EldrDeployment) -> list[Object]:
@@ -110,7 +130,7 @@ def volumes(cr: EldrDeployment) -> list[Object]:
         {"name": "api-token", "projected": {"sources": sources}},
         {"name": "siglog", "emptyDir": {}},
         {"name": "router-tmp", "emptyDir": {}},
-        *({"name": name, "secret": secret} for name, secret in _secrets(cr).items()),
+        *({"name": name, **source} for name, source in _secrets(cr).items()),
     ]
 
 

@@ -40,12 +40,15 @@ class ConnectError(Exception):
         Nobody listens there, which a time-out does not say.
     own : bool
         This process could not even ask: it lacks descriptors or memory. That says nothing about the other side.
+    distrust : str
+        What is wrong with its TLS; empty if that is not it.
     """
 
-    def __init__(self, message: str, *, refused: bool = False, own: bool = False) -> None:
+    def __init__(self, message: str, *, refused: bool = False, own: bool = False, distrust: str = "") -> None:
         super().__init__(message)
         self.refused = refused
         self.own = own
+        self.distrust = distrust
 
 
 class BrokenError(Exception):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl
+from collections.abc import Callable, Mapping
 
+from eldr import admin_tls
 from eldr.addresses import authority
 from eldr_router.net.outbound import Address, ConnectError, EngineConnection
 
@@ -21,10 +24,25 @@ class Pool:
     ----------
     connect_timeout : float
         Seconds.
+    trust : callable
+        Returns whom to trust where TLS is spoken.
+
+    Attributes
+    ----------
+    names : mapping
+        Addresses where TLS is spoken, and the name that the certificate there must be for.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        connect_timeout: float,
+        trust: Callable[[], ssl.SSLContext] = admin_tls.unverified,
+    ) -> None:
         self.loop = loop
+        self.names: Mapping[Address, str] = {}
+        self._trust = trust
         self._connect_timeout = connect_timeout
         self._idle: dict[Address, list[EngineConnection]] = {}
         self._all: set[EngineConnection] = set()
@@ -45,10 +63,15 @@ class Pool:
     async def dial(self, address: Address) -> EngineConnection:
         """Return a new connection; ConnectError if the other side does not accept it in time."""
         host, port = address
+        name = self.names.get(address)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await self.loop.create_connection(
-                    lambda: EngineConnection(self, address), host, port
+                    lambda: EngineConnection(self, address),
+                    host,
+                    port,
+                    ssl=None if name is None else self._trust(),
+                    server_hostname=name,
                 )
         except TimeoutError:
             raise ConnectError(
@@ -60,7 +83,11 @@ class Pool:
                 self._deaf.setdefault(address, 0.0)
             if isinstance(error, OSError) and error.errno in _EXHAUSTED:
                 raise ConnectError(f"this router cannot open a connection: {error}", own=True) from None
-            raise ConnectError(f"{authority(host, port)}: {error}", refused=refused) from None
+            distrust = admin_tls.distrust(error)
+            told = distrust or str(error)
+            raise ConnectError(
+                f"{authority(host, port)}: {told}", refused=refused, distrust=distrust
+            ) from None
         self._deaf.pop(address, None)
         if not connection.is_open:
             raise ConnectError(f"{authority(host, port)} closed the connection at once")

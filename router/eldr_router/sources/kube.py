@@ -16,6 +16,7 @@ import orjson
 from kubernetes.aio.client import ApiClient
 
 from eldr import centroids
+from eldr.admin_tls import server_name
 from eldr.contract import (
     ENV_POD_IP,
     LABEL_DEPLOYMENT,
@@ -28,7 +29,7 @@ from eldr.contract import (
 from eldr_router.plan.table import RoutingError, SetRef, parse
 from eldr_router.sources.api import Api, ApiError, Object
 from eldr_router.sources.follow import Follower, Watch
-from eldr_router.sources.pods import doubted, engines, peers
+from eldr_router.sources.pods import doubted, engines, peers, secure
 from eldr_router.state.control import Control, MissingError
 
 
@@ -41,6 +42,7 @@ class KubeSource:
         self._base = f"/api/v1/namespaces/{namespace}"
         self._selector = {"labelSelector": f"{LABEL_DEPLOYMENT}={deployment}"}
         self._routing = routing_name(deployment)
+        self._name = server_name(deployment, namespace)
         self._own_ip = os.environ.get(ENV_POD_IP, "")
         self._pods: dict[str, Object] = {}
         self._problems: dict[str, str] = {}
@@ -87,7 +89,8 @@ class KubeSource:
         self._control.set_endpoints(ROLE_DECODE, [spec for spec in found if spec.role == ROLE_DECODE])
         others = peers(self._pods.values(), self._own_ip)
         if others is not None:
-            self._control.set_peers(others, doubted(self._pods.values()))
+            pods = self._pods.values()
+            self._control.set_peers(others, doubted(pods), secure(pods, self._name))
 
     async def _get_routing(self) -> str:
         config_map = await self._api.get(f"{self._base}/configmaps/{self._routing}")

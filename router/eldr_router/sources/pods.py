@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from eldr.admin_tls import is_secure
 from eldr.contract import (
     CONTAINER_ENGINE,
     LABEL_KV,
@@ -61,6 +62,11 @@ def doubted(pods: Iterable[Pod]) -> set[tuple[str, int]]:
         for address, pod in _routers(pods)
         if pod["metadata"].get("deletionTimestamp") or not _is_ready(pod)
     }
+
+
+def secure(pods: Iterable[Pod], name: str) -> dict[tuple[str, int], str]:
+    """Return the admin addresses where TLS is spoken, with the name that certificates are for."""
+    return {(address, PORT_ADMIN): name for address, pod in _routers(pods) if is_secure(pod)}
 
 
 def _routers(pods: Iterable[Pod]) -> Iterator[tuple[str, Pod]]:

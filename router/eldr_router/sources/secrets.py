@@ -1,4 +1,4 @@
-"""API keys and certificates in files, such as those of mounted Secrets: read at the start, and again when they change."""
+"""API keys, certificates and authorities in files, as of mounted Secrets: read at the start, and again when they change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from eldr import admin_tls
 from eldr.shown import shown
 from eldr_router.settings import Settings, SettingsError
 
@@ -20,15 +23,40 @@ _MOST_BYTES = 4096
 Stamp = tuple[tuple[str, int, int, int], ...]
 
 
+@dataclass(slots=True)
+class _Watched:
+    """A folder, and what reads it."""
+
+    folder: Path
+    read: Callable[[], None]
+    stamp: Stamp = ()
+    problem: str = ""
+
+    def read_again(self, stamp: Stamp) -> None:
+        """Read what has changed."""
+        before, self.problem = self.problem, ""
+        try:
+            self.read()
+        except SettingsError as error:
+            self.problem = str(error)
+            if self.problem != before:
+                log.warning("%s; what was read before stays in effect", self.problem)
+        else:
+            self.stamp = stamp
+            log.info("%s: read again", self.folder)
+
+
 class Secrets:
-    """What this router asks of its clients, and shows them.
+    """What this router asks of others, and shows them.
 
     Attributes
     ----------
     keys : tuple of bytes or None
         SHA-256 digests of the API keys; None: clients need none.
-    tls : ssl.SSLContext or None
-        For clients; None: they speak plain HTTP.
+    tls, admin_tls : ssl.SSLContext or None
+        For clients, and for the admin port; None: it speaks plain HTTP.
+    trust : ssl.SSLContext
+        For admin ports of other routers. Without an authority it trusts everybody.
 
     Raises
     ------
@@ -38,56 +66,58 @@ class Secrets:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._stamps: dict[Path, Stamp] = {}
-        self._problems: dict[Path, str] = {}
         self.keys: tuple[bytes, ...] | None = None
-        self.tls: ssl.SSLContext | None = None
-        self._watched: list[tuple[Path, Callable[[], None]]] = []
+        self.trust = admin_tls.unverified()
+        self._watched: list[_Watched] = []
         if settings.api_keys is not None:
-            self._watched.append((settings.api_keys, self._read_keys))
-        if settings.tls_certificate is not None:
-            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._watched.append((settings.tls_certificate.parent, self._read_certificate))
-        for folder, read in self._watched:
-            self._stamps[folder] = _stamp(folder)
-            read()
+            self._watched.append(_Watched(settings.api_keys, self._read_keys))
+        self.tls = self._shown("tls", settings.tls_certificate, settings.tls_key)
+        self.admin_tls = self._shown("admin-tls", settings.admin_tls_certificate, settings.admin_tls_key)
+        if settings.admin_authority is not None:
+            self._watched.append(_Watched(settings.admin_authority.parent, self._read_authority))
+        for watched in self._watched:
+            watched.stamp = _stamp(watched.folder)
+            watched.read()
+
+    def _shown(self, what: str, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+        """Return what shows a certificate, once it is read."""
+        if certificate is None or key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        read = partial(_read_pair, context, what, certificate, key)
+        self._watched.append(_Watched(certificate.parent, read))
+        return context
 
     async def run(self) -> None:
         """Read again what changes. What cannot be read is logged, and what was read before stays in effect."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            for folder, read in self._watched:
-                if (stamp := _stamp(folder)) != self._stamps[folder]:
-                    self._read_again(folder, read, stamp)
-
-    def _read_again(self, folder: Path, read: Callable[[], None], stamp: Stamp) -> None:
-        problem = ""
-        try:
-            read()
-        except SettingsError as error:
-            problem = str(error)
-            if problem != self._problems.get(folder):
-                log.warning("%s; what was read before stays in effect", problem)
-        else:
-            self._stamps[folder] = stamp
-            log.info("%s: read again", folder)
-        self._problems[folder] = problem
+            for watched in self._watched:
+                if (stamp := _stamp(watched.folder)) != watched.stamp:
+                    watched.read_again(stamp)
 
     def _read_keys(self) -> None:
         assert self._settings.api_keys is not None  # noqa: S101 - else it is not watched
         self.keys = read_keys(self._settings.api_keys)
 
-    def _read_certificate(self) -> None:
-        certificate, key = str(self._settings.tls_certificate), str(self._settings.tls_key)
-        assert self.tls is not None  # noqa: S101 - else it is not watched
-        # a trial first, as a context keeps the certificate of a pair whose key does not belong to it
-        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.tls):
-            try:
-                context.load_cert_chain(certificate, key)
-            except OSError as error:
-                raise SettingsError(
-                    f"--tls-certificate {certificate}, --tls-key {key}: {error}; give a PEM chain and its key"
-                ) from None
+    def _read_authority(self) -> None:
+        assert self._settings.admin_authority is not None  # noqa: S101 - else it is not watched
+        path = self._settings.admin_authority
+        try:
+            self.trust = admin_tls.verifying(path.read_text())
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"--admin-authority {path}: {error}") from None
+
+
+def _read_pair(shown: ssl.SSLContext, what: str, certificate: Path, key: Path) -> None:
+    # a trial first, as a context keeps the certificate of a pair whose key does not belong to it
+    for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), shown):
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as error:
+            raise SettingsError(
+                f"--{what}-certificate {certificate}, --{what}-key {key}: {error}; give a PEM chain and its key"
+            ) from None
 
 
 def read_keys(folder: Path) -> tuple[bytes, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from eldr import centroids
 from eldr.centroids import CentroidsError, CentroidSet
 from eldr.contract import POLICY_MARGINAL, ROLE_DECODE
 from eldr_router.plan.backoff import Backoff
+from eldr_router.plan.members import Address
 from eldr_router.plan.spec import EndpointSpec
 from eldr_router.plan.table import EMPTY, Intent, SetRef, make_table
 from eldr_router.serve.services import Services
@@ -72,9 +73,13 @@ class Control:
             )  # one that is new has nothing cached
 
     def set_peers(
-        self, addresses: Iterable[tuple[str, int]], in_doubt: Collection[tuple[str, int]] = ()
+        self,
+        addresses: Iterable[Address],
+        in_doubt: Collection[Address] = (),
+        names: Mapping[Address, str] | None = None,
     ) -> None:
-        """Take the admin addresses of the other routers, and those that may not live any more."""
+        """Take the admin addresses of the other routers, those that may not live any more, and by whose name some speak TLS."""
+        self._services.pool.names = names or {}
         self._services.registry.shares.set_addresses(addresses, in_doubt)
 
     def set_intent(self, intent: Intent, fetch: Fetch) -> None:

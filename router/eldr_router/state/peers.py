@@ -97,7 +97,7 @@ class Peers:
             if error.refused:
                 shares.refused(address)
             else:
-                shares.silent(address, "does not accept connections")
+                shares.silent(address, error.distrust or "does not accept connections")
         except (TimeoutError, BrokenError, ValueError) as error:
             cause = getattr(error, "cause", None)
             if cause == "stale":

@@ -33,6 +33,10 @@ def wanted(**spec):
             for field, named in (
                 ({"apiKeysSecret": "k"}, {("Secret", "k", "")}),
                 ({"tlsSecret": "p"}, {("Secret", "p", "tls.crt"), ("Secret", "p", "tls.key")}),
+                (
+                    {"adminTLS": {"secretName": "p", "authorityConfigMap": "c"}},
+                    {("Secret", "p", "tls.crt"), ("Secret", "p", "tls.key"), ("ConfigMap", "c", "ca.crt")},
+                ),
             )
         ),
     ],

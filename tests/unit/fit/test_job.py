@@ -53,7 +53,7 @@ def world(monkeypatch, mixed):
             encoded = {key: base64.b64encode(value) for key, value in (binary or {}).items()}
             maps[name] = {"data": data, "binaryData": encoded}
 
-    def read(_urls, _token, _unread):
+    def read(_urls, _token, _unread, _trust):
         return iter([replace_time(record, at) for record, at in zip(records, times, strict=True)])
 
     monkeypatch.setattr(job, "Cluster", Cluster)

@@ -39,6 +39,10 @@ SPECIAL: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "router.replicas": {"router": {"placement": "Deployment"}},
     "router.podTemplate": {"router": {"placement": "Deployment"}},
+    "router.adminTLS.secretName": {"router": {"adminTLS": {"secretName": "a", "authorityConfigMap": "a"}}},
+    "router.adminTLS.authorityConfigMap": {
+        "router": {"adminTLS": {"secretName": "a", "authorityConfigMap": "a"}}
+    },
     "router.prior": {"router": {"policy": "MarginalUnion"}},
     "model.tokenSecret.key": {"model": {"tokenSecret": {"name": "a"}}},
     "model.download": {"model": {"cache": {"claimName": "a"}}},

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from eldr_operator.kube.authorities import Authorities
 from eldr_operator.locality import polls as module
 from eldr_operator.locality.polls import Polls
 from eldr_operator.locality.router_view import RouterPod, RouterView
@@ -22,7 +23,7 @@ class Routers:
         self.problem, self.refuses = "", False
         self.answered = asyncio.Event()
 
-    async def look(self, _client, pods, token):
+    async def look(self, _client, pods, token, trust):
         self.asked.append(([pod.name for pod in pods], token))
         if self.hanging & {pod.name for pod in pods}:
             await asyncio.Event().wait()
@@ -51,7 +52,7 @@ def woken():
 
 @pytest.fixture
 async def polls(woken, now):
-    made = Polls(None, woken.append, lambda: now)
+    made = Polls(None, woken.append, lambda: now, Authorities(None))
     yield made
     made.close()
 
