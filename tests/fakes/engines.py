@@ -318,7 +318,7 @@ async def read_request(reader: asyncio.StreamReader) -> Seen | None:
     return Seen(method, path, headers, await reader.readexactly(int(headers.get("content-length", 0))))
 
 
-async def prefill(exchange: Exchange) -> None:
+async def prefill(exchange: Exchange, **more: Any) -> None:
     params: dict[str, Any] = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -328,7 +328,7 @@ async def prefill(exchange: Exchange) -> None:
     }
     if exchange.engine.eldr is not None:
         params["eldr"] = exchange.engine.eldr
-    await exchange.json({"id": exchange.seen.id, "choices": [], "kv_transfer_params": params})
+    await exchange.json({"id": exchange.seen.id, "choices": [], "kv_transfer_params": params, **more})
 
 
 async def decode(exchange: Exchange) -> None:

@@ -10,8 +10,8 @@ import pytest
 from eldr import contract
 from eldr.clients import UNBOUNDED
 from eldr.wire import ExpertCounts, encode_counts
-from tests.fakes.engines import TOKENS, answer, pieces, slow
-from tests.router.conftest import until
+from tests.fakes.engines import TOKENS, answer, pieces, prefill, slow
+from tests.router.conftest import signature, until
 
 
 async def test_two_legs_follow_the_protocol(start):
@@ -334,6 +334,64 @@ async def test_many_clients_at_once(start):
 
             await asyncio.gather(*(one(i) for i in range(200)))
         assert router.counter("requests", outcome="ok") == 200
+
+
+async def test_names_of_one_model_share_a_home_and_adapters_do_not(start):
+    """vLLM answers by the first name of a model, whichever the request gave, and by an adapter's own."""
+    names = {"m", "alias", None}
+
+    async def as_vllm(exchange):
+        asked = exchange.seen.body.get("model")
+        await prefill(exchange, model="m" if asked in names else asked)
+
+    async with start("p0", "p1", "p2", "p3", "d0") as router:
+        engines = [router[f"p{n}"] for n in range(4)]
+
+        async def home(model: str | None) -> str:
+            for engine in engines:
+                engine.seen.clear()
+                engine.script.append(as_vllm)
+            body = {"prompt": "x" * 5000} | ({} if model is None else {"model": model})
+            await router.client.post(f"{router.url}/v1/completions", json=body)
+            (engine,) = (engine for engine in engines if engine.requests)
+            return engine.name
+
+        for model in names:
+            await home(model)  # each name is learned by its first answer
+        assert len({await home(model) for model in names}) == 1
+        # the same name in other letters of JSON
+        body = b'{"prompt":"%b","model":"\\u006d"}' % (b"x" * 5000)
+        known = await home("m")
+        for engine in engines:
+            engine.seen.clear()
+        await router.client.post(f"{router.url}/v1/completions", content=body)
+        assert [engine.name for engine in engines if engine.requests] == [known]
+        assert len({await home(f"adapter-{n}") for n in range(12)}) > 1
+
+
+async def test_a_signature_is_that_of_its_request_alone(start):
+    """One prompt read by two adapters (LoRA) uses experts of its own each time, and is placed by them."""
+    told = {"one": signature(9, 1, 0, 0, 9, 1, 0, 0), "two": signature(0, 0, 1, 9, 0, 0, 1, 9)}
+
+    async with start("p0", "d0", "d1", policy="MarginalUnion") as router:
+
+        async def as_adapter(exchange):
+            router["p0"].eldr = told[exchange.seen.body["model"]]
+            await prefill(exchange, model=exchange.seen.body["model"])
+
+        placed: dict[str, list[np.ndarray]] = {"one": [], "two": []}
+        place = router.app.services.placer.place
+
+        def kept(table, found, *args, **options):
+            placed[asked].append(found.counts.counts)
+            return place(table, found, *args, **options)
+
+        router.app.services.placer.place = kept
+        for asked in ("one", "two", "one", "two"):
+            router["p0"].script.append(as_adapter)
+            assert (await router.post(prompt="x" * 5000, model=asked)).status_code == 200
+    assert [each[0].tolist() for each in placed["one"]] == [[9, 1, 0, 0]] * 2
+    assert [each[0].tolist() for each in placed["two"]] == [[0, 0, 1, 9]] * 2
 
 
 async def test_adapters_have_homes_of_their_own(start):

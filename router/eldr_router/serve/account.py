@@ -33,6 +33,8 @@ class Account:
         Label of the request metric; what it is if nothing else happens: the client left.
     status : int
         What the client got; 0 for nothing.
+    model : str
+        As the request names it; empty if it names none.
     signature : Signature
     placement : Placement or None
         The last ones.
@@ -41,8 +43,8 @@ class Account:
     """
 
     __slots__ = (
-        "_attempts", "_base", "_first_byte_seconds", "_model", "_prefill_seconds", "_request", "_services", "_started", "_streams",
-        "_table", "_trace", "_usage", "closed", "headers", "lines", "message", "outcome", "placement", "signature", "status",
+        "_attempts", "_base", "_first_byte_seconds", "_prefill_seconds", "_request", "_services", "_started", "_streams",
+        "_table", "_trace", "_usage", "closed", "headers", "lines", "message", "model", "outcome", "placement", "signature", "status",
     )  # fmt: skip
 
     def __init__(self, services: Services, request: Request) -> None:
@@ -54,7 +56,7 @@ class Account:
         self._base = request_base(services.router, services.sequence)
         self._attempts = 0
         self._prefill_seconds = self._first_byte_seconds = 0.0
-        self._model, self._streams, self._usage = "", False, UNKNOWN
+        self.model, self._streams, self._usage = "", False, UNKNOWN
         self.outcome, self.status, self.message = "disconnected", 0, ""
         self.signature: Signature = WHOLE
         self.placement: Placement | None = None
@@ -77,7 +79,7 @@ class Account:
 
     def asked(self, fields: Fields) -> None:
         """Take note of what the client asks for."""
-        self._model = model_of(fields)
+        self.model = model_of(fields)
 
     def waited(self) -> None:
         """Take note that the request waited for room until now."""
@@ -99,9 +101,10 @@ class Account:
         if self._trace is not None:
             self._trace.end(self._services.clock(), state.failures)
 
-    def prefilled(self, signature: Signature, at: float, prompt: int) -> None:
-        """Take note of a prefill result, and of the prompt's tokens, 0 if nobody has told."""
+    def prefilled(self, signature: Signature, at: float, prompt: int, model: object) -> None:
+        """Take note of a prefill result, of the prompt's tokens, 0 if nobody has told, and of the model that the engine names."""
         self.signature = signature
+        self._services.names.heard(self.model, model)
         self._prefill_seconds = at - self._started
         self._services.metrics.prefill(self._prefill_seconds)
         self._services.metrics.signatures(signature.quality)
@@ -151,7 +154,7 @@ class Account:
         if outcome in ("ok", "broken_stream"):
             services.metrics.total(seconds)
         services.metrics.gen_ai(
-            self._operation, self._model, "" if outcome == "ok" else outcome, seconds,
+            self._operation, self.model, "" if outcome == "ok" else outcome, seconds,
             first=self._first_byte_seconds if self._streams else None, tokens=self._usage.output,
         )  # fmt: skip
         if services.journal.wants(outcome, self.status, state.failures):
@@ -172,7 +175,7 @@ class Account:
         attributes: dict[str, Any] = {
             "eldr.request_id": self._base,
             "gen_ai.provider.name": PROVIDER,
-            "gen_ai.request.model": self._model or None,
+            "gen_ai.request.model": self.model or None,
             "gen_ai.response.time_to_first_chunk": self._first_byte_seconds if self._streams else None,
             "gen_ai.usage.input_tokens": self._usage.input,
             "gen_ai.usage.output_tokens": self._usage.output,
@@ -181,7 +184,7 @@ class Account:
         if self.placement is not None:
             attributes |= _decided(self.placement)
         error = None if self.outcome == "ok" else (self.outcome, self.message or self.outcome)
-        trace.close(f"{self._operation} {self._model}".rstrip(), self._started + seconds, attributes, error)
+        trace.close(f"{self._operation} {self.model}".rstrip(), self._started + seconds, attributes, error)
 
     def _log(self, state: State, seconds: float) -> None:
         fields: dict[str, Any] = {

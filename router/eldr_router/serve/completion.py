@@ -155,10 +155,10 @@ class Completion:
             self.handle(steps.Tick(self._leg.endpoint, now))
 
     def prefilled(
-        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int
+        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
         """Take what a prefill engine handed over."""
-        self._account.prefilled(signature, self.now(), prompt)
+        self._account.prefilled(signature, self.now(), prompt, model)
         self._kv, self._prompt = kv, prompt
         # the lease began at an unknown time since the prompt was sent: either process may have stood still before this answer
         # was read, and the bytes would look no different
@@ -186,7 +186,7 @@ class Completion:
         prompt, stem = body.beginning
         choice = self._services.affinity.choose(
             prompt, [endpoint.name for endpoint in usable], registry.totals(usable), stem=stem,
-            session=headers.session(self._request), model=bytes(body.fields.get("model", b"")),
+            session=headers.session(self._request), model=self._services.names.of(self._account.model).encode(),
         )  # fmt: skip
         self._services.metrics.prefill_placements(choice.reason)
         endpoint = usable[choice.engine]

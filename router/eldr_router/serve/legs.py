@@ -26,9 +26,9 @@ class Flow(Protocol):
         """Take an event."""
 
     def prefilled(
-        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int
+        self, leg: PrefillLeg, kv: dict[str, Any] | None, signature: Signature, prompt: int, model: object
     ) -> None:
-        """Take what a prefill engine handed over, and the tokens of the prompt, 0 if it does not tell."""
+        """Take what a prefill engine handed over, the tokens of the prompt, 0 if it does not tell, and the model that it names."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -205,8 +205,8 @@ class PrefillLeg(Leg):
         elif self._is_cut(fields):
             self._broken("aborted", "it is shutting down", unavailable=True)
         else:
-            kv, prompt = fields.get(KV_KEY), prompt_tokens(fields)
+            kv, prompt, model = fields.get(KV_KEY), prompt_tokens(fields), fields.get("model")
             if isinstance(kv, dict):
-                self._flow.prefilled(self, kv, read_signature(kv.get(ELDR_KEY)), prompt)
+                self._flow.prefilled(self, kv, read_signature(kv.get(ELDR_KEY)), prompt, model)
             else:
-                self._flow.prefilled(self, None, NO_SIGNATURE, prompt)
+                self._flow.prefilled(self, None, NO_SIGNATURE, prompt, model)

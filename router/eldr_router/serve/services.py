@@ -14,6 +14,7 @@ from eldr_router.ops.journal import Journal
 from eldr_router.ops.metrics import Metrics
 from eldr_router.ops.probes import Probes
 from eldr_router.plan.affinity import PrefixAffinity
+from eldr_router.plan.names import Names
 from eldr_router.plan.table import EMPTY, Table
 from eldr_router.serve.queue import Queue
 from eldr_router.settings import Settings
@@ -47,6 +48,7 @@ class Services:
     router: str
     tracing: Tracing | None = None
     affinity: PrefixAffinity = field(default_factory=PrefixAffinity)
+    names: Names = field(default_factory=Names)
     clock: Callable[[], float] = time.monotonic  # the loop's own clock ticks in milliseconds
     wall: Callable[[], float] = time.time
     table: Table = EMPTY
