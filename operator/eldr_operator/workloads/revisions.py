@@ -253,6 +253,7 @@ def inputs(cr: EldrDeployment, role: str) -> str:
         found["sequences"] = sequences(cr)
     if role == contract.ROLE_ROUTER or (role == contract.ROLE_PREFILL and spec.router.placement == "Sidecar"):
         kept = {"placement", "image", "image_pull_policy", "args", "env", "resources", "drain_seconds"}
+        kept |= {"api_keys_secret", "tls_secret", "admin_tls"}
         if role == contract.ROLE_ROUTER:
             kept |= {"pod_template"}
         found["router"] = _set(spec.router, kept)

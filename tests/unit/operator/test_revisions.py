@@ -170,6 +170,9 @@ def test_every_change_of_a_template_is_a_change_of_its_inputs(make_vllm):
             }
         },
         {"router": {"maxInFlightPerDecode": 300, "policy": "JSQ", "env": [{"name": "A", "value": "1"}]}},
+        {"router": {"apiKeysSecret": "a"}},
+        {"router": {"tlsSecret": "a"}},
+        {"router": {"adminTLS": {"secretName": "a", "authorityConfigMap": "b"}}},
         {"signatures": {"retentionHours": 12, "retentionMebibytes": 5, "samplePercent": 3}},
     ]
     for placement in ("Sidecar", "Deployment"):
