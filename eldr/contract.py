@@ -256,6 +256,8 @@ Settings stand here, not in pod templates, so that changing them never restarts 
    "max_load": float | null,              engines are candidates up to so many times the mean load; null: no bound
    "domains": [{"name": str, "share": n}],  who shares the slots with policy Domain, see ``HEADER_DOMAIN``; absent: nobody
    "max_in_flight": n,                    per decode engine, over all routers; beyond it 429
+   "max_waiting": n, "max_wait_seconds": float,  how many requests may wait for room at each router, and for how long;
+                                          absent: as the router's own options say
    "sample_rate": float,                  share of requests that are logged
    "lease_seconds": float,                of the prefill engines' KV blocks
    "slots": K,                            decode replicas wanted

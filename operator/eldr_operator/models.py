@@ -157,6 +157,8 @@ class RouterSpec(CamelModel):
     tls_secret: str | None = None
     admin_tls: AdminTlsSpec | None = Field(default=None, alias="adminTLS")
     max_in_flight_per_decode: int = 256
+    max_waiting: int | None = None
+    max_wait_seconds: int | None = None
     args: tuple[str, ...] = ()
     env: tuple[Object, ...] = ()
     resources: Object = Field(default_factory=dict)

@@ -123,6 +123,32 @@ async def test_a_bound_and_a_deadline(start):
         assert router.app.services.registry.queued == 0
 
 
+async def test_who_may_wait_changes_without_a_restart(start):
+    async with start("p0", "d0", max_in_flight=1) as router, Busy(router, "d0") as busy:
+        assert (await ask(router)).status_code == 429, "by default nobody waits"
+        await router.configure(max_in_flight=1, max_waiting=1, max_wait_seconds=60.0)
+        (waits,) = await in_line(router, 1)
+        assert (await ask(router)).status_code == 429, "one may"
+        await router.configure(max_in_flight=1, max_waiting=2, max_wait_seconds=0.2)
+        late = await ask(router)
+        assert late.status_code == 429
+        assert router.counter("rejected", reason="deadline") == 1, "it waited, by the new time"
+        await router.configure(max_in_flight=1, max_waiting=0)
+        assert waiting(router) == 1, "who waits goes on waiting"
+        assert (await ask(router)).status_code == 429
+        busy.free()
+        assert (await waits).status_code == 200
+
+
+async def test_the_document_counts_before_the_options(start):
+    settings = {"max_waiting": 8, "max_wait": 60.0}
+    async with (
+        start("p0", "d0", settings=settings, max_in_flight=1, max_waiting=0) as router,
+        Busy(router, "d0"),
+    ):
+        assert (await ask(router)).status_code == 429
+
+
 async def test_a_client_that_leaves_waits_no_longer(start):
     async with start("p0", "d0", settings=ONE, max_in_flight=1) as router, Busy(router, "d0") as busy:
         first, second = await in_line(router, 2)
@@ -181,16 +207,19 @@ async def test_an_engine_that_is_well_again_wakes_who_waits(start):
 
 
 async def test_room_of_another_router_wakes_who_waits(tmp_path, no_ticks):
-    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=4) as (first, second):
-        first.app.services.queue._most = 4
-        async with Busy(first, "d0", "d0"):  # its own half
-            third = asyncio.ensure_future(ask(first, "lent by the other"))
-            assert (await third).status_code == 200
-            async with Busy(first, "d0"):
-                fourth = asyncio.ensure_future(ask(first, "the other never gives its last"))
-                await until(lambda: waiting(first), "it to wait")
-                await second.app.stop()
-                assert (await fourth).status_code == 200
+    fields = {"max_in_flight": 4, "max_waiting": 4}
+    async with (
+        engines("p0", "d0") as made,
+        peers(made, tmp_path, 2, **fields) as (first, second),
+        Busy(first, "d0", "d0"),  # its own half
+    ):
+        third = asyncio.ensure_future(ask(first, "lent by the other"))
+        assert (await third).status_code == 200
+        async with Busy(first, "d0"):
+            fourth = asyncio.ensure_future(ask(first, "the other never gives its last"))
+            await until(lambda: waiting(first), "it to wait")
+            await second.app.stop()
+            assert (await fourth).status_code == 200
 
 
 async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):
@@ -206,9 +235,8 @@ async def test_no_engine_has_more_than_its_limit_over_two_routers(tmp_path):
         finally:
             running -= 1
 
-    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, max_in_flight=4) as routers:
-        for router in routers:
-            router.app.services.queue._most = 100
+    fields = {"max_in_flight": 4, "max_waiting": 100}
+    async with engines("p0", "d0") as made, peers(made, tmp_path, 2, **fields) as routers:
         made[1].script.extend([counted] * 80)
         answers = await asyncio.gather(*(ask(routers[i % 2], f"{i}") for i in range(80)))
         assert [answer.status_code for answer in answers] == [200] * 80

@@ -76,6 +76,12 @@ def document(cr: EldrDeployment, table: Table, *, protective: bool = False) -> s
         "active": dump(table.active),
         "staged": dump(table.staged),
     }
+    # what is not set is left to the options among spec.router.args
+    waiting = {
+        "max_waiting": spec.router.max_waiting,
+        "max_wait_seconds": spec.router.max_wait_seconds,
+    }
+    routing |= {name: value for name, value in waiting.items() if value is not None}
     return json.dumps(routing, indent=1, sort_keys=True)
 
 

@@ -41,7 +41,10 @@ class SetRef:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`. ``slots`` are those that domains share."""
+    """A routing document as read; see :data:`eldr.contract.ROUTING_VERSION`. ``slots`` are those that domains share.
+
+    Where ``max_waiting`` or ``max_wait_seconds`` is None, the router's own option counts.
+    """
 
     model: str = ""
     epoch: int = 0
@@ -53,6 +56,8 @@ class Intent:
     domains: tuple[tuple[str, float], ...] = ()
     slots: tuple[int, ...] = ()
     max_in_flight: int = 256
+    max_waiting: int | None = None
+    max_wait_seconds: float | None = None
     sample_rate: float = 1.0
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     active: SetRef | None = None
@@ -143,6 +148,10 @@ def read_settings(fields: dict[str, Any], base: Intent | None = None) -> Intent:
         prior=_number(fields, "prior", base.prior, 0.0, 1.0),
         domains=domains,
         max_in_flight=int(_number(fields, "max_in_flight", base.max_in_flight, 1, 1 << 20, whole=True)),
+        max_waiting=_waiting(fields),
+        max_wait_seconds=_number(fields, "max_wait_seconds", 0.0, 0.001, 86400.0)
+        if "max_wait_seconds" in fields
+        else None,
         sample_rate=_number(fields, "sample_rate", base.sample_rate, 0.0, 1.0),
         lease_seconds=_number(fields, "lease_seconds", base.lease_seconds, 2.0, 86400.0),
     )
@@ -187,6 +196,12 @@ def _domains(fields: dict[str, Any], default: tuple[tuple[str, float], ...]) -> 
         except RoutingError as error:
             raise RoutingError(f"{where}.{error}") from None
     return tuple(found.items())
+
+
+def _waiting(fields: dict[str, Any]) -> int | None:
+    if "max_waiting" not in fields:
+        return None
+    return int(_number(fields, "max_waiting", 0, 0, 1 << 20, whole=True))
 
 
 def _bound(fields: dict[str, Any], default: float) -> float:

@@ -39,10 +39,8 @@ class Queue:
     ----------
     limit : callable
         Returns ``max_in_flight``.
-    most : int
-        How many requests may wait; 0: none does.
-    seconds : float
-        How long each one may.
+    bounds : callable
+        Returns how many requests may wait, 0: none does, and how many seconds one that comes now may.
     """
 
     def __init__(
@@ -51,16 +49,14 @@ class Queue:
         registry: Registry,
         metrics: Metrics,
         limit: Callable[[], int],
-        *,
-        most: int,
-        seconds: float,
+        bounds: Callable[[], tuple[int, float]],
     ) -> None:
         self._loop = loop
         self._registry = registry
         self._metrics = metrics
         self._limit = limit
-        self._most = most
-        self._seconds = seconds
+        self._bounds = bounds
+        self._is_closed = False
         self._entries: OrderedDict[Waiter, _Entry] = OrderedDict()
         self._is_due = False
         metrics.waiting.set_function(lambda: len(self._entries))
@@ -68,17 +64,18 @@ class Queue:
 
     def admit(self, waiter: Waiter, sequences: int) -> Admission | None:
         """Reserve room for a request, or let it wait and return None; RouterError as of :meth:`Registry.admit`."""
+        most, seconds = (0, 0.0) if self._is_closed else self._bounds()
         if not self._entries:
             try:
                 return self._registry.admit(self._limit(), sequences)
             except RouterError as error:
-                if error.status != 429 or not self._most:
+                if error.status != 429 or not most:
                     self._reject("full" if error.status == 429 else error.code)
                     raise
-        if len(self._entries) >= self._most:
+        if len(self._entries) >= most:
             self._reject("queue_full")
             raise self._registry.full(self._limit(), sequences)
-        timer = self._loop.call_later(self._seconds, self._expire, waiter)
+        timer = self._loop.call_later(seconds, self._expire, waiter)
         self._entries[waiter] = _Entry(sequences, self._loop.time(), timer)
         self._registry.queued += sequences
         self.wake()
@@ -101,7 +98,7 @@ class Queue:
 
     def close(self) -> None:
         """Let nobody wait any more: the router ends."""
-        self._most = 0
+        self._is_closed = True
         for waiter in tuple(self._entries):
             self._turn_away(
                 waiter, "draining", RouterError(503, "this router ends; retry", "draining", retry_after=1)

@@ -59,9 +59,16 @@ class Services:
 
     def __post_init__(self) -> None:
         self.queue = Queue(
-            self.loop, self.registry, self.metrics, lambda: self.table.max_in_flight,
-            most=self.settings.max_waiting, seconds=self.settings.max_wait,
-        )  # fmt: skip
+            self.loop, self.registry, self.metrics, lambda: self.table.max_in_flight, self._waiting_bounds
+        )
+
+    def _waiting_bounds(self) -> tuple[int, float]:
+        """Return how many requests may wait for room, and how long: as the table says, else the options."""
+        intent, settings = self.table.intent, self.settings
+        return (
+            settings.max_waiting if intent.max_waiting is None else intent.max_waiting,
+            settings.max_wait if intent.max_wait_seconds is None else intent.max_wait_seconds,
+        )
 
     def tick(self) -> None:
         """Let time pass for requests that wait, within a lease or for room. Called several times a second."""

@@ -32,6 +32,8 @@ _KEYS = {
     "prior",
     "domains",
     "max_in_flight",
+    "max_waiting",
+    "max_wait_seconds",
     "sample_rate",
     "lease_seconds",
     ROLE_PREFILL,

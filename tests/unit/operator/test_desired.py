@@ -152,6 +152,17 @@ def test_what_routers_read(make_cr, table):
     }
 
 
+def test_who_may_wait_is_written_where_the_spec_says_so(make_cr, table):
+    def written(**router):
+        return json.loads(routing.document(make_cr(router=router), table))
+
+    assert not written().keys() & {"max_waiting", "max_wait_seconds"}, (
+        "else options among router.args would not count"
+    )
+    found = written(maxWaiting=0, maxWaitSeconds=3)
+    assert (found["max_waiting"], found["max_wait_seconds"]) == (0, 3)
+
+
 def test_grace_period_is_the_time_both_containers_need(make_cr):
     cr = make_cr(prefill={"drainSeconds": 20}, router={"drainSeconds": 100}, decode={"drainSeconds": 40})
     made = by_kind(cr)

@@ -32,6 +32,7 @@ def digests(cr):
         ({"router": {"placement": "Deployment"}}, {"prefill", "router"}),
         ({"router": {"policy": "JSQ", "tau": 0.3}}, set()),
         ({"router": {"maxInFlightPerDecode": 100}}, set()),
+        ({"router": {"maxWaiting": 5, "maxWaitSeconds": 3}}, set()),
         ({"router": {"maxInFlightPerDecode": 300}}, {"decode"}),
         ({"router": {"podTemplate": {"spec": {"priorityClassName": "high"}}}}, {"router"}),
         ({"signatures": {"retentionHours": 12}}, {"prefill", "router"}),

@@ -75,6 +75,9 @@ def test_a_routing_document():
         ({"domains": ["a", {"name": "a"}]}, r"domains\[1\].name: 'a' appears twice"),
         ({"domains": [{"name": "a", "share": 0}]}, r"domains\[0\].share: expected a number"),
         ({"max_in_flight": "8"}, "max_in_flight"),
+        ({"max_waiting": -1}, "max_waiting"),
+        ({"max_waiting": None}, "max_waiting"),
+        ({"max_wait_seconds": 0}, "max_wait_seconds"),
         ({"sample_rate": 1.1}, "sample_rate"),
         ({"lease_seconds": 1}, "lease_seconds"),
         ({"epoch": -1}, "epoch"),
@@ -89,6 +92,13 @@ def test_a_routing_document():
 def test_documents_that_are_refused(change, names):
     with pytest.raises(RoutingError, match=names):
         parse({**DOCUMENT, **change})
+
+
+def test_who_may_wait_is_left_to_the_options_unless_the_document_says():
+    intent = parse(DOCUMENT)
+    assert (intent.max_waiting, intent.max_wait_seconds) == (None, None)
+    intent = parse({**DOCUMENT, "max_waiting": 0, "max_wait_seconds": 2.5})
+    assert (intent.max_waiting, intent.max_wait_seconds) == (0, 2.5)
 
 
 def test_domains_share_the_slots():

@@ -12,7 +12,11 @@ from eldr.shown import shown
 from eldr_router.plan.table import Intent, RoutingError, parse
 from eldr_router.sources.file import parse_workers
 
-SETTINGS = [field.name for field in dataclasses.fields(Intent) if field.type in ("int", "float")]
+SETTINGS = [
+    field.name
+    for field in dataclasses.fields(Intent)
+    if str(field.type).removesuffix(" | None") in ("int", "float")
+]
 SETTINGS.remove("epoch")  # a worker file has none
 HUGE = st.one_of(
     st.integers(400, 6000).map(lambda digits: 10**digits),
@@ -36,6 +40,8 @@ def test_the_fields_are_those_of_a_document():
         "max_load",
         "prior",
         "max_in_flight",
+        "max_waiting",
+        "max_wait_seconds",
         "sample_rate",
         "lease_seconds",
     } == set(SETTINGS)

@@ -82,7 +82,7 @@ class World:
         self.metrics = Metrics(self.registry)
         self.grow(engines)
         self.queue = Queue(
-            self.loop, self.registry, self.metrics, lambda: self.limit, most=most, seconds=SECONDS
+            self.loop, self.registry, self.metrics, lambda: self.limit, lambda: (most, SECONDS)
         )
 
     def grow(self, engines: int) -> None:
