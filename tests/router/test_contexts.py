@@ -5,6 +5,7 @@ import asyncio
 from eldr_router.ops.steps import Steps
 from tests.fakes.engines import answer, slow
 from tests.router.conftest import until
+from tests.router.test_explain import ask
 
 CACHE = 'vllm:cache_config_info{engine="0",block_size="16",num_gpu_blocks="625"} 1.0\n'
 
@@ -57,6 +58,32 @@ async def test_a_long_prompt_goes_elsewhere_or_gets_429(start):
         await until(router.idle, "the streams to end")
         router["p0"].script.append(long(6000))
         assert (await router.post()).status_code == 200
+
+
+async def test_a_dry_run_counts_the_prompt_and_keeps_no_room(start):
+    release = asyncio.Event()
+    async with start("p0", "d0", "d1", policy="JSQ") as router:
+        await know(router)
+        for name in ("d0", "d1"):
+            router[name].script.append(slow(release))
+        router["p0"].script += [long(6000), long(6000)]
+        async with router.stream() as first:
+            busy, free = sorted(("d0", "d1"), key=lambda name: name != first.headers["x-eldr-decode"])
+            got = (await ask(router, {"prompt_tokens": 8000, "max_tokens": 8})).json()
+            assert (got["choice"], got["kv_expected"]) == (free, 8008)
+            rows = {
+                one["name"]: (one["kv_held"], one["kv_tokens"], one["eligible"]) for one in got["engines"]
+            }
+            assert rows == {busy: (6016, 10_000, False), free: (0, 10_000, True)}
+            never = (await ask(router, {"prompt_tokens": 10_000})).json()
+            assert never["error"]["code"] == "context_length_exceeded"
+            async with router.stream():
+                full = (await ask(router, {"prompt_tokens": 8000})).json()
+                assert (full["choice"], full["error"]["status"]) == (None, 429)
+                assert router.app.services.registry.contexts.kept(router.app.services.clock()) is None
+            release.set()
+        for wrong in (0, "8", True):
+            assert (await ask(router, {"prompt_tokens": wrong})).status_code == 400
 
 
 async def test_a_prompt_that_can_never_fit_gets_400(start):

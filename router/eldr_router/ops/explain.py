@@ -24,7 +24,7 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
     body : bytes
         ``{"eldr": counts}`` as a prefill engine sends them, see :data:`eldr.contract.ELDR_KEY`; without them, what
         happens to a request without a signature. ``"sequences"``: how many it runs, 1 if absent. ``"domain"``: what it says it
-        belongs to.
+        belongs to. ``"prompt_tokens"``: those of the counts if absent. ``"max_tokens"``: of each answer.
 
     Raises
     ------
@@ -32,17 +32,17 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         400 if the body is none of this.
     """
     fields = _fields(body)
-    sequences = fields.get("sequences", 1)
-    if type(sequences) is not int or sequences < 1:
-        raise bad_request(
-            f"sequences: expected a whole number from 1, got {sequences!r:.40}", param="sequences"
-        )
+    sequences = _whole(fields, "sequences") or 1
     domain = fields.get("domain")
     if domain is not None and not isinstance(domain, str):
         raise bad_request(f"domain: expected a name, got {domain!r:.40}", param="domain")
     counts = fields.get("eldr")
     signature = NO_SIGNATURE if counts is None else read_signature(counts)
     registry, table = services.registry, services.table
+    told = 0 if signature.counts is None else signature.counts.tokens
+    context = registry.contexts.of(
+        _whole(fields, "prompt_tokens") or told, _whole(fields, "max_tokens"), sequences
+    )
     answer: dict[str, Any] = {
         "v": 1,
         "signature": signature.quality,
@@ -51,13 +51,14 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         "fit": None if table.active is None else table.active.fit,
         "tau": table.intent.tau,
         "max_in_flight": table.max_in_flight,
+        "kv_expected": context.size,
         "prior": None,
         "choice": None,
     }
     domains = table.policy.groups if isinstance(table.policy, Domain) else {}
     rows: dict[str, dict[str, Any]] = {}
     known = registry.endpoints(ROLE_DECODE)
-    for endpoint, total in zip(known, registry.totals(known), strict=True):
+    for endpoint, total, held in zip(known, registry.totals(known), registry.held(known), strict=True):
         rows[endpoint.name] = {
             "name": endpoint.name,
             "slot": endpoint.spec.slot,
@@ -65,6 +66,8 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
             "in_flight": endpoint.in_flight,
             "total": total,
             "bound": registry.bound(endpoint, table.max_in_flight),
+            "kv_held": held,
+            "kv_tokens": None if endpoint.cache is None else endpoint.cache.tokens,
             "eligible": False,
             "domain": next((name for name, slots in domains.items() if endpoint.spec.slot in slots), None),
             "similarity": None,
@@ -76,7 +79,9 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         }
     try:
         turn = registry.turns(ROLE_DECODE) + 1
-        decision = services.placer.decide(table, signature, (), sequences, turn, domain=domain)
+        decision = services.placer.decide(
+            table, signature, (), sequences, turn, domain=domain, context=context
+        )
     except RouterError as error:
         answer["error"] = {"status": error.status, "code": error.code, "message": error.message}
         return {**answer, "engines": list(rows.values())}
@@ -108,6 +113,14 @@ def explain(services: Services, body: bytes) -> dict[str, Any]:
         choice=decision.endpoints[decision.choice.worker].name,
     )
     return {**answer, "engines": list(rows.values())}
+
+
+def _whole(fields: dict[str, Any], name: str) -> int | None:
+    """Return a field that is a whole number from 1; None without it."""
+    value = fields.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise bad_request(f"{name}: expected a whole number from 1, got {value!r:.40}", param=name)
+    return value
 
 
 def _prior(decision: Decision) -> str | None:

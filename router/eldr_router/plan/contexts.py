@@ -146,12 +146,14 @@ class Contexts:
         caches: Sequence[Cache | None],
         held: Sequence[int],
         now: float,
+        *,
+        keep: bool = True,
     ) -> list[int]:
         """Return the engines, by position, that have room for a request: any where the cache is not known, or empty.
 
         One whose prompt nobody has told needs a cache that is not full. After a refusal the emptiest engine takes no shorter
         requests for a moment: else these would take what is freed, for ever. Before a prefill, of size 0, that does not count:
-        it may be the long one that comes again.
+        it may be the long one that comes again. Without ``keep`` a refusal has no such consequence.
 
         Raises
         ------
@@ -179,7 +181,7 @@ class Contexts:
             return room
         if not free:
             raise _too_long(prompt, caches)
-        if needed and (kept is None or needed >= kept.size):
+        if keep and needed and (kept is None or needed >= kept.size):
             names = [name for _, name in free]
             engine = kept.engine if kept is not None and kept.engine in names else max(free)[1]
             self._kept = Kept(engine, needed, now + _KEEP_SECONDS)

@@ -111,7 +111,9 @@ class Placer:
         """
         self.locality.notice(signature)
         turn = self._registry.turn(ROLE_DECODE)
-        decision = self.decide(table, signature, exclude, sequences, turn, domain=domain, context=context)
+        decision = self.decide(
+            table, signature, exclude, sequences, turn, domain=domain, context=context, keep=True
+        )
         at = decision.choice.worker
         endpoint = decision.endpoints[at]
         if not exclude:  # another attempt is no other request
@@ -143,8 +145,9 @@ class Placer:
         *,
         domain: str | None = None,
         context: Context | None = None,
+        keep: bool = False,
     ) -> Decision:
-        """Choose, and change nothing; RouterError as of :meth:`place`."""
+        """Choose, and change nothing, unless room is to be kept for what fits nowhere now; RouterError as of :meth:`place`."""
         usable = self._registry.usable(ROLE_DECODE, exclude)
         if not usable:
             raise no_endpoint(ROLE_DECODE)
@@ -155,7 +158,7 @@ class Placer:
             raise self._registry.full(limit, sequences)
         tokens: list[int] = []
         if context is not None:
-            room, tokens = self._registry.fitting(room, context)
+            room, tokens = self._registry.fitting(room, context, keep=keep)
         field = Field(
             [engine.spec.slot for engine in room], self._registry.totals(room), sequences, label=domain,
             tokens=tokens, context=0 if context is None else context.size,

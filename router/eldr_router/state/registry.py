@@ -187,7 +187,9 @@ class Registry:
             return [endpoint for endpoint in endpoints if endpoint.in_flight <= most]
         return [e for e in endpoints if e.in_flight + sequences <= self.bound(e, limit)]
 
-    def fitting(self, endpoints: list[Endpoint], context: Context) -> tuple[list[Endpoint], list[int]]:
+    def fitting(
+        self, endpoints: list[Endpoint], context: Context, *, keep: bool = True
+    ) -> tuple[list[Endpoint], list[int]]:
         """Return the engines whose KV caches have room for a request, and what each of them holds; RouterError as of :meth:`Contexts.room`."""
         caches = [endpoint.cache for endpoint in endpoints]
         if caches.count(None) == len(caches):  # nobody tells: all may have it
@@ -196,7 +198,7 @@ class Registry:
         if self.contexts.all_have_room(context, caches, held):
             return endpoints, held
         names = [endpoint.name for endpoint in endpoints]
-        room = self.contexts.room(context, names, caches, held, self._clock())
+        room = self.contexts.room(context, names, caches, held, self._clock(), keep=keep)
         return [endpoints[at] for at in room], [held[at] for at in room]
 
     def has_share(self, limit: int, *, everywhere: bool) -> bool:
