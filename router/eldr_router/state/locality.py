@@ -135,9 +135,9 @@ class Locality:
         if profiles is not None and request is not None:
             learned, numbers = profiles.similarity(request.share, engines), profiles.numbers(engines)
         tolls = self.tolls.of(field.slots if learned is None else numbers)
-        return field._replace(
-            request=request, outlook=outlook, step_times=step_times, engines=engines, tolls=tolls, learned=learned, numbers=numbers,
-            reason=reason,
+        return Field(  # _replace takes three times as long
+            field.slots, field.totals, field.sequences, request, outlook, step_times, engines, tolls, learned, numbers, reason,
+            field.label, field.tokens, field.context,
         )  # fmt: skip
 
     def join(self, engine: str, request: Request | None, sequences: int) -> Stay | None:
