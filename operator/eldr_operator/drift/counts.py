@@ -1,10 +1,10 @@
-"""What routers count of the requests they place, and what a fit expected; JSON is read here. Pure."""
+"""What routers count of the requests they place, and what a fit expected; JSON is read and written here. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator import border
@@ -14,6 +14,10 @@ _OF_90_PERCENT = 1.645
 _MOST_SHARE = 10.0
 """Ten times the experts of a random batch: no placement costs as much."""
 _MOST_BATCH = 1e6
+MOST_CLUSTERS = 4096
+"""As many as a fit makes."""
+_MOST_REMEMBERED = 8
+_PREDICTED = ("saving", "saving_low", "saving_high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,8 @@ class Counts:
         Requests whose best cosine lies in each of ``SIMILARITY_BINS`` bins of equal width over [0, 1].
     clusters : tuple of int
         Requests that each slot was the most similar one to.
-    requests : int
-        How many there are altogether.
     logged : int or None
-        How many of them stand in the signature log; None where that is not told.
+        How many stand in the signature log; None where that is not told.
     """
 
     similarity: tuple[int, ...]
@@ -37,37 +39,26 @@ class Counts:
     requests: int
     logged: int | None = None
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: Counts, sign: int = 1) -> Counts:
         """Return the counts of both, of one set."""
         return Counts(
-            tuple(a + b for a, b in zip(self.similarity, other.similarity, strict=True)),
-            tuple(a + b for a, b in zip(self.clusters, other.clusters, strict=True)),
-            self.requests + other.requests,
-            None if self.logged is None or other.logged is None else self.logged + other.logged,
+            tuple(a + sign * b for a, b in zip(self.similarity, other.similarity, strict=True)),
+            tuple(a + sign * b for a, b in zip(self.clusters, other.clusters, strict=True)),
+            self.requests + sign * other.requests,
+            None if self.logged is None or other.logged is None else self.logged + sign * other.logged,
         )
 
     def since(self, before: Counts) -> Counts | None:
         """Return what was counted after ``before``; None where something has become less, so that they do not belong together."""
         if len(before.clusters) != len(self.clusters):
             return None
-        more = Counts(
-            tuple(a - b for a, b in zip(self.similarity, before.similarity, strict=True)),
-            tuple(a - b for a, b in zip(self.clusters, before.clusters, strict=True)),
-            self.requests - before.requests,
-            None if self.logged is None or before.logged is None else self.logged - before.logged,
-        )
+        more = self.plus(before, -1)
         return None if min(more.requests, *more.similarity, *more.clusters) < 0 else more
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one router counted since a set became active on it.
-
-    Parameters
-    ----------
-    router : str
-        New with every start.
-    """
+    """What one router, whose id is new with every start, counted since a set became active on it."""
 
     router: str
     epoch: int
@@ -83,12 +74,8 @@ class Saving:
     ----------
     share : float
         Below 0 where placement does worse than chance.
-    error : float
-        Its standard error.
-    steps : int
-        Decode steps it was measured on.
     batch : float, optional
-        Mean number of sequences in those steps.
+        Mean number of sequences in a step.
     drafts : float, optional
         Share of experts that drafts add to random batches; None where engines do not draft.
     """
@@ -124,24 +111,102 @@ class Baseline:
     @property
     def error(self) -> float:
         """Standard error of the predicted saving; 0 where no interval is known."""
-        return (
-            0.0
-            if self.low is None or self.high is None
-            else max(0.0, self.high - self.low) / (2 * _OF_90_PERCENT)
-        )
+        if self.low is None or self.high is None:
+            return 0.0
+        return max(0.0, self.high - self.low) / (2 * _OF_90_PERCENT)
 
 
-def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic:
-    """Read ``traffic`` of a router's state; ValueError names the field that does not fit."""
+def read_traffic(router: str, value: Mapping[str, Any]) -> Traffic | None:
+    """Read ``traffic`` of a router's state; None where it is not what it should be."""
     epoch, digest = border.count(value.get("epoch")), border.name(value.get("digest"))
-    if epoch is None or not digest:
-        told = f"{_shown(value.get('epoch'))} and {_shown(value.get('digest'))}"
-        raise ValueError(f"traffic: expected an epoch (integer) and a digest (string), got {told}")
-    return Traffic(router, epoch, digest, read_counts(value, "traffic"))
+    try:
+        counts = _read_counts(value, "traffic")
+    except ValueError:
+        return None
+    return None if epoch is None or not digest else Traffic(router, epoch, digest, counts)
 
 
-def read_counts(value: Mapping[str, Any], field: str) -> Counts:
-    """Read the counts of a router or of a baseline; ValueError names the field that does not fit."""
+def read_saving(value: Mapping[str, Any]) -> Saving | None:
+    """Read ``saving`` of a router's state; None where it is not what it should be."""
+    steps = border.count(value.get("steps"))
+    share = border.number(value.get("share"), -_MOST_SHARE, 1)
+    error = border.number(value.get("error"), 0, _MOST_SHARE)
+    known = {key: value[key] for key in ("batch", "drafts") if value.get(key) is not None}
+    batch = border.number(known.get("batch"), 0, _MOST_BATCH)
+    drafts = border.number(known.get("drafts"), 0, _MOST_SHARE)
+    bad = ("batch" in known and batch is None) or ("drafts" in known and drafts is None)
+    if bad or steps is None or share is None or error is None:
+        return None
+    return Saving(share, error, steps, batch, drafts)
+
+
+def read_baseline(value: Any, k: int | None = None) -> Baseline:
+    """Read what a fit has stored beside its set; a prediction that is none is unknown.
+
+    Parameters
+    ----------
+    value : Any
+        As a report has it, or as :func:`dump` wrote it.
+    k : int, optional
+        Clusters of the set, where they are known.
+
+    Raises
+    ------
+    ValueError
+        If it holds no counts of that set; names the field that does not fit.
+    """
+    counts = _read_counts(value, "baseline")
+    clusters = len(counts.clusters)
+    if clusters > MOST_CLUSTERS or clusters != (k or clusters):
+        wanted = f"at most {MOST_CLUSTERS}" if clusters > MOST_CLUSTERS else str(k)
+        raise ValueError(f"baseline.clusters: expected {wanted}, got {clusters}")
+    try:
+        before = _read_counts(value.get("before"), "baseline.before")
+    except ValueError:
+        before = None
+    if before is not None and len(before.clusters) != clusters:
+        before = None
+    shares = [border.number(value.get(key), -_MOST_SHARE, 1) for key in _PREDICTED]
+    damaged = any(
+        value.get(key) is not None and one is None for key, one in zip(_PREDICTED, shares, strict=True)
+    )
+    # a prediction without the interval that it was made with would seem more certain than it is
+    saving, low, high = (None, None, None) if damaged else shares
+    return Baseline(counts, saving, low, high, border.number(value.get("batch"), 0, _MOST_BATCH), before)
+
+
+def read_baselines(value: object) -> dict[str, Baseline | None]:
+    """Read what :func:`dump` wrote of each set, by digest; what cannot be read is read from the fit's report again."""
+    whole: dict[str, Baseline | None] = {}
+    for digest, one in list(value.items())[-_MOST_REMEMBERED:] if isinstance(value, Mapping) else ():
+        try:
+            whole[digest] = read_baseline(one) if one != {} else None
+        except ValueError:
+            continue
+    return whole
+
+
+def dump(baselines: Mapping[str, Baseline | None]) -> dict[str, Any]:
+    """Return baselines as they are remembered: what is read of them, and nothing where a fit stored none."""
+    return {digest: {} if one is None else _dump(one) for digest, one in baselines.items()}
+
+
+def _dump(baseline: Baseline) -> dict[str, Any]:
+    predicted = zip(_PREDICTED, (baseline.saving, baseline.low, baseline.high), strict=True)
+    before = None if baseline.before is None else _dump_counts(baseline.before)
+    more = {**dict(predicted), "batch": baseline.batch, "before": before}
+    return _dump_counts(baseline.counts) | {key: one for key, one in more.items() if one is not None}
+
+
+def _dump_counts(counts: Counts) -> dict[str, Any]:
+    return {
+        "similarity": list(counts.similarity),
+        "clusters": list(counts.clusters),
+        "requests": counts.requests,
+    }
+
+
+def _read_counts(value: Any, field: str) -> Counts:
     if not isinstance(value, Mapping):
         raise ValueError(f"{field}: expected counts, got {_shown(value)}")  # noqa: TRY004 - the border's one error
     similarity = _numbers(value.get("similarity"), f"{field}.similarity")
@@ -150,77 +215,23 @@ def read_counts(value: Mapping[str, Any], field: str) -> Counts:
             f"{field}.similarity: expected {SIMILARITY_BINS} bins, got {len(similarity)}; use one version of ELDR"
         )
     clusters = _numbers(value.get("clusters"), f"{field}.clusters")
-    requests, logged = value.get("requests"), value.get("logged")
-    if logged is not None and not _is_count(logged):
-        raise ValueError(f"{field}.logged: expected a count, got {_shown(logged)}")
-    if not clusters or not _is_count(requests) or not sum(similarity) == sum(clusters) == requests:
-        told = requests if _is_count(requests) else _shown(requests)
+    requests, logged = border.count(value.get("requests")), border.count(value.get("logged"))
+    if logged is None and value.get("logged") is not None:
+        raise ValueError(f"{field}.logged: expected a count, got {_shown(value['logged'])}")
+    if not clusters or requests is None or not sum(similarity) == sum(clusters) == requests:
+        told = _shown(value.get("requests")) if requests is None else requests
         raise ValueError(
             f"{field}: {told} requests, {sum(similarity)} by similarity, {sum(clusters)} by cluster; they must agree"
         )
     return Counts(similarity, clusters, requests, logged)
 
 
-def read_saving(value: Mapping[str, Any]) -> Saving:
-    """Read ``saving`` of a router's state; ValueError names the field that does not fit."""
-    steps, batch, drafts = value.get("steps"), value.get("batch"), value.get("drafts")
-    if not _is_count(steps):
-        raise ValueError(f"saving.steps: expected how many, got {_shown(steps)}")
-    return Saving(
-        _number(value.get("share"), "saving.share", -_MOST_SHARE, 1),
-        _number(value.get("error"), "saving.error", 0, _MOST_SHARE),
-        steps,
-        None if batch is None else _number(batch, "saving.batch", 0, _MOST_BATCH),
-        None if drafts is None else _number(drafts, "saving.drafts", 0, _MOST_SHARE),
-    )
-
-
-def read_baseline(value: Mapping[str, Any]) -> Baseline:
-    """Read what a fit has stored beside its set; a prediction that is none is unknown.
-
-    Raises
-    ------
-    ValueError
-        If it holds no counts; names the field that does not fit.
-    """
-    if not isinstance(value, Mapping):
-        raise ValueError(f"baseline: expected an object, got {_shown(value)}")  # noqa: TRY004 - the border's one error
-
-    def before() -> Counts | None:
-        try:
-            return read_counts(value["before"], "baseline.before")
-        except (KeyError, ValueError):
-            return None
-
-    keys = ("saving", "saving_low", "saving_high")
-    shares = [border.number(value.get(key), -_MOST_SHARE, 1) for key in keys]
-    damaged = any(value.get(key) is not None and one is None for key, one in zip(keys, shares, strict=True))
-    # a prediction without the interval that it was made with would seem more certain than it is
-    saving, low, high = (None, None, None) if damaged else shares
-    batch = border.number(value.get("batch"), 0, _MOST_BATCH)
-    return Baseline(read_counts(value, "baseline"), saving, low, high, batch, before())
-
-
-def most_telling(measured: Sequence[Saving]) -> Saving | None:
-    """Return the measurement on the most steps: routers look at the same engines, so theirs must not be averaged."""
-    return max(measured, key=lambda one: one.steps, default=None)
-
-
 def _numbers(value: Any, field: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(_is_count(number) for number in value):
+    found = tuple(map(border.count, value)) if isinstance(value, list) else (None,)
+    known = tuple(number for number in found if number is not None)
+    if len(known) < len(found):
         raise ValueError(f"{field}: expected a list of counts, got {_shown(value)}")
-    return tuple(value)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= border.MOST_COUNT
-
-
-def _number(value: Any, field: str, low: float, high: float) -> float:
-    found = border.number(value, low, high)
-    if found is None:
-        raise ValueError(f"{field}: expected a number from {low:g} to {high:g}, got {_shown(value)}")
-    return found
+    return known
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from eldr import contract
 from eldr_operator import border, clock
 from eldr_operator.conditions import SUCCEEDED, Condition, merged
-from eldr_operator.drift.baselines import stored
+from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.models import EldrFit, Report, parse
 
@@ -177,7 +177,7 @@ def _of_baseline(found: Report) -> str:
     if found.pointer is None or found.baseline is None:
         return ""
     try:
-        stored(found.baseline, found.pointer.k)
+        read_baseline(found.baseline, found.pointer.k)
     except ValueError as error:
         return f"; drift is not reported while its set is active: {border.text(str(error))}"
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from eldr import contract
 from eldr_operator import border, clock
-from eldr_operator.drift.baselines import stored
+from eldr_operator.drift.counts import Baseline, read_baseline
 from eldr_operator.errors import ApiError, InvalidResourceError, RequestFailedError
 from eldr_operator.fits import lifecycle
 from eldr_operator.fits.job import fit_job
@@ -116,15 +116,15 @@ class Runs:
         """Write the status of a fit."""
         await self._recorder.fit(fit, status, now)
 
-    async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Object:
-        """Return what is kept of what a fit stored beside its set; empty for nothing: the fit has told why, or is gone with its report."""
+    async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Baseline | None:
+        """Return what a fit stored beside its set; None for nothing: the fit has told why, or is gone with its report."""
         found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
         try:
             report = parse(Report, border.load((found or {})["data"][contract.REPORT_KEY]))
             same = report.pointer is not None and report.pointer.digest == pointer.digest
-            return stored(report.baseline, pointer.k) if same and report.baseline is not None else {}
+            return read_baseline(report.baseline, pointer.k) if same else None
         except (InvalidResourceError, ValueError, KeyError, TypeError):
-            return {}
+            return None
 
     async def carry_out(
         self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]

@@ -16,7 +16,8 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from eldr import contract
 from eldr_operator import border, meta, records
 from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
-from eldr_operator.drift.baselines import readable
+from eldr_operator.drift import counts
+from eldr_operator.drift.counts import Baseline
 from eldr_operator.drift.state import State
 from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import drift_history, routing
@@ -62,7 +63,7 @@ class Memory(Record):
     day : tuple of HalfHour
         The drift score of the last day, the oldest first.
     baselines : dict
-        What fits expected of the sets in use, by digest; empty where a fit stored nothing.
+        What fits expected of the sets in use, by digest; None where a fit stored nothing.
     protective : bool
         Whether JSQ is in effect in place of a set that harms.
     """
@@ -74,7 +75,9 @@ class Memory(Record):
     day: Annotated[Day, read_by(drift_history.load), PlainSerializer(drift_history.dump)] = Field(
         default=(), alias="driftDay"
     )
-    baselines: Annotated[Object, read_by(readable)] = Field(default_factory=dict)
+    baselines: Annotated[
+        dict[str, Baseline | None], read_by(counts.read_baselines), PlainSerializer(counts.dump)
+    ] = Field(default_factory=dict)
     protective: Flag = False
 
     def with_table(self, table: Table) -> Memory:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from eldr_operator import border
 from eldr_operator.drift import windows
-from eldr_operator.drift.counts import Baseline, most_telling, read_baseline
 from eldr_operator.drift.observation import DriftFit, Observation, SetReport
 from eldr_operator.fits.candidates import about_to_serve, pinned
 from eldr_operator.kube.queue import Key
@@ -75,9 +73,12 @@ class Observer:
             pinned=bool(cr.spec.centroids.pin),
             chosen=active is not None and named is not None and named.digest == active.digest,
             policy=cr.spec.router.policy,
-            baseline=None if active is None else _baseline(before.baselines.get(active.digest)),
+            baseline=None if active is None else before.baselines.get(active.digest),
             window=window,
-            saving=most_telling([view.saving for view in views if view.saving is not None]),
+            # routers look at the same engines, so what they measure must not be averaged
+            saving=max(
+                filter(None, (view.saving for view in views)), key=lambda one: one.steps, default=None
+            ),
             report=None if active is None else _report(fits, active.digest, before.table.activated_at),
             fits=tuple(filter(None, (_caused(cr, fit) for fit in fits))),
             busy=_busy(cr, fits, before),
@@ -91,13 +92,6 @@ class Observer:
         """Drop what is known of a deployment that is gone."""
         self._gathering.pop(key, None)
         self._window.pop(key, None)
-
-
-def _baseline(stored: Mapping[str, Any] | None) -> Baseline | None:
-    try:
-        return read_baseline(stored) if stored else None
-    except ValueError:
-        return None  # of another version; the next fit stores one that can be read
 
 
 def _report(fits: Sequence[EldrFit], digest: str, activated: datetime | None) -> SetReport | None:

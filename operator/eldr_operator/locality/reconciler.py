@@ -243,11 +243,12 @@ class Locality:
 
     async def _with_baselines(self, cr: EldrDeployment, before: memory.Memory) -> memory.Memory:
         """Keep the baselines of the sets in use, and read those that are not known from the reports of their fits."""
-        known = {found.digest: before.baselines.get(found.digest) for found in before.table.sets}
-        for pointer in before.table.sets:
-            if known[pointer.digest] is None:
-                known[pointer.digest] = await self._runs.baseline(cr, pointer)
-        return before if known == before.baselines else before.but(baselines=known)
+        known = before.baselines
+        baselines = {
+            each.digest: known[each.digest] if each.digest in known else await self._runs.baseline(cr, each)
+            for each in before.table.sets
+        }
+        return before if baselines == known else before.but(baselines=baselines)
 
     async def _publish(self, cr: EldrDeployment, after: memory.Memory, live: Snapshot) -> Unwritten | None:
         manifest = memory.config_map(cr, after)

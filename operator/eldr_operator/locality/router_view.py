@@ -120,14 +120,10 @@ class _Reads:
                 found[quality] = told or 0
         return found
 
-    def drift(self, field: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+    def drift(self, field: str, read: Callable[[Mapping[str, Any]], T | None]) -> T | None:
         """Return what a reader of drift makes of an object; None where there is none."""
         value = self.mapping(field)
-        try:
-            return read(value) if value else None
-        except ValueError:
-            self.odd.add(field)
-            return None
+        return self.one(field, read(value)) if value else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import pytest
 
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
-from eldr_operator.drift.baselines import MOST_CLUSTERS, readable, stored
-from eldr_operator.drift.counts import read_baseline
+from eldr_operator.drift.counts import MOST_CLUSTERS, dump, read_baseline, read_baselines
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits import lifecycle
 from eldr_operator.locality import memory
@@ -28,6 +27,11 @@ DAMAGED = [
 ]
 
 
+def stored(value, k=None):
+    """Return it as the memory keeps it."""
+    return dump({"d": read_baseline(value, k)})["d"]
+
+
 def test_what_is_read_is_kept_and_nothing_else():
     assert stored(WHOLE, 2) == WHOLE
     assert stored(WHOLE | {"notes": [0] * 250_000, "logged": None}, 2) == WHOLE
@@ -42,13 +46,30 @@ def test_what_is_read_is_kept_and_nothing_else():
 @pytest.mark.parametrize("value", DAMAGED)
 def test_what_cannot_be_read_is_refused(value):
     with pytest.raises(ValueError, match="baseline"):
-        stored(value, 2)
+        read_baseline(value, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"similarity": [3]}, "100 bins, got 1"),
+        ({"similarity": "no"}, "baseline.similarity"),
+        ({"clusters": [1, -1]}, "baseline.clusters"),
+        ({"clusters": [1, 1.5]}, "baseline.clusters"),
+        ({"clusters": []}, "must agree"),
+        ({"requests": 4}, "4 requests, 60 by similarity, 60 by cluster"),
+        ({"requests": True}, "must agree"),
+    ],
+)
+def test_counts_that_do_not_fit_are_named(changes, said):
+    with pytest.raises(ValueError, match=said):
+        read_baseline(COUNTS | changes)
 
 
 @pytest.mark.parametrize("value", DAMAGED)
 def test_a_memory_forgets_one_that_cannot_be_read_so_that_its_report_is_read_again(value):
     told = {"sha256:b": WHOLE, "sha256:c": {}}
-    kept = readable({"sha256:a": value} | told)
+    kept = dump(read_baselines({"sha256:a": value} | told))
     assert {digest: kept.get(digest) for digest in told} == told
     assert ("sha256:a" in kept) == (value == DAMAGED[1]), "how many workers there were is not known here"
 
@@ -91,7 +112,7 @@ def test_the_largest_that_can_be_remembered_fits_into_a_configmap(make_cr):
         )
         for n in range(3)
     ]
-    baselines = {one.digest: stored(counts | {"before": counts}, MOST_CLUSTERS) for one in sets}
+    baselines = {one.digest: read_baseline(counts | {"before": counts}, MOST_CLUSTERS) for one in sets}
     made = Memory(table=Table(epoch=3, active=sets[0], staged=sets[1], previous=sets[2]), baselines=baselines)
     data = memory.config_map(make_cr(), made)["data"]
     assert sum(map(len, data.values())) < 1 << 20

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator import clock, records
+from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.fits.planner import Refit
@@ -22,7 +23,7 @@ from eldr_operator.locality.routing import Table
 TIME = "2026-01-01T00:00:00Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRY = {"time": TIME, "fit": "b", "epoch": 3, "reason": "Accepted"}
-BASELINE = {"similarity": [0] * (SIMILARITY_BINS - 1) + [5], "clusters": [2, 3], "requests": 5}
+BASELINE = Baseline(Counts((*[0] * (SIMILARITY_BINS - 1), 5), (2, 3), 5))
 HUGE = 10**400
 ODD = [
     None,

@@ -10,7 +10,6 @@ from eldr_operator.drift.counts import (
     Counts,
     Saving,
     Traffic,
-    most_telling,
     read_baseline,
     read_saving,
     read_traffic,
@@ -172,22 +171,10 @@ def test_a_routers_counts_are_read():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"epoch": None}, "epoch"),
-        ({"digest": 5}, "digest"),
-        ({"similarity": [3]}, "100 bins, got 1"),
-        ({"similarity": "no"}, "traffic.similarity"),
-        ({"clusters": [1, -1]}, "traffic.clusters"),
-        ({"clusters": [1, 1.5]}, "traffic.clusters"),
-        ({"clusters": []}, "must agree"),
-        ({"requests": 4}, "4 requests, 3 by similarity, 3 by cluster"),
-        ({"requests": True}, "must agree"),
-    ],
+    "changes", [{"epoch": None}, {"digest": 5}, {"similarity": [3]}, {"clusters": [1, 1.5]}, {"requests": 4}]
 )
-def test_counts_that_do_not_fit_are_named(changes, said):
-    with pytest.raises(ValueError, match=said):
-        read_traffic("r", wire(**changes))
+def test_counts_that_do_not_fit_are_none(changes):
+    assert read_traffic("r", wire(**changes)) is None
 
 
 def test_savings_and_baselines_are_read():
@@ -198,8 +185,6 @@ def test_savings_and_baselines_are_read():
     assert (found.saving, found.counts.requests) == (0.1, 3)
     assert found.error == pytest.approx(0.04 / 3.29)
     assert read_baseline(wire(saving=0.1)).error == 0.0
-    assert most_telling([Saving(0.1, 0.1, 50), Saving(0.2, 0.1, 70)]) == Saving(0.2, 0.1, 70)
-    assert most_telling([]) is None
 
 
 def test_what_drafts_cost_is_in_the_status_and_small_changes_are_no_news():
@@ -224,6 +209,5 @@ def test_what_drafts_cost_is_in_the_status_and_small_changes_are_no_news():
         {},
     ],
 )
-def test_savings_that_do_not_fit_are_named(value):
-    with pytest.raises(ValueError, match=r"saving\."):
-        read_saving(value)
+def test_savings_that_do_not_fit_are_none(value):
+    assert read_saving(value) is None

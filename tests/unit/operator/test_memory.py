@@ -7,6 +7,7 @@ import pytest
 
 from eldr import contract
 from eldr.contract import SIMILARITY_BINS
+from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import State
 from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import memory
@@ -14,7 +15,7 @@ from eldr_operator.locality.drift_history import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory
 from eldr_operator.locality.routing import Table
 
-BASELINE = {"similarity": [0] * (SIMILARITY_BINS - 1) + [5], "clusters": [2, 3], "requests": 5}
+BASELINE = Baseline(Counts((*[0] * (SIMILARITY_BINS - 1), 5), (2, 3), 5))
 
 
 @pytest.fixture

@@ -6,21 +6,31 @@ import pytest
 
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator import records
+from eldr_operator.drift.counts import Saving
 from eldr_operator.drift.decide import decide
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
 from eldr_operator.locality.memory import Memory
 from eldr_operator.locality.observer import Observer
+from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
+from tests.unit.operator.routers import POD
 
 ACTIVE, OTHER_SET = "sha256:f", "sha256:g"
 COUNTS = {"similarity": [0] * (SIMILARITY_BINS - 1) + [60], "clusters": [30, 30], "requests": 60}
 
 
+def with_baseline(active, value):
+    """Return a memory that holds a baseline of the active set, as it is read."""
+    return records.read(
+        Memory, {"table": Table(epoch=2, active=active).to_json(), "baselines": {active.digest: value}}
+    )
+
+
 def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it(make_cr, make_set, now):
     active = make_set("f")
     for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
-        before = Memory(table=Table(epoch=2, active=active), baselines={active.digest: COUNTS | more})
+        before = with_baseline(active, COUNTS | more)
         found = Observer().look(make_cr(), [], before, [], now).baseline
         assert found.counts.requests == 60
         assert (found.before and found.before.requests) == known
@@ -34,8 +44,7 @@ SAVING = [("saving", value) for value in (10**400, float("nan"), "x", 2, -1e300)
 def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set, now, field, value):
     active = make_set("f")
     good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
-    memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: good | {field: value}})
-    found = Observer().look(make_cr(), [], memory, [], now).baseline
+    found = Observer().look(make_cr(), [], with_baseline(active, good | {field: value}), [], now).baseline
     assert found.counts.requests == 60
     shown = {"saving": found.saving, "saving_low": found.low, "batch": found.batch, "before": found.before}
     assert shown.pop(field) is None
@@ -48,8 +57,16 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set,
 )
 def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
     active = make_set("f")
-    memory = Memory(table=Table(epoch=2, active=active), baselines={active.digest: value})
-    assert Observer().look(make_cr(), [], memory, [], now).baseline is None
+    assert Observer().look(make_cr(), [], with_baseline(active, value), [], now).baseline is None
+
+
+def test_what_was_measured_on_the_most_steps_counts(make_cr, now):
+    def saving(*found):
+        views = [RouterView(POD, saving=one) for one in found]
+        return Observer().look(make_cr(), [], Memory(), views, now).saving
+
+    assert saving(Saving(0.1, 0.1, 50), None, Saving(0.2, 0.1, 70)) == Saving(0.2, 0.1, 70)
+    assert saving(None) is None
 
 
 @pytest.mark.parametrize(
