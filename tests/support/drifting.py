@@ -275,10 +275,9 @@ def watch(
     detected: list[float] = []
     for time, traffic in looks(world, requests, every=every, seconds=seconds, routers=routers, rng=rng):
         now = BEGIN + timedelta(seconds=time)
-        gathering, window = advance(
-            gathering, world.digest, traffic, now, requests=spec.window_requests, seconds=spec.window_seconds
-        )
-        if window is None:
+        gathering = advance(gathering, world.digest, world.k, traffic, now, spec=spec)
+        window = gathering.window
+        if window is None or window.latest.until < now:
             continue
         seen = Observation(digest=world.digest, baseline=expected, window=window, samples=100_000)
         before = state.drift.phase

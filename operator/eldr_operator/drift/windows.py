@@ -6,11 +6,12 @@ gathered lives in the operator's memory: an operator that starts anew forgets th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from eldr_operator.drift.counts import Counts, Traffic
+from eldr_operator.drift.spec import DriftSpec
 
 FORGET = timedelta(minutes=5)
 """A router that was not seen for so long begins anew: what it counted in between is not recent."""
@@ -73,7 +74,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """The window that is being filled.
+    """The window that is being filled, after those before it.
 
     Parameters
     ----------
@@ -87,61 +88,56 @@ class Gathering:
 
     digest: str
     since: datetime
-    counts: Counts | None
-    routers: Mapping[str, Seen]
+    counts: Counts | None = None
+    routers: Mapping[str, Seen] = field(default_factory=dict)
     past: tuple[Span, ...] = ()
+
+    @property
+    def window(self) -> Window | None:
+        """The last full one, with those before it."""
+        return Window(self.digest, self.past) if self.past else None
 
 
 def advance(
     gathering: Gathering | None,
     digest: str,
-    traffic: Sequence[Traffic],
+    k: int,
+    traffic: Iterable[Traffic],
     now: datetime,
     *,
-    requests: int,
-    seconds: float,
-) -> tuple[Gathering, Window | None]:
+    spec: DriftSpec,
+) -> Gathering:
     """Look at the routers once more.
 
     Parameters
     ----------
     gathering : Gathering or None
         From the look before; None at the first one.
-    digest : str
-        Of the active set; routers that still serve another one are left out.
-    traffic : sequence of Traffic
+    digest, k : str, int
+        Of the active set, and its number of clusters; routers that tell of another are left out.
+    traffic : iterable of Traffic
         Of every router that answered.
-    requests : int
-        Least number of requests of a window.
-    seconds : float
-        Least length of a window.
-
-    Returns
-    -------
-    gathering : Gathering
-    window : Window or None
-        Once it is full; the next one then begins.
     """
     if gathering is None or gathering.digest != digest:
-        gathering = Gathering(digest, now, None, gathering.routers if gathering else {})
+        gathering = Gathering(digest, now, routers=gathering.routers if gathering else {})
     if now < gathering.since:  # the clock was set back
-        gathering = replace(gathering, since=now, counts=None, past=())
+        gathering = Gathering(digest, now, routers=gathering.routers)
     routers = {id_: seen for id_, seen in gathering.routers.items() if now - seen.at <= FORGET}
     counts = gathering.counts
     for one in traffic:
         last = routers.get(one.router)
         routers[one.router] = Seen(now, one.epoch, one.counts)
-        if one.digest != digest or last is None:
+        if one.digest != digest or len(one.counts.clusters) != k or last is None:
             continue  # what a router counted before it was first seen may be old
         more = one.counts if last.epoch != one.epoch else one.counts.since(last.counts)
-        if more is not None and (counts is None or len(counts.clusters) == len(more.clusters)):
+        if more is not None:
             counts = more if counts is None else counts.plus(more)
     gathering = replace(gathering, counts=counts, routers=routers)
-    if counts is None or counts.requests < requests or (now - gathering.since).total_seconds() < seconds:
-        return gathering, None
-    latest = Span(gathering.since, now, counts)
-    past = (*gathering.past, latest)[-REMEMBERED:]
-    return replace(gathering, since=now, counts=None, past=past), Window(digest, past)
+    short = (now - gathering.since).total_seconds() < spec.window_seconds
+    if counts is None or counts.requests < spec.window_requests or short:
+        return gathering
+    past = (*gathering.past, Span(gathering.since, now, counts))[-REMEMBERED:]
+    return Gathering(digest, now, routers=routers, past=past)
 
 
 def _join(spans: Sequence[Span], wanted: int) -> Span | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from eldr import contract
 from eldr_operator.conditions import Condition
+from eldr_operator.drift import windows
 from eldr_operator.drift.decide import block, decide
 from eldr_operator.drift.protection import is_replaced_from_the_start
 from eldr_operator.fits import marks, planner
@@ -20,9 +22,8 @@ from eldr_operator.kube.queue import Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.repeats import Repeats
 from eldr_operator.kube.snapshot import Snapshot
-from eldr_operator.locality import activation, drift_history, memory, signatures
+from eldr_operator.locality import activation, drift_history, memory, observer, signatures
 from eldr_operator.locality.memory import Memory
-from eldr_operator.locality.observer import Observer
 from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.ownership import Ownership
 from eldr_operator.locality.polls import NOT_YET, Polls
@@ -35,6 +36,21 @@ from eldr_operator.unwritten import Unwritten, Writes, tried
 Object = dict[str, Any]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a deployment's routers only while this process lives.
+
+    Parameters
+    ----------
+    unreached : datetime or None
+        Since when none has answered.
+    """
+
+    traffic: windows.Gathering | None = None
+    signatures: signatures.Window | None = None
+    unreached: datetime | None = None
 
 
 class Locality:
@@ -64,9 +80,7 @@ class Locality:
         self._applier = applier
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
-        self._observer = Observer()
-        self._windows: dict[Key, signatures.Window] = {}
-        self._unreached: dict[Key, datetime] = {}
+        self._seen: dict[Key, _Seen] = {}
         self._odd = Repeats()
 
     async def look(
@@ -81,15 +95,22 @@ class Locality:
         views = told.views
         self._tell_odd(cr, views, now)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
-        known = memory.read(found, cr.status)
-        self._tell_lost(cr, memory.lost(found, known), now)
-        before = await self._with_baselines(cr, known.not_after(now))
+        before = memory.read(found, cr.status)
+        self._tell_lost(cr, memory.lost(found, before), now)
+        before = await self._with_baselines(cr, before.not_after(now))
         blocked = marks.recalled(all_fits, before.drift.blocked)
         harmful = marks.recalled_harm(all_fits, before.drift.harmful)
         known_sets = {"blocked": blocked, "harmful": harmful}
         before = before.but(drift=before.drift.but(**known_sets))
-        seen = self._observer.look(cr, all_fits, before, views, min(told.at, now))
+        known = self._seen.setdefault((cr.namespace, cr.name), _Seen())
+        if (active := before.table.active) is not None:
+            traffic = filter(None, (view.traffic for view in views))
+            at, spec = min(told.at, now), cr.spec.refit.drift
+            known.traffic = windows.advance(known.traffic, active.digest, active.k, traffic, at, spec=spec)
+        seen = observer.look(cr, all_fits, before, views, known.traffic.window if known.traffic else None)
         drift, verdict = decide(before.drift, cr.spec.refit.drift, seen, now)
+        is_silent = views and all(view.problem and view.problem != NOT_YET for view in views)
+        known.unreached = min(known.unreached or now, now) if is_silent else None
         decision = activation.decide(
             cr,
             all_fits,
@@ -97,7 +118,7 @@ class Locality:
             views,
             now,
             blocked=drift.blocked,
-            unreached_since=self._unreached_since((cr.namespace, cr.name), views, now),
+            unreached_since=known.unreached,
         )
         if decision.given_up is not None:
             drift = block(drift, decision.given_up.digest)
@@ -214,9 +235,7 @@ class Locality:
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a deployment that is gone."""
         self._polls.forget(key)
-        self._windows.pop(key, None)
-        self._unreached.pop(key, None)
-        self._observer.forget(key)
+        self._seen.pop(key, None)
         self._ownership.forget(key)
 
     def _tell_odd(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> None:
@@ -233,13 +252,6 @@ class Locality:
                 "EldrDeployment %s/%s: ConfigMap %s is damaged: what cannot be read of %s is forgotten",
                 *(cr.namespace, cr.name, contract.routing_name(cr.name), ", ".join(lost)),
             )
-
-    def _unreached_since(self, key: Key, views: Sequence[RouterView], now: datetime) -> datetime | None:
-        if not views or not all(view.problem and view.problem != NOT_YET for view in views):
-            self._unreached.pop(key, None)
-            return None
-        since = self._unreached[key] = min(self._unreached.get(key, now), now)
-        return since
 
     async def _with_baselines(self, cr: EldrDeployment, before: memory.Memory) -> memory.Memory:
         """Keep the baselines of the sets in use, and read those that are not known from the reports of their fits."""
@@ -258,6 +270,6 @@ class Locality:
         return await tried(kind, name, write)
 
     def _judge_signatures(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> Condition:
-        key = (cr.namespace, cr.name)
-        self._windows[key], answers = signatures.advance(self._windows.get(key), views, now)
+        seen = self._seen[cr.namespace, cr.name]
+        seen.signatures, answers = signatures.advance(seen.signatures, views, now)
         return signatures.warned(signatures.judge(cr, answers), views)

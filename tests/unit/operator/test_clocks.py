@@ -63,14 +63,14 @@ def test_windows_are_judged_again_at_once(now):
 def test_a_window_begins_anew_where_the_clock_is_set_back(now):
     def look(gathering, requests, at):
         told = [Traffic("r", 1, "d", counts(requests))]
-        return advance(gathering, "d", told, at, requests=100, seconds=60)
+        return advance(gathering, "d", 2, told, at, spec=DriftSpec(window_requests=100))
 
-    gathering, _ = look(None, 0, now + YEAR)
-    gathering, full = look(gathering, 50, now)
-    assert full is None
-    gathering, full = look(gathering, 250, now + timedelta(minutes=2))
-    assert full is not None
-    assert full.latest.until == now + timedelta(minutes=2)
+    ahead = look(look(None, 0, now + YEAR), 150, now + YEAR + timedelta(minutes=2))
+    assert ahead.window is not None
+    gathering = look(ahead, 200, now)
+    assert gathering.window is None, "it would be judged again and again"
+    gathering = look(gathering, 400, now + timedelta(minutes=2))
+    assert gathering.window.latest.until == now + timedelta(minutes=2)
 
 
 class Recorder:

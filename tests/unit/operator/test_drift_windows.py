@@ -14,6 +14,7 @@ from eldr_operator.drift.counts import (
     read_saving,
     read_traffic,
 )
+from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.windows import FORGET, REMEMBERED, advance
 from eldr_operator.locality import drift_status
 
@@ -32,14 +33,16 @@ def traffic(router, n, epoch=1, digest="a", clusters=2):
 def look(now):
     """Look at routers every ten seconds; returns the windows."""
 
-    def run(*steps, digest="a", requests=100, seconds=10, every=10):
+    def run(*steps, digest="a", k=2, seconds=10, every=10):
+        spec = DriftSpec(window_requests=100, window_seconds=seconds)
         gathering, found = None, []
         for index, step in enumerate(steps):
             active, views = step if isinstance(step, tuple) else (digest, step)
             at = now + timedelta(seconds=every * index)
-            gathering, window = advance(gathering, active, views, at, requests=requests, seconds=seconds)
-            if window:
-                found.append(window)
+            before = gathering and gathering.window
+            gathering = advance(gathering, active, k, views, at, spec=spec)
+            if gathering.window and gathering.window != before:
+                found.append(gathering.window)
         return found
 
     return run
@@ -109,7 +112,7 @@ def test_numbers_that_shrink_and_sets_that_disagree_count_for_nothing(look):
         [traffic("r", 100)],
     )
     assert numbers(mixed) == [100]
-    grown = look([traffic("r", 0)], [traffic("r", 300, clusters=3)], [traffic("r", 410, clusters=3)])
+    grown = look([traffic("r", 0)], [traffic("r", 300, clusters=3)], [traffic("r", 410, clusters=3)], k=3)
     assert numbers(grown) == [110]
 
 

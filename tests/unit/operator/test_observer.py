@@ -11,7 +11,7 @@ from eldr_operator.drift.decide import decide
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import State
 from eldr_operator.locality.memory import Memory
-from eldr_operator.locality.observer import Observer
+from eldr_operator.locality.observer import look
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.routers import POD
@@ -31,7 +31,7 @@ def test_what_was_before_a_sets_own_traffic_is_known_where_its_fit_stored_it(mak
     active = make_set("f")
     for more, known in ({}, None), ({"before": COUNTS}, 60), ({"before": None}, None):
         before = with_baseline(active, COUNTS | more)
-        found = Observer().look(make_cr(), [], before, [], now).baseline
+        found = look(make_cr(), [], before, [], None).baseline
         assert found.counts.requests == 60
         assert (found.before and found.before.requests) == known
 
@@ -44,7 +44,7 @@ SAVING = [("saving", value) for value in (10**400, float("nan"), "x", 2, -1e300)
 def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set, now, field, value):
     active = make_set("f")
     good = COUNTS | {"saving": 0.2, "saving_low": 0.1, "saving_high": 0.3, "batch": 8.0, "before": COUNTS}
-    found = Observer().look(make_cr(), [], with_baseline(active, good | {field: value}), [], now).baseline
+    found = look(make_cr(), [], with_baseline(active, good | {field: value}), [], None).baseline
     assert found.counts.requests == 60
     shown = {"saving": found.saving, "saving_low": found.low, "batch": found.batch, "before": found.before}
     assert shown.pop(field) is None
@@ -57,13 +57,13 @@ def test_a_field_of_a_baseline_that_cannot_be_read_is_unknown(make_cr, make_set,
 )
 def test_a_baseline_without_counts_is_none(make_cr, make_set, now, value):
     active = make_set("f")
-    assert Observer().look(make_cr(), [], with_baseline(active, value), [], now).baseline is None
+    assert look(make_cr(), [], with_baseline(active, value), [], None).baseline is None
 
 
 def test_what_was_measured_on_the_most_steps_counts(make_cr, now):
     def saving(*found):
         views = [RouterView(POD, saving=one) for one in found]
-        return Observer().look(make_cr(), [], Memory(), views, now).saving
+        return look(make_cr(), [], Memory(), views, None).saving
 
     assert saving(Saving(0.1, 0.1, 50), None, Saving(0.2, 0.1, 70)) == Saving(0.2, 0.1, 70)
     assert saving(None) is None
@@ -93,7 +93,7 @@ def test_only_reports_about_the_active_set_are_believed_and_the_last_word_counts
         status = {"activeSetDigest": digest, "activeSetRegresses": harms}
         fits.append(fit.model_copy(update={"status": fit.status | status}))
     memory = Memory(table=Table(epoch=2, active=make_set("f"), activated_at=now.replace(hour=10)))
-    found = Observer().look(make_cr(), fits, memory, [], now).report
+    found = look(make_cr(), fits, memory, [], None).report
     assert (found and (found.fit, found.harms)) == believed
 
 
@@ -116,9 +116,9 @@ def test_any_pin_counts_and_it_is_known_whether_it_names_the_active_set(
     fits = [first, with_set_of(make_fit("again"), first), make_fit("newer"), make_fit("rejected", "Rejected")]
     active = make_set("gone") if pin == "gone" else make_set("first")
     cr = make_cr(centroids={"pin": pin} if pin else {})
-    seen = Observer().look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], now)
+    seen = look(cr, fits, Memory(table=Table(epoch=2, active=active)), [], None)
     assert (seen.pinned, seen.chosen) == told
-    nothing = Observer().look(cr, fits, Memory(), [], now)
+    nothing = look(cr, fits, Memory(), [], None)
     assert (nothing.pinned, nothing.chosen) == (pin is not None, False)
 
 
@@ -134,7 +134,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, 
     passed_over = make_fit("passed-over", finished="2026-11-21T11:00:00Z")
 
     def busy(*fits):
-        return Observer().look(make_cr(), fits, before, [], now).busy
+        return look(make_cr(), fits, before, [], None).busy
 
     assert busy(first) is None
     assert busy(first, passed_over) == "passed-over"
@@ -147,7 +147,7 @@ def test_a_fit_that_made_the_active_set_once_more_keeps_nobody_waiting(make_cr, 
 def test_a_number_that_cannot_be_remembered_is_none_of_the_operators(make_cr, make_fit, now, name):
     fits, state = [make_fit(name, "Rejected", trigger="Drift")], State()
     for _ in range(5):
-        seen = Observer().look(make_cr(), fits, Memory(), [], now)
+        seen = look(make_cr(), fits, Memory(), [], None)
         state = records.read(
             State, json.loads(json.dumps(decide(state, DriftSpec(), seen, now)[0].to_json()))
         )
