@@ -254,14 +254,14 @@ class Centroids:
             self._wake_workloads(key)
         await common.reporter.locality(cr, outcome)
         common.metrics.epoch.labels(*key).set(outcome.memory.table.epoch)
-        common.metrics.acks.labels(*key).set(outcome.decision.acks)
+        common.metrics.acks.labels(*key).set(outcome.look.decision.acks)
         drift = outcome.memory.drift.shown
         common.metrics.drift.labels(*key).set(math.nan if drift is None else drift.value)
         self._polls.ask_every(key, self._poll_pause(cr, outcome))
         return 0.0 if outcome.is_unfinished else _next_look(outcome, now)
 
     def _poll_pause(self, cr: EldrDeployment, outcome: Outcome) -> float:
-        if outcome.decision.is_waiting:
+        if outcome.look.decision.is_waiting:
             return POLL_WAITING_SECONDS
         uses_samples = cr.spec.router.policy in {contract.POLICY_ELDR, contract.POLICY_MARGINAL}
         return self._poll_seconds if uses_samples else POLL_REST_SECONDS
@@ -275,9 +275,9 @@ class Centroids:
 
 def _next_look(outcome: Outcome, now: datetime) -> float | None:
     waits = []
-    if outcome.decision.is_waiting:
+    if outcome.look.decision.is_waiting:
         waits.append(WAITING_SECONDS)
-    if any(view.problem for view in outcome.routers):
+    if any(view.problem for view in outcome.look.routers):
         waits.append(TROUBLE_SECONDS)
     if outcome.unwritten:
         waits.append(RETRY_SECONDS)

@@ -26,15 +26,15 @@ def status(
     cr: EldrDeployment, problems: Sequence[Problem], running: Workloads, outcome: Outcome, now: datetime
 ) -> Object:
     """Return the status; equal observations give an equal status."""
-    decision, table = outcome.decision, outcome.memory.table
+    decision, table = outcome.look.decision, outcome.memory.table
     router: Object = {
         "desired": running.router.desired,
         "ready": running.router.ready,
         "epoch": table.epoch,
-        "acks": f"{decision.acks}/{len(outcome.routers)}",
+        "acks": f"{decision.acks}/{len(outcome.look.routers)}",
     }
     router |= _revision(running, contract.ROLE_ROUTER)
-    if policies := {view.policy for view in outcome.routers if view.policy}:
+    if policies := {view.policy for view in outcome.look.routers if view.policy}:
         router["policyInEffect"] = ",".join(sorted(policies))
     generation, scheme = cr.metadata.generation, "https" if cr.spec.router.tls_secret else "http"
     made: Object = {
@@ -48,7 +48,7 @@ def status(
         "decode": _role(running, contract.ROLE_DECODE),
         "router": router,
         "centroids": _centroids(table),
-        "locality": step_time.status(cr, outcome.routers) | drift_status.fields(cr, outcome),
+        "locality": step_time.status(cr, outcome.look.routers) | drift_status.fields(cr, outcome),
         "refit": outcome.memory.refit.to_json(),
         "history": [entry.to_json() for entry in outcome.memory.history],
     }
@@ -124,7 +124,7 @@ def _available(running: Workloads, outcome: Outcome) -> Condition:
     counts = {
         "prefill engine": running.prefill.ready,
         "decode engine": running.decode.ready,
-        "router": len(outcome.routers),
+        "router": len(outcome.look.routers),
     }
     for name, ready in counts.items():
         if ready == 0:

@@ -5,52 +5,26 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from eldr import contract
 from eldr_operator import clock, cron, meta
 from eldr_operator.conditions import ROLLED_BACK
-from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.state import State
 from eldr_operator.fits import attempts
 from eldr_operator.fits.candidates import about_to_serve, is_for_model
+from eldr_operator.locality.memory import Refit
+from eldr_operator.locality.outcome import Look
 from eldr_operator.locality.routing import Table
-from eldr_operator.models import CentroidSet, EldrDeployment, EldrFit
-from eldr_operator.records import Label, Record, Time, read_by
+from eldr_operator.models import EldrDeployment, EldrFit
 from eldr_operator.validation import schedule
 
 Object = dict[str, Any]
 
 MOST_DELAY = timedelta(minutes=10)
 """Of a fit by schedule behind its minute."""
-_LONGEST_SCHEDULE = 4096
-
-
-def _spec_text(value: object) -> str:
-    """Return a text as it stands, because it is compared with one of the spec; empty where it cannot be one."""
-    known = isinstance(value, str) and len(value) <= _LONGEST_SCHEDULE
-    return str(value) if known and all(one.isprintable() or one.isspace() for one in str(value)) else ""
-
-
-class Refit(Record):
-    """What is remembered of the schedule and the last fit; ``status.refit``.
-
-    Attributes
-    ----------
-    schedule : str
-        With its time zone: that ``next_schedule_time`` was reckoned from.
-    """
-
-    schedule: Annotated[str, read_by(_spec_text)] = ""
-    last_fit: Label = ""
-    last_schedule_time: Time | None = None
-    next_schedule_time: Time | None = None
-
-    def to_json(self) -> Object:
-        """Return it as the status shows it, without what is not known."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +49,7 @@ class Plan:
     wake_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Situation:
     """What automatic fits depend on.
 
@@ -85,34 +59,26 @@ class Situation:
         All of the deployment.
     taken : collection of str
         Names of all EldrFits of the namespace, also of other deployments.
-    blocked : collection of str
-        Digests of sets that were rolled back.
-    order : FitOrder or None
-        What drift asks for.
-    regime_since : datetime or None
-        Since when traffic is as it is, as far as is known: older records are of no use.
-    before : Refit
-        :attr:`Plan.refit` of the pass before.
-    samples : int
-        Log records that the routers hold together.
-    is_refused : bool
-        Whether a ready router cannot load the active set.
     """
 
     fits: Sequence[EldrFit]
-    taken: Collection[str] = ()
-    table: Table = field(default_factory=Table)
-    blocked: Collection[str] = ()
-    order: FitOrder | None = None
-    regime_since: datetime | None = None
-    before: Refit = field(default_factory=Refit)
-    samples: int = 0
-    is_refused: bool = False
+    taken: Collection[str]
+    look: Look
+
+    @property
+    def table(self) -> Table:
+        """Which sets routers use."""
+        return self.look.before.table
 
     @property
     def tried_since(self) -> datetime | None:
         """Since when attempts count, see :func:`eldr_operator.fits.attempts.situation_since`."""
-        return attempts.situation_since(self.fits, self.table, self.blocked)
+        return attempts.situation_since(self.fits, self.table, self.look.drift.blocked)
+
+    @property
+    def regime_since(self) -> datetime | None:
+        """Since when traffic is as it is, as far as is known: older records are of no use."""
+        return regime_since(self.fits, self.table, self.look.drift)
 
 
 def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
@@ -126,23 +92,22 @@ def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetim
         return max(filter(None, (table.activated_at, changed)), default=None)
     if drift.drift.phase == "Detected":
         return changed
-    return next((fit.spec.since for fit in fits if _is(fit, table.active)), None)
+    active = table.active and table.active.fit
+    return next((fit.spec.since for fit in fits if fit.name == active), None)
 
 
 def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     """Plan automatic fits."""
-    suspended = cr.spec.refit.suspend == "Enabled"
-    refit, due = _schedule(cr, at.before, now)
+    before, seen, order = at.look.before.refit, at.look.seen, at.look.verdict.fit
+    refit, due = _schedule(cr, before, now)
     created: list[Object] = []
-    unfinished = any(not fit.is_finished for fit in at.fits)
-    if not suspended and not unfinished:
+    if cr.spec.refit.suspend == "Disabled" and all(fit.is_finished for fit in at.fits):
         if due is not None:
             created += _scheduled(cr, at, due)
-        elif at.order is not None:
-            name = _following(f"{cr.name}-drift", at.order.number, at.taken)
-            since = at.order.since or at.regime_since
-            created.append(_manifest(cr, name, "Drift", since, at.order.before))
-        elif at.samples >= cr.spec.refit.min_samples:
+        elif order is not None:
+            name = _following(f"{cr.name}-drift", order.number, at.taken)
+            created.append(_manifest(cr, name, "Drift", order.since or at.regime_since, order.before))
+        elif seen.samples >= cr.spec.refit.min_samples:
             created += _needed(cr, at, now)
     finished = sorted(
         (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
@@ -151,7 +116,7 @@ def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     return Plan(
         create=tuple(created),
         delete=_surplus(cr, at, finished),
-        refit=refit.but(last_fit=finished[-1].name if finished else at.before.last_fit),
+        refit=refit.but(last_fit=finished[-1].name if finished else before.last_fit),
         wake_at=None if following is None else following + _delay(cr, following),
     )
 
@@ -201,29 +166,25 @@ def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Obj
 def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
     """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
     active, slots = at.table.active, cr.spec.decode.replicas
-    if about_to_serve(cr, at.fits, at.table, at.blocked) is not None:
+    if about_to_serve(cr, at.fits, at.table, at.look.drift.blocked) is not None:
         return
     if active is None:
         if _has_just_rolled_back(at.table, now):
             return  # a fit at once would find no records but those that the last set was made of
         sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
-        if any(found and found.k != slots and found.digest not in at.blocked for found in sets):
+        if any(found and found.k != slots and found.digest not in at.look.drift.blocked for found in sets):
             yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
         else:
             yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
     elif active.k != slots:
         yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
-    elif at.is_refused:
+    elif any(view.refusal(active) for view in at.look.routers):
         yield from _attempt(cr, at, f"{cr.name}-repair", "Repair", now)
 
 
 def _has_just_rolled_back(table: Table, now: datetime) -> bool:
     since = table.activated_at
     return table.rolled_back_to_none and since is not None and now - since < attempts.FIRST_PAUSE
-
-
-def _is(fit: EldrFit, active: CentroidSet | None) -> bool:
-    return active is not None and fit.name == active.fit
 
 
 def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:

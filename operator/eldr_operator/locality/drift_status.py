@@ -20,7 +20,7 @@ _DRAFTS = "draftExpertsPercent"
 
 def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
     """Return the fields of ``status.locality`` that tell what placement saves, and whether traffic has changed."""
-    seen, state = outcome.seen, outcome.memory.drift
+    seen, state = outcome.look.seen, outcome.memory.drift
     made: Object = _saving(cr.status.get("locality") or {}, outcome)
     if seen.baseline is not None and seen.baseline.saving is not None:
         made["predictedSavingPercent"] = _percent(seen.baseline.saving)
@@ -35,13 +35,13 @@ def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
 
 def condition(outcome: Outcome) -> Condition:
     """Return the condition DriftDetected."""
-    verdict = outcome.verdict
+    verdict = outcome.look.verdict
     return Condition(DRIFT_DETECTED, verdict.status, verdict.reason, verdict.message)
 
 
 def centroids_condition(outcome: Outcome) -> Condition:
     """Return the condition CentroidsActive: an active set that harms is more urgent than that it is active."""
-    found, harm = outcome.decision.condition, outcome.verdict.harm
+    found, harm = outcome.look.decision.condition, outcome.look.verdict.harm
     if harm is None or found.status != "True" or outcome.memory.table.active is None:
         return found
     reason, message = harm
@@ -51,7 +51,7 @@ def centroids_condition(outcome: Outcome) -> Condition:
 
 
 def _saving(before: Mapping[str, Any], outcome: Outcome) -> Object:
-    saving = outcome.seen.saving
+    saving = outcome.look.seen.saving
     names = ("savingPercent", "savingErrorPercent")
     if saving is None:
         return {}

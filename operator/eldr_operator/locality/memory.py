@@ -19,12 +19,11 @@ from eldr_operator.conditions import NO_SET, PROTECTIVE, SERVES_AGAIN
 from eldr_operator.drift import counts
 from eldr_operator.drift.counts import Baseline
 from eldr_operator.drift.state import State
-from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import drift_history, routing
 from eldr_operator.locality.drift_history import Day
 from eldr_operator.locality.routing import Table
 from eldr_operator.models import EldrDeployment
-from eldr_operator.records import Count, Flag, Name, Record, Time, read_by
+from eldr_operator.records import Count, Flag, Label, Name, Record, Time, read_by
 
 Object = dict[str, Any]
 
@@ -36,6 +35,32 @@ KEY = "memory.json"
 HISTORY = 10
 _OF_ROUTERS = ("epoch", "active", "staged")
 """What routers read of a table."""
+_LONGEST_SCHEDULE = 4096
+
+
+def _spec_text(value: object) -> str:
+    """Return a text as it stands, because it is compared with one of the spec; empty where it cannot be one."""
+    known = isinstance(value, str) and len(value) <= _LONGEST_SCHEDULE
+    return str(value) if known and all(one.isprintable() or one.isspace() for one in str(value)) else ""
+
+
+class Refit(Record):
+    """What is remembered of the schedule and the last fit; ``status.refit``.
+
+    Attributes
+    ----------
+    schedule : str
+        With its time zone: that ``next_schedule_time`` was reckoned from.
+    """
+
+    schedule: Annotated[str, read_by(_spec_text)] = ""
+    last_fit: Label = ""
+    last_schedule_time: Time | None = None
+    next_schedule_time: Time | None = None
+
+    def to_json(self) -> Object:
+        """Return it as the status shows it, without what is not known."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class Entry(Record):

@@ -28,10 +28,8 @@ class Look:
         As the routing ConfigMap has it.
     decision : Decision
         What the table is to become.
-    seen : Observation
-        Of drift.
-    drift : State
-        What is known of it now.
+    seen, drift, verdict : Observation, State, Verdict
+        Of drift: what was seen, what is known of it now, and what follows.
     """
 
     routers: Sequence[RouterView]
@@ -44,16 +42,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was decided and carried out.
+    """What was carried out.
 
     Parameters
     ----------
     memory : Memory
         As it was written.
-    decision : Decision
-        The activation's last step.
-    seen : Observation
-        Of drift.
     wake_at : datetime or None
         When the next fit is due.
     is_unfinished : bool
@@ -62,11 +56,8 @@ class Outcome:
         Of the routing table and the automatic fits, what could not be written.
     """
 
-    routers: Sequence[RouterView]
+    look: Look
     memory: Memory
-    decision: Decision
-    seen: Observation
-    verdict: Verdict
     signatures: Condition
     wake_at: datetime | None
     is_unfinished: bool

@@ -157,18 +157,6 @@ class Locality:
         """
         before, decision = look.before, look.decision
         finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
-        active = before.table.active
-        situation = planner.Situation(
-            fits=all_fits,
-            taken=taken,
-            table=before.table,
-            blocked=look.drift.blocked,
-            order=look.verdict.fit,
-            regime_since=planner.regime_since(all_fits, before.table, look.drift),
-            before=before.refit,
-            samples=sum(view.samples for view in look.routers),
-            is_refused=active is not None and any(view.refusal(active) for view in look.routers),
-        )
         # Told before it is remembered: what is on the fits outlives the memory.
         given_up = decision.given_up
         refused_sets = (
@@ -179,7 +167,7 @@ class Locality:
         drift = look.drift
         for fit, status in marks.marks(all_fits, drift.blocked, refused_sets, drift.harmful, now):
             await self._runs.tell(fit, status, now)
-        plan = planner.plan(cr, situation, now)
+        plan = planner.plan(cr, planner.Situation(all_fits, taken, look), now)
         created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
         after = before.but(
             refit=before.refit if unwritten else plan.refit,
@@ -195,11 +183,8 @@ class Locality:
         if fault := await tried("ConfigMap", "", self._ownership.keep_sets(cr, after.table)):
             unwritten.append(fault)
         return Outcome(
-            routers=look.routers,
+            look=look,
             memory=after,
-            decision=decision,
-            seen=look.seen,
-            verdict=look.verdict,
             signatures=self._judge_signatures(cr, look.routers, now),
             wake_at=min(filter(None, (plan.wake_at, look.verdict.wake_at)), default=None),
             is_unfinished=finished or created,

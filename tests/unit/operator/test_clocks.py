@@ -12,9 +12,8 @@ from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Drift, Fits, Promise, Protection, State
 from eldr_operator.drift.windows import Span, Window, advance
-from eldr_operator.fits.planner import Refit
 from eldr_operator.fits.runs import Runs
-from eldr_operator.locality.memory import Memory
+from eldr_operator.locality.memory import Memory, Refit
 from eldr_operator.locality.routing import Table
 
 YEAR = timedelta(days=365)

@@ -14,10 +14,9 @@ from eldr_operator import clock, records
 from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
-from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import memory
 from eldr_operator.locality.drift_history import HalfHour
-from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory
+from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
 
 TIME = "2026-01-01T00:00:00Z"

@@ -192,7 +192,9 @@ def test_savings_and_baselines_are_read():
 
 def test_what_drafts_cost_is_in_the_status_and_small_changes_are_no_news():
     def shown(saving, before):
-        return drift_status._saving(before, SimpleNamespace(seen=SimpleNamespace(saving=saving)))
+        return drift_status._saving(
+            before, SimpleNamespace(look=SimpleNamespace(seen=SimpleNamespace(saving=saving)))
+        )
 
     first = shown(Saving(0.1, 0.02, 5, drafts=0.31), {})
     assert first == {"savingPercent": "10.0", "savingErrorPercent": "2.0", "draftExpertsPercent": "31.0"}

@@ -9,10 +9,9 @@ from eldr import contract
 from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import State
-from eldr_operator.fits.planner import Refit
 from eldr_operator.locality import memory
 from eldr_operator.locality.drift_history import HalfHour
-from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory
+from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
 
 BASELINE = Baseline(Counts((*[0] * (SIMILARITY_BINS - 1), 5), (2, 3), 5))

@@ -151,7 +151,7 @@ def test_a_set_older_than_the_active_one_does_not_spare_a_fit(make_cr, make_fit,
 
 def test_a_set_that_a_router_cannot_load_is_made_anew(make_cr, make_fit, make_set, now):
     table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
-    planned = plan(make_cr(), [make_fit("a")], table, 5000, now, is_refused=True)
+    planned = plan(make_cr(), [make_fit("a")], table, 5000, now, refused="sha256:a")
     assert (names(planned), planned.create[0]["spec"]["trigger"]) == (["x-repair"], "Repair")
     assert names(plan(make_cr(), [make_fit("a")], table, 5000, now)) == []
 
@@ -160,7 +160,7 @@ def test_a_set_that_is_the_active_one_once_more_is_not_waited_for(make_cr, make_
     table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
     again = make_fit("b", finished="2026-11-21T11:30:00Z")
     fits = [make_fit("a"), again.model_copy(update={"status": again.status | {"digest": "sha256:a"}})]
-    assert names(plan(make_cr(), fits, table, 5000, now, is_refused=True)) == ["x-repair"]
+    assert names(plan(make_cr(), fits, table, 5000, now, refused="sha256:a")) == ["x-repair"]
 
 
 def test_names_of_other_deployments_are_gone_round(make_cr, make_fit, make_set, now):
@@ -188,7 +188,7 @@ def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, m
     assert names(plan(make_cr(), [make_fit("b", "Running")], table, 0, now, order=order)) == []
     unchanged = FitOrder(number=2, since=None)
     assert "since" not in plan(make_cr(), [], table, 0, now, order=unchanged).create[0]["spec"]
-    known = plan(make_cr(), [], table, 0, now, order=unchanged, regime_since=now - timedelta(hours=8))
+    known = plan(make_cr(), [], table, 0, now, order=unchanged, changed=now - timedelta(hours=8))
     assert known.create[0]["spec"]["since"] == "2026-11-21T04:00:00Z"
     assert names(plan(make_cr(refit={"suspend": "Enabled"}), [], table, 0, now, order=order)) == []
 
@@ -196,12 +196,10 @@ def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, m
 def test_no_automatic_fit_looks_back_into_an_earlier_regime(make_cr, make_set, now):
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     since = utc("2026-11-21T20:00")
-    planned = plan(
-        make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T02:00:05"), regime_since=since
-    )
+    planned = plan(make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T02:00:05"), changed=since)
     assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
     table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
-    planned = plan(make_cr(decode={"replicas": 3}), [], table, 5000, now, regime_since=since)
+    planned = plan(make_cr(decode={"replicas": 3}), [], table, 5000, now, changed=since)
     assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
 
 

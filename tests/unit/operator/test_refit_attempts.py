@@ -105,8 +105,7 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
 
     def at(minutes):
         now = back + timedelta(minutes=minutes)
-        more = {"regime_since": since, "blocked": (fits[0].accepted_set.digest,)}
-        return plan(make_cr(), fits, table, 10**6, now, **more)
+        return plan(make_cr(), fits, table, 10**6, now, blocked=(fits[0].accepted_set.digest,))
 
     assert names(at(0)) == names(at(4.9)) == []
     planned = at(5)
@@ -127,7 +126,7 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
     since = regime_since(fits, table, state)
     assert since == back
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
-    planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, regime_since=since)
+    planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, drift=state)
     assert planned.create[0]["spec"]["since"] == "2026-11-22T01:50:30Z"
     changed = now - timedelta(minutes=2)
     moved = state.model_copy(update={"drift": Drift(phase="Detected", changed=changed)})

@@ -7,11 +7,12 @@ from eldr import contract
 from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
 from eldr_operator.drift.decide import Verdict
 from eldr_operator.drift.observation import Observation
+from eldr_operator.drift.state import State
 from eldr_operator.errors import Problem
 from eldr_operator.kube import events
 from eldr_operator.locality import activation
 from eldr_operator.locality.memory import Memory
-from eldr_operator.locality.outcome import Outcome
+from eldr_operator.locality.outcome import Look, Outcome
 from eldr_operator.locality.router_view import RouterPod, RouterView, ready_routers
 from eldr_operator.locality.routing import Table
 from eldr_operator.status import status
@@ -35,8 +36,10 @@ class Seen:
     def but(self, problems=(), **changes):
         """Return it with other fields of either part."""
         of_workloads = {key: value for key, value in changes.items() if hasattr(self.running, key)}
-        of_outcome = {key: value for key, value in changes.items() if key not in of_workloads}
-        return Seen(replace(self.running, **of_workloads), replace(self.outcome, **of_outcome), problems)
+        of_look = {key: value for key, value in changes.items() if hasattr(self.outcome.look, key)}
+        others = {key: value for key, value in changes.items() if key not in of_workloads | of_look}
+        outcome = replace(self.outcome, look=replace(self.outcome.look, **of_look), **others)
+        return Seen(replace(self.running, **of_workloads), outcome, problems)
 
     def with_table(self, table):
         return self.but(memory=self.outcome.memory.with_table(table))
@@ -49,12 +52,10 @@ class Seen:
 def seen(make_cr, now):
     views = [RouterView(RouterPod("r0", "127.0.0.1", None), policy="JSQ")]
     decision = activation.decide(make_cr(), [], Table(), views, now)
+    verdict = Verdict("Unknown", "NoSet", "no centroid set is active")
     outcome = Outcome(
-        routers=views,
+        look=Look(views, Memory(), decision, Observation(digest=None), State(), verdict),
         memory=Memory(),
-        decision=decision,
-        seen=Observation(digest=None),
-        verdict=Verdict("Unknown", "NoSet", "no centroid set is active"),
         signatures=Condition(SIGNATURES_REPORTED, "True", "Reported", "they do"),
         wake_at=None,
         is_unfinished=False,
