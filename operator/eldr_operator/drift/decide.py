@@ -7,40 +7,30 @@ it is seen to have happened. So it does not matter where between the two an oper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
-from eldr.contract import POLICY_MARGINAL
-from eldr_operator.drift import messages
-from eldr_operator.drift.judge import ON_TRIAL, judge, on_return, told
-from eldr_operator.drift.maintenance import is_usable, opens_at
+from eldr import contract
+from eldr_operator import clock
+from eldr_operator.drift.judge import ON_TRIAL, judge, keeps, on_return
+from eldr_operator.drift.next_fit import DAY, OBSERVING, FitOrder, next_fit
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.protection import MOST_SETS, believe, is_replaced, note_harm, rest, waits_for_another
+from eldr_operator.drift.protection import (
+    MOST_SETS,
+    RETURNS,
+    believe,
+    is_replaced,
+    note_harm,
+    rest,
+    waits_for_another,
+)
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Spread, State
+from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Shown, Spread, State
 
-DAY = timedelta(days=1)
-LONGEST_COOL_DOWN = DAY
 _KNOWN_SPREAD = 8.0
-
-
-@dataclass(frozen=True, slots=True)
-class FitOrder:
-    """A fit to create, unless it exists.
-
-    Parameters
-    ----------
-    number : int
-        ``N`` of ``NAME-drift-N``.
-    since : datetime or None
-        Older log records are of the old regime; None where traffic has not changed since the active set's.
-    before : datetime, optional
-        Records that are older than this are wholly of the old regime.
-    """
-
-    number: int
-    since: datetime | None
-    before: datetime | None = None
+_HARM = "The active set saves less than placement by load"
+_NO_BASELINE = "the fit of the active set stored no usable baseline: it is of an older version, or its EldrFit says what is wrong. The next fit stores one; create an EldrFit to have it now"
+_BASELINE_UNUSABLE = "the active set's baseline holds too few records or another number of clusters; create an EldrFit with more records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +52,10 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do and to say.
+    """What to do and to say; status, reason and message are those of the condition DriftDetected.
 
     Parameters
     ----------
-    status : {"True", "False", "Unknown"}
-        Of the condition DriftDetected.
     protective : bool
         JSQ is to be in effect.
     harm : tuple of str or None
@@ -87,24 +75,17 @@ class Verdict:
 
 
 def decide(state: State, spec: DriftSpec, seen: Observation, now: datetime) -> tuple[State, Verdict]:
-    """Decide.
+    """Return the state, to persist before anything that the verdict asks for is done, and the verdict.
 
     Parameters
     ----------
     state : State
         As persisted last.
-    now : datetime
-        Aware.
-
-    Returns
-    -------
-    state : State
-        To persist before anything that the verdict asks for is done.
-    verdict : Verdict
     """
     state = _count_fits(_adopt(state, seen), seen, now)
     if spec.mode == "Disabled":
-        return note_harm(_rest(state, seen)), Verdict("Unknown", "Disabled", messages.DISABLED)
+        verdict = Verdict("Unknown", "Disabled", "spec.refit.drift.mode is Disabled")
+        return note_harm(_rest(state, seen)), verdict
     state = note_harm(_believe(judge(state, spec, seen), seen, now))
     roll_back = _roll_back(state, spec, seen)
     if roll_back is not None and spec.mode == "Enabled":
@@ -199,101 +180,108 @@ def block(state: State, digest: str) -> State:
 def _verdict(
     state: State, spec: DriftSpec, seen: Observation, roll_back: RollBack | None, now: datetime
 ) -> Verdict:
-    acts = spec.mode == "Enabled"
-    harm = _harm(state, spec, seen)
-    protective = is_replaced(state, spec, seen)
+    harm, protective = _harm(state, spec, seen), is_replaced(state, spec, seen)
     if roll_back is not None:
-        follows = messages.instead(roll_back.to, seen.policy, state.harmful)
-        text = (
-            messages.returned(follows, acts=acts)
-            if roll_back.returned
-            else messages.roll_back(follows, seen, spec, acts=acts)
-        )
-        return Verdict(
-            "True",
-            "RollBack" if acts else "Observing",
-            text,
-            roll_back=roll_back if acts else None,
-            protective=protective,
-            harm=harm,
-        )
+        text = f"{_why(roll_back, spec, seen)}: "
+        if spec.mode == "Observe":
+            text += f"{OBSERVING}; else {_instead(state, roll_back, seen)}"
+            return Verdict("True", "Observing", text, protective=protective, harm=harm)
+        text += _instead(state, roll_back, seen)
+        return Verdict("True", "RollBack", text, None, roll_back, protective, harm)
     if state.digest is None:
-        return Verdict("Unknown", "NoSet", messages.NO_SET)
+        return Verdict("Unknown", "NoSet", "no centroid set is active")
     if state.drift.phase == "Detected":
-        what = messages.detected(state, seen)
+        what = _detected(state, seen)
     elif protective and waits_for_another(state):
-        what = messages.waits(state.protection)
+        what = _waits(state.protection)
     elif seen.pinned and not protective and _has_failed(state, spec):
-        what = messages.lost(seen, spec)
+        what = _lost(spec, seen)
     else:
         status, reason, message = _quiet(state, spec, seen)
         return Verdict(status, reason, message, protective=protective, harm=harm)
-    reason, text, order, wake_at = _next_fit(state, spec, seen, now)
-    message = f"{what}. {text}"
-    return Verdict("True", reason, message, order, None, protective, harm, wake_at)
+    found = next_fit(state, spec, seen, now)
+    message = f"{what}. {found.text}"
+    return Verdict("True", found.reason, message, found.order, None, protective, harm, found.wake_at)
 
 
 def _quiet(
     state: State, spec: DriftSpec, seen: Observation
 ) -> tuple[Literal["True", "False", "Unknown"], str, str]:
     if seen.baseline is None:
-        return "Unknown", "NoBaseline", messages.NO_BASELINE
-    if state.shown is None:
-        if state.seen is not None and seen.window is not None and seen.window.digest == state.digest:
-            return "Unknown", "BaselineUnusable", messages.BASELINE_UNUSABLE
-        return "Unknown", "Gathering", messages.gathering(spec)
-    return "False", state.drift.phase, messages.quiet(state.shown)
-
-
-def _next_fit(
-    state: State, spec: DriftSpec, seen: Observation, now: datetime
-) -> tuple[str, str, FitOrder | None, datetime | None]:
-    """Return why a fit starts now, or what it waits for and until when."""
-    drift, fits = state.drift, state.fits
-    changed = drift.phase == "Detected"
-    since = (drift.changed or now) if changed else None
-    if spec.mode == "Observe":
-        return "Observing", messages.OBSERVING, None, None
-    if not seen.places:
-        return "PolicyIgnoresCentroids", messages.NO_USE, None, None
-    if seen.pinned:
-        return "Pinned", messages.PINNED, None, None
-    if seen.suspended:
-        return "Suspended", messages.SUSPENDED, None, None
-    if seen.busy is not None:
-        return "Fitting", messages.fitting(seen.busy), None, None
-    if fits.finished is not None:
-        pause = timedelta(minutes=spec.cool_down_minutes) * 2 ** min(max(0, fits.fruitless - 1), 16)
-        until = fits.finished + min(pause, LONGEST_COOL_DOWN)
-        if now < until:
-            return "CoolDown", messages.cool_down(until), None, until
-    if len(fits.started) >= spec.max_per_day:
-        free = fits.started[-spec.max_per_day] + DAY if spec.max_per_day else None
-        return "BudgetSpent", messages.budget(spec.max_per_day, free), None, free
-    records = min(seen.samples, told(drift, seen)) if changed else seen.samples
-    if records < seen.min_samples:
-        return "WaitingForRecords", messages.records(records, seen.min_samples, changed=changed), None, None
-    if spec.maintenance_window is not None and not is_usable(spec.maintenance_window):
-        return "InvalidMaintenanceWindow", messages.unusable(spec.maintenance_window), None, None
-    opens = opens_at(spec.maintenance_window, now)
-    if opens is not None:
-        return "OutsideMaintenanceWindow", messages.maintenance(opens), None, opens
-    return (
-        "Fitting",
-        messages.fit_starts(since),
-        FitOrder(fits.number + 1, since, drift.began if changed else None),
-        None,
-    )
+        return "Unknown", "NoBaseline", _NO_BASELINE
+    if state.shown is not None:
+        return "False", state.drift.phase, _score(state.shown)
+    if state.seen is not None and seen.window is not None and seen.window.digest == state.digest:
+        return "Unknown", "BaselineUnusable", _BASELINE_UNUSABLE
+    return "Unknown", "Gathering", f"waiting for {spec.window_requests} requests with the active set"
 
 
 def _harm(state: State, spec: DriftSpec, seen: Observation) -> tuple[str, str] | None:
-    protection = state.protection
-    if state.digest is None or not protection.active or not seen.places:
+    """Say what serves instead of a set that harms, and how it comes back."""
+    known = state.protection
+    if state.digest is None or not known.active or not seen.places:
         return None
-    if seen.policy == POLICY_MARGINAL:
-        return "PriorDecays", messages.HARM + messages.PRIOR_DECAYS
+    if seen.policy == contract.POLICY_MARGINAL:
+        text = f"{_HARM}; under MarginalUnion its prior decays by itself, so it goes on serving"
+        return "PriorDecays", text
     if seen.chosen:
-        return "PinnedRegresses", messages.HARM + messages.PINNED_REGRESSES
+        text = f"{_HARM}; it is pinned and goes on serving. Remove spec.centroids.pin"
+        return "PinnedRegresses", text
     if not is_replaced(state, spec, seen):
-        return "Regresses", messages.HARM + messages.REGRESSES_OBSERVED
-    return "Protective", messages.HARM + messages.protective(protection)
+        return "Regresses", f"{_HARM}; spec.refit.drift.mode is Observe, so it goes on serving"
+    until = "there is a better set, or traffic again matches the data that this one was fitted on"
+    if known.returns >= RETURNS:
+        until = f"there is another set: this one came back {RETURNS} times and regressed again"
+    elif not known.left:
+        until = "there is another set: traffic matches the data that this one was fitted on"
+    return "Protective", f"{_HARM}; JSQ is in effect until {until}"
+
+
+def _score(shown: Shown) -> str:
+    return (
+        f"drift score {shown.value:.2f} (threshold 1): of the last {shown.requests} requests {shown.similarity:.0%} have another "
+        f"similarity to the centroids than expected, and {shown.clusters:.0%} another nearest centroid"
+    )
+
+
+def _detected(state: State, seen: Observation) -> str:
+    drift = state.drift
+    since = "" if drift.changed is None else f" since {clock.stamp(drift.changed)}"
+    if drift.cause == "SavingLost":
+        return f"{_saves(seen)}{since}"
+    return f"traffic has changed{since}" + (f": {_score(state.shown)}" if state.shown else "")
+
+
+def _waits(protection: Protection) -> str:
+    """Say why another set is needed without drift."""
+    if protection.left and protection.returns < RETURNS:
+        return "the active set is out of service, and traffic neither matches the data that it was fitted on nor clearly differs"
+    return "the active set is out of service, though traffic matches the data that it was fitted on"
+
+
+def _why(roll_back: RollBack, spec: DriftSpec, seen: Observation) -> str:
+    if roll_back.returned:
+        return "the traffic that the set was fitted on is over, and the traffic from before has returned"
+    return _lost(spec, seen)
+
+
+def _instead(state: State, roll_back: RollBack, seen: Observation) -> str:
+    if roll_back.to is None:
+        return "no set serves; requests are placed without centroids"
+    if roll_back.to in state.harmful and seen.policy == contract.POLICY_ELDR:
+        return "the set before is active again, out of service until it is known not to regress"
+    return "the set before serves again"
+
+
+def _lost(spec: DriftSpec, seen: Observation) -> str:
+    return (
+        f"{_saves(seen)}: in {spec.consecutive_windows} consecutive windows after its activation "
+        f"less than {keeps(seen.policy):.0%} of the prediction"
+    )
+
+
+def _saves(seen: Observation) -> str:
+    saving, predicted = seen.saving, seen.baseline and seen.baseline.saving
+    measured = "too little" if saving is None else f"{saving.share:.1%} (+- {1.96 * saving.error:.1%})"
+    text = f"the set saves {measured} of active experts"
+    return text if predicted is None else f"{text}, {predicted:.1%} was predicted"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_operator.drift.decide import DAY
+from eldr_operator.drift.next_fit import DAY
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.state import State
 from tests.unit.operator.conftest import NOW

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eldr_operator.drift.maintenance import opens_at
 from eldr_operator.drift.spec import MaintenanceWindow
 
 
@@ -16,10 +15,6 @@ def window(schedule, minutes, zone="Etc/UTC"):
 
 def at(text):
     return datetime.fromisoformat(text)
-
-
-def test_without_one_every_time_is_as_good(now):
-    assert opens_at(None, now) is None
 
 
 @pytest.mark.parametrize(
@@ -38,15 +33,15 @@ def test_without_one_every_time_is_as_good(now):
     ],
 )
 def test_open_and_closed(schedule, minutes, zone, when, opens):
-    assert opens_at(window(schedule, minutes, zone), at(when)) == (opens and at(opens))
+    assert window(schedule, minutes, zone).opens_at(at(when)) == (opens and at(opens))
 
 
 @given(st.integers(0, 365 * 86_400), st.integers(1, 1440))
 def test_what_is_told_is_open_then_and_not_a_moment_before(seconds, minutes):
     found = window("15 4 * * *", minutes, "America/New_York")
     when = at("2026-01-01T00:00:00Z") + timedelta(seconds=seconds)
-    opens = opens_at(found, when)
+    opens = found.opens_at(when)
     if opens is not None:
         assert opens > when
-        assert opens_at(found, opens) is None
-        assert opens_at(found, opens - timedelta(seconds=1)) == opens
+        assert found.opens_at(opens) is None
+        assert found.opens_at(opens - timedelta(seconds=1)) == opens

@@ -7,9 +7,9 @@ import pytest
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
-from eldr_operator.drift.decide import FitOrder
 from eldr_operator.drift.evidence import LEARNS
 from eldr_operator.drift.judge import ON_TRIAL
+from eldr_operator.drift.next_fit import FitOrder
 from eldr_operator.drift.observation import DriftFit
 from eldr_operator.drift.protection import RETURNS
 from tests.unit.operator.drifted import BAD, GOOD, OTHER, POOR, SHARES

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from eldr_operator.drift.decide import FitOrder
+from eldr_operator.drift.next_fit import FitOrder
 from eldr_operator.fits.candidates import candidates
 from eldr_operator.locality.routing import Table
 from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
