@@ -19,15 +19,7 @@ _LONGEST_PAUSE = timedelta(hours=6)
 
 
 class Attempt(NamedTuple):
-    """A fit to make.
-
-    Attributes
-    ----------
-    number : int
-        Of its name.
-    tries : int
-        How many there are for the same need, this one included.
-    """
+    """The number in the name of a fit to make, and how many there are for the same need, this one included."""
 
     number: int
     tries: int
@@ -43,7 +35,7 @@ def following(base: str, fits: Sequence[EldrFit], since: datetime | None, now: d
     base : str
         Name of the first one.
     fits : sequence of EldrFit
-        All of the deployment that exist; finished.
+        All of the deployment; finished.
     since : datetime or None
         See :func:`situation_since`.
     """
@@ -66,17 +58,7 @@ def situation_since(fits: Iterable[EldrFit], table: Table, blocked: Collection[s
 
 
 def latest(name: str, finished: Sequence[EldrFit], since: datetime | None) -> set[str]:
-    """Return the last attempt of each kind, by which the next one's pause is known.
-
-    Parameters
-    ----------
-    name : str
-        Of the deployment.
-    finished : sequence of EldrFit
-        Ascending.
-    since : datetime or None
-        See :func:`situation_since`.
-    """
+    """Return the last attempt of each kind, by which the next one's pause is known, of a deployment's fits in their order."""
     kinds = re.compile(rf"({re.escape(name)}-(?:bootstrap|repair|scale-k\d+))(?:-\d+)?")
     found = {}
     for fit in finished:

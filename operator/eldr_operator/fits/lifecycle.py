@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from eldr import contract
 from eldr_operator import border, clock
-from eldr_operator.conditions import SUCCEEDED, Condition, merged
+from eldr_operator.conditions import SUCCEEDED, Condition, found, merged
 from eldr_operator.drift.counts import read_baseline
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.models import EldrFit, Report, parse
@@ -17,15 +16,8 @@ from eldr_operator.models import EldrFit, Report, parse
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What follows from a look at an unfinished fit.
-
-    Parameters
-    ----------
-    start : bool
-        Whether its Job is to be created now.
-    """
+class Progress(NamedTuple):
+    """The next status of an unfinished fit, and whether its Job is to be created now."""
 
     status: Object
     start: bool = False
@@ -33,7 +25,7 @@ class Progress:
 
 def is_running(job: Mapping[str, Any] | None) -> bool:
     """Tell whether a Job exists and has not ended."""
-    return job is not None and _ended(job) is None
+    return job is not None and not _ended(job)
 
 
 def advance(
@@ -63,13 +55,11 @@ def advance(
         return Progress(_reported(fit, report, now))
     if job is not None:
         ended = _ended(job)
-        if ended is None:
-            return Progress(_running(fit, model, now, refusal))
-        return Progress(_without_report(fit, *ended, now))
+        status = _without_report(fit, ended, now) if ended else _running(fit, model, now, refusal)
+        return Progress(status)
     if "jobName" in fit.status:
-        return Progress(
-            _finished(fit, "JobFailed", f"Job {fit.name} was deleted before it had reported", now)
-        )
+        text = f"Job {fit.name} was deleted before it had reported"
+        return Progress(finished(fit, "JobFailed", text, now))
     if busy is not None:
         text = f"waits for EldrFit {busy}: one fit of a deployment runs at a time"
         return Progress(_status(fit, Condition(SUCCEEDED, "Unknown", "Queued", text), now))
@@ -83,28 +73,12 @@ def waiting_for_deployment(fit: EldrFit, now: datetime) -> Object:
     return _status(fit, Condition(SUCCEEDED, "Unknown", "DeploymentNotFound", text), now)
 
 
-def deleted(fit: EldrFit, now: datetime) -> Object:
-    """Return the status of a fit that was deleted before it had a result, and that a finalizer holds."""
-    return _finished(fit, "Deleted", f"EldrFit {fit.name} was deleted before it had a result", now)
-
-
 def unreadable(body: Mapping[str, Any], problem: str, now: datetime) -> Object:
-    """Return the status of a live EldrFit that cannot be read, so that it is left out of everything.
-
-    Parameters
-    ----------
-    problem : str
-        Names the field.
-    """
+    """Return the status of a live EldrFit that is left out of everything, as a field of it cannot be read."""
     said = Condition(SUCCEEDED, "False", "InvalidField", border.text(f"{problem}; create it anew", 1000))
     generation = body["metadata"].get("generation", 1)
     before = (body.get("status") or {}).get("conditions") or ()
     return {"observedGeneration": generation, "conditions": merged(before, [said], generation, now)}
-
-
-def refused(fit: EldrFit, reason: str, message: str, now: datetime) -> Object:
-    """Return the status of a fit whose Job could not be created."""
-    return _finished(fit, reason, message, now)
 
 
 def unavailable(fit: EldrFit, message: str, now: datetime) -> Object:
@@ -112,11 +86,10 @@ def unavailable(fit: EldrFit, message: str, now: datetime) -> Object:
     return _status(fit, Condition(SUCCEEDED, "Unknown", "JobUnavailable", f"tried again: {message}"), now)
 
 
-def _ended(job: Mapping[str, Any]) -> tuple[bool, str] | None:
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":
-            return condition["type"] == "Complete", str(condition.get("reason", ""))
-    return None
+def _ended(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the condition that says how a Job has ended; empty while it has not."""
+    ends = (found(job, "Complete"), found(job, "Failed"))
+    return next((condition for condition in ends if condition.get("status") == "True"), {})
 
 
 def _running(fit: EldrFit, model: str, now: datetime, refusal: str = "") -> Object:
@@ -131,53 +104,47 @@ def _running(fit: EldrFit, model: str, now: datetime, refusal: str = "") -> Obje
     return _status(fit, said, now) | extra
 
 
-def _without_report(fit: EldrFit, complete: bool, reason: str, now: datetime) -> Object:  # noqa: FBT001 - a pair
+def _without_report(fit: EldrFit, ended: Mapping[str, Any], now: datetime) -> Object:
     logs = f"see kubectl logs job/{fit.name}"
-    if complete:
-        return _finished(fit, "ReportMissing", f"the Job ended without a report; {logs}", now)
-    return _finished(fit, "JobFailed", f"the Job failed ({reason}); {logs}", now)
+    if ended["type"] == "Complete":
+        return finished(fit, "ReportMissing", f"the Job ended without a report; {logs}", now)
+    return finished(fit, "JobFailed", f"the Job failed ({ended.get('reason', '')}); {logs}", now)
 
 
 def _reported(fit: EldrFit, report: Mapping[str, Any], now: datetime) -> Object:
     try:
-        found = parse(Report, border.load(report["data"][contract.REPORT_KEY]))
+        told = parse(Report, border.load(report["data"][contract.REPORT_KEY]))
     except (InvalidResourceError, ValueError, KeyError, TypeError) as error:
         name = contract.report_name(fit.name)
         text = f"ConfigMap {name} cannot be read ({border.text(str(error), 1000)}); are operator and fit of the same version?"
-        return _finished(fit, "ReportUnreadable", text, now)
-    accepted = found.verdict == "Accepted" and found.pointer is not None
-    verdict = found.verdict if accepted or found.verdict != "Accepted" else "Failed"
-    status = _finished(
-        fit,
-        verdict,
-        border.text(f"{found.reason}: {found.message}", 3000) + _of_baseline(found),
-        now,
-        "True" if accepted else "False",
-    )
-    status |= {"samples": found.samples}
-    if found.pointer is not None:
-        pointer = found.pointer.model_dump(mode="json")
-        status |= {key: pointer[key] for key in ("digest", "k", "shards")}
-    if found.verdict != "Failed":
+        return finished(fit, "ReportUnreadable", text, now)
+    accepted = told.verdict == "Accepted" and told.pointer is not None
+    verdict = told.verdict if accepted or told.verdict != "Accepted" else "Failed"
+    text = border.text(f"{told.reason}: {told.message}", 3000) + _of_baseline(told)
+    status = finished(fit, verdict, text, now, "True" if accepted else "False")
+    status["samples"] = told.samples
+    if told.pointer is not None:
+        status |= told.pointer.model_dump(mode="json", exclude={"fit"})
+    if told.verdict != "Failed":
         figures = {
-            "rho": _decimal(found.rho, 3),
-            "layersKept": len(found.layers_kept),
-            "imbalance": _decimal(found.imbalance, 2),
-            "weighting": border.text(found.weighting, 64),
-            "predictedReductionPercent": _decimal(found.reduction and found.reduction * 100, 1),
-            "activeSetRegresses": found.active_harms,
-            "activeSetDigest": found.active_digest,
+            "rho": _decimal(told.rho, 3),
+            "layersKept": len(told.layers_kept),
+            "imbalance": _decimal(told.imbalance, 2),
+            "weighting": border.text(told.weighting, 64),
+            "predictedReductionPercent": _decimal(told.reduction and told.reduction * 100, 1),
+            "activeSetRegresses": told.active_harms,
+            "activeSetDigest": told.active_digest,
         }
         status |= {key: value for key, value in figures.items() if value is not None}
     return status
 
 
-def _of_baseline(found: Report) -> str:
+def _of_baseline(told: Report) -> str:
     """Say what is wrong with what is stored beside a set: it is left out, so nobody would know otherwise."""
-    if found.pointer is None or found.baseline is None:
+    if told.pointer is None or told.baseline is None:
         return ""
     try:
-        read_baseline(found.baseline, found.pointer.k)
+        read_baseline(told.baseline, told.pointer.k)
     except ValueError as error:
         return f"; drift is not reported while its set is active: {border.text(str(error))}"
     return ""
@@ -187,7 +154,8 @@ def _decimal(value: float | None, digits: int) -> str | None:
     return None if value is None else f"{value:.{digits}f}"
 
 
-def _finished(fit: EldrFit, reason: str, message: str, now: datetime, status: str = "False") -> Object:
+def finished(fit: EldrFit, reason: str, message: str, now: datetime, status: str = "False") -> Object:
+    """Return the status of a fit that has ended."""
     made = _status(fit, Condition(SUCCEEDED, status, reason, message), now)
     kept = {key: fit.status[key] for key in ("jobName", "startedAt", "model") if key in fit.status}
     return made | kept | {"finishedAt": clock.stamp(now)}

@@ -6,11 +6,12 @@ not come back by that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from eldr_operator.conditions import BLOCKED, REGRESSES, ROLLED_BACK, Condition, merged
+from eldr_operator.drift.state import State
 from eldr_operator.models import EldrFit
 
 Object = dict[str, Any]
@@ -28,22 +29,12 @@ _HARMS_NO_LONGER = Condition(
 _STAYS = "it is not activated again by itself; spec.centroids.pin of the EldrDeployment can"
 
 
-def recalled(fits: Iterable[EldrFit], blocked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the digests that are blocked, those included that only fits tell of.
-
-    Parameters
-    ----------
-    fits : iterable of EldrFit
-        All of the deployment.
-    blocked : tuple of str
-        As the memory has them, the newest last.
-    """
-    return _recalled((fit for fit in fits if fit.blocked), blocked)
-
-
-def recalled_harm(fits: Iterable[EldrFit], harmful: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the digests of sets that harm, in the same way."""
-    return _recalled((fit for fit in fits if fit.harms), harmful)
+def recalled(fits: Sequence[EldrFit], known: State) -> State:
+    """Return what is remembered of a deployment, with the sets that are blocked or harm, as only its fits tell."""
+    return known.but(
+        blocked=_recalled((fit for fit in fits if fit.blocked), known.blocked),
+        harmful=_recalled((fit for fit in fits if fit.harms), known.harmful),
+    )
 
 
 def _recalled(fits: Iterable[EldrFit], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -52,11 +43,7 @@ def _recalled(fits: Iterable[EldrFit], known: tuple[str, ...]) -> tuple[str, ...
 
 
 def marks(
-    fits: Iterable[EldrFit],
-    blocked: Collection[str],
-    refused: Mapping[str, str],
-    harmful: Collection[str],
-    now: datetime,
+    fits: Iterable[EldrFit], known: State, refused: Mapping[str, str], now: datetime
 ) -> Iterator[tuple[EldrFit, Object]]:
     """Yield each fit that does not tell yet what is known of its set, and its new status.
 
@@ -70,9 +57,9 @@ def marks(
         if found is None:
             continue
         news = []
-        if found.digest in blocked and not fit.blocked:
+        if found.digest in known.blocked and not fit.blocked:
             news.append(_block(refused.get(found.digest)))
-        if (found.digest in harmful) != fit.harms:
+        if (found.digest in known.harmful) != fit.harms:
             news.append(_HARMS_NO_LONGER if fit.harms else _HARMS)
         if news:
             before = fit.status.get("conditions", ())

@@ -33,10 +33,8 @@ class Plan:
 
     Parameters
     ----------
-    create : tuple of dict
-        Manifests of EldrFits.
-    delete : tuple of str
-        Names of EldrFits.
+    create, delete : tuple
+        Manifests of EldrFits, and names of others.
     refit : Refit
         Remembered until the next pass.
     wake_at : datetime or None

@@ -42,35 +42,35 @@ class Runs:
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], jobs: dict[str, Object], now: datetime
     ) -> bool:
         """Advance every unfinished fit by one step, the oldest first; tell whether one has finished."""
+        deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
         waiting = sorted(
-            (fit for fit in all_fits if not fit.is_finished and fit.metadata.deletion_timestamp is None),
+            (fit for fit in all_fits if not fit.is_finished and fit not in deleted),
             key=lambda fit: (fit.metadata.creation_timestamp, fit.name),
         )
-        own = {fit.name: job for fit in waiting if (job := _owned(jobs.get(fit.name), fit)) is not None}
-        deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
-        own |= {fit.name: job for fit in deleted if (job := _owned(jobs.get(fit.name), fit)) is not None}
+        own = {
+            fit.name: job
+            for fit in (*waiting, *deleted)
+            if (job := _owned(jobs.get(fit.name), fit)) is not None
+        }
         busy = next((name for name, job in own.items() if lifecycle.is_running(job)), None)
         finished = False
         for fit in deleted:
             if not fit.is_finished:  # else it would count as running for as long as a finalizer holds it
-                await self._recorder.fit(fit, lifecycle.deleted(fit, now), now)
+                text = f"EldrFit {fit.name} was deleted before it had a result"
+                await self._recorder.fit(fit, lifecycle.finished(fit, "Deleted", text, now), now)
                 finished = True
         for fit in waiting:
-            report = _owned(
-                await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit.name)), fit
-            )
-            others = None if busy == fit.name else busy
-            progress = lifecycle.advance(
+            job, report = own.get(fit.name), await self._report(cr, fit.name)
+            status, start = lifecycle.advance(
                 fit,
-                own.get(fit.name),
-                report,
-                busy=others,
+                job,
+                _owned(report, fit),
+                busy=None if busy == fit.name else busy,
                 model=cr.spec.model.uri,
                 now=now,
-                refusal=await refusals.of_job(self._api, own.get(fit.name)),
+                refusal=await refusals.of_job(self._api, job),
             )
-            status = progress.status
-            if progress.start:
+            if start:
                 status = await self._start(cr, fit, status, now)
             await self._recorder.fit(fit, status, now)
             state, reason = fit.model_copy(update={"status": status}).state
@@ -104,21 +104,17 @@ class Runs:
             await self._applier.create(fit_job(cr, fit, self._image))
         except ApiError as error:
             if error.status != 409:
-                return lifecycle.refused(fit, "JobRefused", f"Job {fit.name}: {error.message or error}", now)
+                return lifecycle.finished(fit, "JobRefused", f"Job {fit.name}: {error.message or error}", now)
             if _owned(await self._api.get("Job", cr.namespace, fit.name, metadata_only=True), fit) is None:
                 text = f"another Job {fit.name} exists; delete it, or create the EldrFit under another name"
-                return lifecycle.refused(fit, "NameConflict", text, now)
+                return lifecycle.finished(fit, "NameConflict", text, now)
         except RequestFailedError as error:
             return lifecycle.unavailable(fit, f"Job {fit.name}: {error.message}", now)
         return status
 
-    async def tell(self, fit: EldrFit, status: Object, now: datetime) -> None:
-        """Write the status of a fit."""
-        await self._recorder.fit(fit, status, now)
-
     async def baseline(self, cr: EldrDeployment, pointer: CentroidSet) -> Baseline | None:
         """Return what a fit stored beside its set; None for nothing: the fit has told why, or is gone with its report."""
-        found = await self._api.get("ConfigMap", cr.namespace, contract.report_name(pointer.fit))
+        found = await self._report(cr, pointer.fit)
         try:
             report = parse(Report, border.load((found or {})["data"][contract.REPORT_KEY]))
             same = report.pointer is not None and report.pointer.digest == pointer.digest
@@ -126,19 +122,20 @@ class Runs:
         except (InvalidResourceError, ValueError, KeyError, TypeError):
             return None
 
+    async def _report(self, cr: EldrDeployment, fit: str) -> Object | None:
+        return await self._api.get("ConfigMap", cr.namespace, contract.report_name(fit))
+
     async def carry_out(
         self, cr: EldrDeployment, plan: Plan, all_fits: Sequence[EldrFit]
     ) -> tuple[bool, list[Unwritten]]:
         """Create and delete automatic EldrFits as planned; return whether there is a new one, and what could not be written."""
         kind, created = contract.KIND_FIT, list[str]()
-        uids = {fit.name: fit.metadata.uid for fit in all_fits}
-        left = [
-            await tried(kind, manifest["metadata"]["name"], self._create(manifest, created))
-            for manifest in plan.create
-        ]
-        left += [
-            await tried(kind, name, self._delete(cr.namespace, name, uids[name])) for name in plan.delete
-        ]
+        tries = {each["metadata"]["name"]: self._create(each, created) for each in plan.create}
+        for fit in all_fits:
+            if fit.name in plan.delete:
+                metadata = {"namespace": cr.namespace, "name": fit.name, "uid": fit.metadata.uid}
+                tries[fit.name] = self._applier.delete(kind, {"metadata": metadata})
+        left = [await tried(kind, name, write) for name, write in tries.items()]
         return bool(created), [*filter(None, left)]
 
     async def _create(self, manifest: Object, created: list[str]) -> None:
@@ -150,11 +147,6 @@ class Runs:
                 raise
         else:
             created.append(manifest["metadata"]["name"])
-
-    async def _delete(self, namespace: str, name: str, uid: str) -> None:
-        await self._applier.delete(
-            contract.KIND_FIT, {"metadata": {"namespace": namespace, "name": name, "uid": uid}}
-        )
 
 
 def _owned(live: Object | None, fit: EldrFit) -> Object | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eldr import admin_tls, contract
@@ -27,15 +27,15 @@ class Decision:
         Whether routers should be asked again soon.
     acks : int
         Ready routers that use the active set.
-    given_up : CentroidSet or None
-        The set that was to be next, and that no router can load: it is not to be tried again by itself.
+    refused : mapping of str to str
+        Digest of the set that was to be next and that no router can load, and why: it is not to be tried again by itself.
     """
 
     table: Table
     condition: Condition
     is_waiting: bool
     acks: int
-    given_up: CentroidSet | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -65,8 +65,11 @@ def decide(
     """
     target, pin_problem = _target(cr, fits, table, blocked)
     if target is not None and _is_hopeless(cr, table, target, routers, now):
-        after = table.but(staged=None, staged_at=None)
-        return Decision(after, _condition(cr, table, fits, routers, now), True, _acks(after, routers), target)
+        after, why = table.but(staged=None, staged_at=None), _refusals(routers, target)
+        refused = {target.digest: f"no router can load it: {why}"}
+        return Decision(
+            after, _condition(cr, table, fits, routers, now), True, _acks(after, routers), refused
+        )
     if target is None and (why := _is_unfit(cr, fits, table, blocked)):
         after = Table(epoch=table.epoch + 1, activated_at=now, reason=why)
     else:
@@ -79,7 +82,7 @@ def decide(
     return Decision(after, condition, _is_waiting(cr, after, routers, now), _acks(after, routers))
 
 
-def refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
+def _refusals(routers: Sequence[RouterView], wanted: CentroidSet) -> str:
     """Say which routers cannot load a set, and why."""
     found = [(router.pod.name, router.refusal(wanted)) for router in routers]
     return "; ".join(f"router {name}: {reason}" for name, reason in found if reason)
@@ -231,7 +234,7 @@ def _condition(
         text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
         return _says("False", "PolicyIgnoresCentroids", text)
     if staged is not None and table.staged_at is not None:
-        if refused := refusals(routers, staged):
+        if refused := _refusals(routers, staged):
             return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refused}")
         waiting = [router for router in routers if not router.holds(staged)]
         if waiting and now - table.staged_at >= _timeout(cr):
@@ -280,7 +283,7 @@ def _active_condition(
         return _says(
             "Unknown", "NoReadyRouters", f"no router is ready to use the set of EldrFit {active.fit}"
         )
-    if refused := refusals(routers, active):
+    if refused := _refusals(routers, active):
         return _says(
             "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refused}"
         )

@@ -78,6 +78,7 @@ class Locality:
     ) -> None:
         self._polls = polls
         self._applier = applier
+        self._recorder = recorder
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
         self._seen: dict[Key, _Seen] = {}
@@ -98,10 +99,7 @@ class Locality:
         before = memory.read(found, cr.status)
         self._tell_lost(cr, memory.lost(found, before), now)
         before = await self._with_baselines(cr, before.not_after(now))
-        blocked = marks.recalled(all_fits, before.drift.blocked)
-        harmful = marks.recalled_harm(all_fits, before.drift.harmful)
-        known_sets = {"blocked": blocked, "harmful": harmful}
-        before = before.but(drift=before.drift.but(**known_sets))
+        before = before.but(drift=marks.recalled(all_fits, before.drift))
         known = self._seen.setdefault((cr.namespace, cr.name), _Seen())
         if (active := before.table.active) is not None:
             traffic = filter(None, (view.traffic for view in views))
@@ -120,8 +118,8 @@ class Locality:
             blocked=drift.blocked,
             unreached_since=known.unreached,
         )
-        if decision.given_up is not None:
-            drift = block(drift, decision.given_up.digest)
+        for digest in decision.refused:
+            drift = block(drift, digest)
         return Look(views, before, decision, seen, drift, verdict)
 
     async def reconcile(
@@ -158,15 +156,8 @@ class Locality:
         before, decision = look.before, look.decision
         finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
         # Told before it is remembered: what is on the fits outlives the memory.
-        given_up = decision.given_up
-        refused_sets = (
-            {given_up.digest: f"no router can load it: {activation.refusals(look.routers, given_up)}"}
-            if given_up is not None
-            else {}
-        )
-        drift = look.drift
-        for fit, status in marks.marks(all_fits, drift.blocked, refused_sets, drift.harmful, now):
-            await self._runs.tell(fit, status, now)
+        for fit, status in marks.marks(all_fits, look.drift, decision.refused, now):
+            await self._recorder.fit(fit, status, now)
         plan = planner.plan(cr, planner.Situation(all_fits, taken, look), now)
         created, unwritten = await self._runs.carry_out(cr, plan, all_fits)
         after = before.but(

@@ -84,7 +84,7 @@ def test_refused_by_all(make_cr, make_fit, make_set, router, now, ago):
     assert verdict(decision) == ("True", "Refused")
     assert decision.condition.message == "the set of EldrFit a cannot be loaded: router r0: shape differs"
     assert decision.is_waiting
-    assert decision.given_up is None
+    assert not decision.refused
 
 
 @pytest.mark.parametrize("active", ["old", None])
@@ -97,13 +97,14 @@ def test_a_set_that_all_have_refused_for_long_enough_is_given_up(
     views = [router(active="old", refused=["a"]), router("r1", problem="does not answer")]
     decision = decide(make_cr(), fits, table, views, now)
     assert decision.table == Table(**before)
-    assert decision.given_up == make_set("a")
+    assert [*decision.refused] == [make_set("a").digest]
+    assert decision.refused[make_set("a").digest].startswith("no router can load it: router r0: ")
     assert verdict(decision) == ("True" if active else "False", "Refused")
     assert decision.is_waiting
     pinned = decide(make_cr(centroids={"pin": "a"}), fits, table, views, now)
-    assert (pinned.table, pinned.given_up, pinned.is_waiting) == (table, None, False)
+    assert (pinned.table, pinned.refused, pinned.is_waiting) == (table, {}, False)
     after = decide(make_cr(), fits, decision.table, views, now, blocked=("sha256:a",))
-    assert (after.table.staged, after.given_up) == (None if active else make_set("old"), None)
+    assert (after.table.staged, after.refused) == (None if active else make_set("old"), {})
 
 
 @pytest.mark.parametrize("others", [{"problem": "does not answer"}, {}, {"active": "old"}])
@@ -112,8 +113,8 @@ def test_a_set_is_not_given_up_while_a_router_may_still_load_it(
 ):
     table = Table(staged=make_set("a"), staged_at=ago(31))
     views = [router(**others)] if "problem" in others else [router(refused=["a"]), router("r1", **others)]
-    assert decide(make_cr(), [make_fit("a")], table, views, now).given_up is None
-    assert decide(make_cr(), [make_fit("a")], table, [], now).given_up is None
+    assert decide(make_cr(), [make_fit("a")], table, views, now).refused == {}
+    assert decide(make_cr(), [make_fit("a")], table, [], now).refused == {}
 
 
 def test_where_the_set_before_is_refused_a_roll_back_ends_with_none(
@@ -130,7 +131,7 @@ def test_where_the_set_before_is_refused_a_roll_back_ends_with_none(
     )
     views = [router(active="b", refused=["a"])]
     found = decide(make_cr(), fits, table, views, now, blocked=("sha256:b",))
-    assert found.given_up == make_set("a")
+    assert [*found.refused] == [make_set("a").digest]
     after = decide(make_cr(), fits, found.table, views, now, blocked=("sha256:b", "sha256:a"))
     assert after.table == Table(epoch=3, activated_at=now, reason="RolledBack")
 

@@ -12,7 +12,7 @@ from eldr_operator.metrics import Metrics
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "operator" / "eldr_operator"
 CONDITIONS = (ROOT / "docs" / "reference" / "conditions.md").read_text()
-MAKERS = {"_says": 1, "Verdict": 1, "Condition": 2, "Problem": 0, "_finished": 1, "refused": 1}
+MAKERS = {"_says": 1, "Verdict": 1, "Condition": 2, "Problem": 0, "finished": 1, "NextFit": 0}
 """Calls that name a reason, and the position of the reason among the arguments."""
 
 

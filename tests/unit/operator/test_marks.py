@@ -5,8 +5,12 @@ from eldr_operator.drift.state import State
 from eldr_operator.fits import marks
 
 
+def state(blocked=(), harmful=()):
+    return State(blocked=tuple(blocked), harmful=tuple(harmful))
+
+
 def marked(fit, blocked, now, refused=(), harmful=()):
-    ((found, status),) = marks.marks([fit], blocked, dict(refused), harmful, now)
+    ((found, status),) = marks.marks([fit], state(blocked, harmful), dict(refused), now)
     assert found is fit
     return fit.model_copy(update={"status": status})
 
@@ -15,16 +19,16 @@ def test_what_was_marked_is_recalled(make_fit, now):
     fit = marked(make_fit("a"), ["sha256:a"], now)
     assert (fit.blocked, fit.state) == ("RolledBack", ("True", "Accepted"))
     assert fit.status["conditions"][1]["lastTransitionTime"] == "2026-11-21T12:00:00Z"
-    assert list(marks.marks([fit], ["sha256:a"], {}, (), now)) == [], "once"
-    assert marks.recalled([fit], ()) == ("sha256:a",)
-    assert marks.recalled([fit], ("sha256:a", "sha256:b")) == ("sha256:a", "sha256:b")
-    assert marks.recalled([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
+    assert list(marks.marks([fit], state(["sha256:a"], ()), {}, now)) == [], "once"
+    assert marks.recalled([fit], state(())).blocked == ("sha256:a",)
+    assert marks.recalled([fit], state(("sha256:a", "sha256:b"))).blocked == ("sha256:a", "sha256:b")
+    assert marks.recalled([fit], state(("sha256:b",))).blocked == ("sha256:a", "sha256:b")
 
 
 def test_only_the_fits_of_blocked_sets_are_marked(make_fit, now):
     fits = [make_fit("a"), make_fit("b", "Rejected"), make_fit("c", "Running"), make_fit("d", "Pending")]
-    assert list(marks.marks(fits, ["sha256:b", "sha256:z"], {}, ("sha256:y",), now)) == []
-    assert marks.recalled(fits, ("sha256:z",)) == ("sha256:z",)
+    assert list(marks.marks(fits, state(["sha256:b", "sha256:z"], ("sha256:y",)), {}, now)) == []
+    assert marks.recalled(fits, state(("sha256:z",))).blocked == ("sha256:z",)
 
 
 def test_why_a_set_was_refused_is_told(make_fit, now):
@@ -38,14 +42,14 @@ def test_why_a_set_was_refused_is_told(make_fit, now):
 def test_that_a_set_harms_is_told_and_recalled_until_it_does_no_longer(make_fit, now):
     fit = marked(make_fit("a"), [], now, harmful=["sha256:a"])
     assert (fit.harms, fit.blocked, fit.state) == (True, "", ("True", "Accepted"))
-    assert list(marks.marks([fit], [], {}, ["sha256:a"], now)) == [], "once"
-    assert marks.recalled_harm([fit], ("sha256:b",)) == ("sha256:a", "sha256:b")
-    assert marks.recalled([fit], ()) == ()
+    assert list(marks.marks([fit], state([], ["sha256:a"]), {}, now)) == [], "once"
+    assert marks.recalled([fit], state((), ("sha256:b",))).harmful == ("sha256:a", "sha256:b")
+    assert marks.recalled([fit], state(())).blocked == ()
     over = marked(fit, [], now, harmful=["sha256:b"])
     assert [one["type"] for one in over.status["conditions"]] == ["Succeeded", "Regresses"]
     assert not over.harms
-    assert list(marks.marks([over], [], {}, [], now)) == []
-    assert marks.recalled_harm([over], ()) == ()
+    assert list(marks.marks([over], state([], []), {}, now)) == []
+    assert marks.recalled([over], state((), ())).harmful == ()
 
 
 def test_a_set_that_harms_and_is_blocked_says_both(make_fit, now):
@@ -61,7 +65,7 @@ def test_what_an_operator_before_this_one_has_barred_stays_blocked(make_fit, now
         each | ({"type": "Barred"} if each["type"] == "Blocked" else {}) for each in fit.status["conditions"]
     ]
     before = fit.model_copy(update={"status": fit.status | {"conditions": conditions}})
-    assert marks.recalled([before], ()) == ("sha256:a",)
-    assert list(marks.marks([before], ["sha256:a"], {}, (), now)) == [], "it says so already"
+    assert marks.recalled([before], state(())).blocked == ("sha256:a",)
+    assert list(marks.marks([before], state(["sha256:a"], ()), {}, now)) == [], "it says so already"
     assert records.read(State, {"barred": ["sha256:a"]}).blocked == ("sha256:a",)
     assert records.read(State, {"barred": ["sha256:a"], "blocked": []}).blocked == ()

@@ -64,7 +64,6 @@ class Stage:
 
     def state(self):
         decision = decide(self.cr, self.fits, self.table, self.routers, self._now, blocked=self.blocked)
-        given_up = decision.given_up.digest if decision.given_up else None
         held = {
             found.digest: name
             for name in ("previous", "active", "staged")
@@ -72,7 +71,7 @@ class Stage:
         }
         if SET in held:
             return "out of service" if self.is_out_of_service and held[SET] == "active" else held[SET]
-        return "blocked" if SET in self.blocked or given_up == SET else "accepted"
+        return "blocked" if SET in self.blocked or SET in decision.refused else "accepted"
 
     def all_hold(self):
         self.routers = [self._router("r0", staged="a"), self._router("r1", staged="a")]
