@@ -25,7 +25,7 @@ from eldr_operator.drift.protection import (
     waits_for_another,
 )
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Fits, Promise, Protection, Shown, Spread, State
+from eldr_operator.drift.state import Drift, Fits, Known, Promise, Protection, Shown, State
 
 _KNOWN_SPREAD = 8.0
 _HARM = "The active set saves less than placement by load"
@@ -35,12 +35,10 @@ _BASELINE_UNUSABLE = "the active set's baseline holds too few records or another
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """A set to take back.
+    """A set to take back, and the digest of the one that serves instead, None for no set.
 
     Parameters
     ----------
-    to : str or None
-        Digest of the set that serves instead; None for no set.
     returned : bool
         Whether traffic is again what it was before the set's own, and what served that can serve again.
     """
@@ -101,20 +99,14 @@ def _adopt(state: State, seen: Observation) -> State:
     tried = state.digest is not None and state.digest in state.blocked
     # One that harmed may do so again: it is active, to tell when its traffic returns, but does not serve until then.
     harms = seen.digest in state.harmful
-    spread = state.spread
-    return State(
+    return state.but(
         digest=seen.digest,
-        seen=state.seen,
-        spread=Spread(
-            similarity=spread.similarity,
-            clusters=spread.clusters,
-            weight=min(spread.weight, _KNOWN_SPREAD),
-        ),
+        shown=None,
+        known=Known(),
+        spread=state.spread.but(weight=min(state.spread.weight, _KNOWN_SPREAD)),
+        drift=Drift(),
         promise=Promise(windows=ON_TRIAL if tried else 0),
         protection=Protection(active=True, since=seen.activated, left=True) if harms else Protection(),
-        fits=state.fits,
-        blocked=state.blocked,
-        harmful=state.harmful,
     )
 
 
@@ -142,16 +134,14 @@ def _count_fits(state: State, seen: Observation, now: datetime) -> State:
     fits = state.fits
     new = [fit for fit in seen.fits if fit.number > fits.number]
     started = {at for at in (*fits.started, *(fit.created for fit in seen.fits)) if now - at < DAY}
-    finished = [fit.finished for fit in seen.fits if fit.finished is not None]
-    latest = max((at for at in (fits.finished, *finished) if at is not None), default=None)
-    return state.but(
-        fits=Fits(
-            number=max([fits.number, *(fit.number for fit in new)]),
-            started=tuple(sorted(started)),
-            finished=latest,
-            fruitless=fits.fruitless + len(new),
-        )
+    finished = [fit.finished for fit in seen.fits]
+    made = Fits(
+        number=max([fits.number, *(fit.number for fit in new)]),
+        started=tuple(sorted(started)),
+        finished=max(filter(None, (fits.finished, *finished)), default=None),
+        fruitless=fits.fruitless + len(new),
     )
+    return state.but(fits=made)
 
 
 def _roll_back(state: State, spec: DriftSpec, seen: Observation) -> RollBack | None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from eldr_operator.drift import score
 from eldr_operator.drift.counts import Baseline
 from eldr_operator.drift.observation import Observation
-from eldr_operator.drift.score import (
-    ALPHA,
-    SIGNALS,
-    Score,
-    compare,
-    compare_spans,
-    in_groups,
-    pair_dispersion,
-)
+from eldr_operator.drift.score import ALPHA, SIGNALS, Score, compare
 from eldr_operator.drift.spec import DriftSpec
 from eldr_operator.drift.state import Known, Shown, Spread, State
 from eldr_operator.drift.windows import Window
@@ -56,9 +49,9 @@ class Scores:
         Of these against the first ones of the new regime, and against traffic before the change that the set was fitted for.
     """
 
-    latest: Score | None
-    together: Score | None
-    against_change: Score | None
+    latest: Score | None = None
+    together: Score | None = None
+    against_change: Score | None = None
     against_before: Score | None = None
 
     @property
@@ -81,36 +74,28 @@ class Scores:
     def returned(self) -> bool:
         """Whether the last windows are what came before the set's own traffic, and much less what the set was fitted for."""
         now, before = self.together, self.against_before
-        return (
-            now is not None
-            and before is not None
-            and before.value < CLEAR
-            and before.moved <= now.moved * NEARER
-        )
+        if now is None or before is None:
+            return False
+        return before.value < CLEAR and before.moved <= now.moved * NEARER
 
 
 def weigh(state: State, spec: DriftSpec, seen: Observation, window: Window) -> Scores:
     """Hold the last windows against the baseline, and against the first ones of a new regime."""
     if seen.baseline is None:
-        return Scores(None, None, None)
+        return Scores()
     expected, factors, number = seen.baseline.counts, _factors(state.spread), spec.consecutive_windows
-    thinning = _thinning(seen)
-    known = state.known.groups
+    thinning, known = _thinning(seen), state.known.groups
     latest = compare(expected, window.latest.counts, factors, thinning, known)
     span = window.together(number)
     if latest is None or span is None:
-        return Scores(latest, None, None)
+        return Scores(latest)
     together = compare(expected, span.counts, factors, thinning, known)
     changed = state.drift.changed
     first = None if changed is None else window.first_since(changed, number)
-    against = None if first is None else compare_spans(expected, first.counts, span.counts, factors)
+    against = None if first is None else score.compare_spans(expected, first.counts, span.counts, factors)
     before = seen.baseline.before
-    return Scores(
-        latest,
-        together,
-        against,
-        None if before is None else compare(before, span.counts, factors, thinning),
-    )
+    returned = None if before is None else compare(before, span.counts, factors, thinning)
+    return Scores(latest, together, against, returned)
 
 
 def _thinning(seen: Observation) -> float:
@@ -123,18 +108,14 @@ def _factors(spread: Spread) -> tuple[float, float]:
 
 def shown(scores: Scores, spec: DriftSpec, window: Window) -> Shown | None:
     """Return what to show of them."""
-    span = window.together(spec.consecutive_windows) if scores.together else None
-    score, requests = (
-        (scores.together, span.counts.requests) if span else (scores.latest, window.latest.counts.requests)
-    )
-    if score is None:
+    found, span = scores.together, window.together(spec.consecutive_windows)
+    if found is None or span is None:
+        found, span = scores.latest, window.latest
+    if found is None:
         return None
-    return Shown(
-        value=round(score.value, 3),
-        similarity=round(score.similarity.moved, 3),
-        clusters=round(score.clusters.moved, 3),
-        requests=requests,
-    )
+    similarity, clusters = round(found.similarity.moved, 3), round(found.clusters.moved, 3)
+    value, requests = round(found.value, 3), span.counts.requests
+    return Shown(value=value, similarity=similarity, clusters=clusters, requests=requests)
 
 
 def learn_reference(
@@ -145,13 +126,12 @@ def learn_reference(
     if seen.baseline is None or not scores.calm or known.windows >= LEARNS or len(window.spans) < -index:
         return known
     expected, counts = seen.baseline.counts, window.spans[index].counts
-    alone = compare(expected, counts, _factors(state.spread), _thinning(seen), known.groups)
-    if alone is None or alone.value >= CLEAR:
+    factors, thinning = _factors(state.spread), _thinning(seen)
+    alone = compare(expected, counts, factors, thinning, known.groups)
+    fitted = compare(expected, counts, factors, thinning)
+    if alone is None or alone.value >= CLEAR or fitted is None or fitted.moved >= JOINS:
         return known
-    fitted = compare(expected, counts, _factors(state.spread), _thinning(seen))
-    if fitted is None or max(fitted.similarity.moved, fitted.clusters.moved) >= JOINS:
-        return known
-    similarity, clusters = in_groups(expected, counts, known.groups)
+    similarity, clusters = score.in_groups(expected, counts, known.groups)
     return Known(windows=known.windows + 1, similarity=similarity, clusters=clusters)
 
 
@@ -168,15 +148,12 @@ def learn_spread(
         return spread
     if state.drift.phase != "Quiet" or scores.total >= RAISE:
         return spread
-    found = pair_dispersion(baseline.counts, earlier.counts, together.counts)
+    found = score.pair_dispersion(baseline.counts, earlier.counts, together.counts)
     gain = 1.0 / (spread.weight + 1.0)
     most = _OUTLIER if scores.calm else 1.0
     values = [
         old if new is None else old + gain * (min(new, most * max(1.0, old)) - old)
         for old, new in zip((spread.similarity, spread.clusters), found, strict=True)
     ]
-    return Spread(
-        similarity=round(values[0], 4),
-        clusters=round(values[1], 4),
-        weight=min(spread.weight + 1.0, _MEMORY),
-    )
+    similarity, clusters = (round(value, 4) for value in values)
+    return Spread(similarity=similarity, clusters=clusters, weight=min(spread.weight + 1.0, _MEMORY))

@@ -14,7 +14,7 @@ from eldr_operator.drift.evidence import RAISE, Scores, Z, learn_reference, lear
 from eldr_operator.drift.observation import Observation
 from eldr_operator.drift.protection import WAITS, is_replaced, watch
 from eldr_operator.drift.spec import DriftSpec
-from eldr_operator.drift.state import Drift, Phase, Promise, Protection, State
+from eldr_operator.drift.state import Drift, Promise, Protection, State
 from eldr_operator.drift.windows import Window
 
 KEEPS = 0.5
@@ -36,13 +36,7 @@ UNSETTLED = timedelta(hours=6)
 
 
 def judge(state: State, spec: DriftSpec, seen: Observation) -> State:
-    """Take a window into account; one that was judged before, or that is of another set, changes nothing.
-
-    Parameters
-    ----------
-    state : State
-        Of the active set.
-    """
+    """Take a window into account; one that was judged before, or that is of another set, changes nothing."""
     window = seen.window
     if window is None or window.digest != state.digest:
         return state
@@ -98,14 +92,12 @@ def _drift(
         unsettled = until if moves and _is_past(state, seen) else drift.unsettled
         begin = unsettled or drift.since
         moving = moves and begin is not None and until - begin < UNSETTLED
-        changed, total = (until, 0) if moving else (drift.changed, drift.requests + requests)
-        logged = _logged(drift, window, begins=moving)
         return drift.but(
             streak=streak,
             calm=calm,
-            changed=changed,
-            requests=total,
-            logged=logged,
+            changed=until if moving else drift.changed,
+            requests=0 if moving else drift.requests + requests,
+            logged=_logged(drift, window, begins=moving),
             unsettled=unsettled,
             steady=scores.against_change is not None and not moves,
             returned=scores.returned,
@@ -114,36 +106,20 @@ def _drift(
     if streak <= 1:
         changed, began, total = (until, window.latest.since, 0) if streak else (None, None, 0)
     logged = _logged(drift, window, begins=streak <= 1)
+    made = Drift(changed=changed, began=began, streak=streak, requests=total, logged=logged)
     if streak >= wanted and scores.total >= RAISE:
-        return Drift(
-            phase="Detected",
-            cause="TrafficChanged",
-            since=until,
-            changed=changed,
-            began=began,
-            streak=streak,
-            requests=total,
-            logged=logged,
-            returned=scores.returned,
-        )
+        detected = {"phase": "Detected", "cause": "TrafficChanged", "since": until}
+        return made.but(**detected, returned=scores.returned)
     if promise.lost >= wanted and promise.windows > ON_TRIAL:
         # How many requests came since then was not counted; those of the last windows did, at least.
         span = window.together(wanted)
         total = max(total, 0 if span is None else span.counts.requests - requests)
         if span is not None and span.counts.logged is not None:
             logged = max(logged or 0, span.counts.logged)
-        return Drift(
-            phase="Detected",
-            cause="SavingLost",
-            since=until,
-            changed=promise.lost_since,
-            streak=streak,
-            requests=total,
-            logged=logged,
-        )
+        detected = {"phase": "Detected", "cause": "SavingLost", "since": until}
+        return made.but(**detected, changed=promise.lost_since, began=None, requests=total, logged=logged)
     over = streak > 0 and max(scores.total, scores.latest.value if scores.latest else 0.0) >= RAISE
-    phase: Phase = "Suspected" if over else "Quiet"
-    return Drift(phase=phase, changed=changed, began=began, streak=streak, requests=total, logged=logged)
+    return made.but(phase="Suspected") if over else made
 
 
 def _is_past(state: State, seen: Observation) -> bool:
@@ -184,14 +160,10 @@ def _promise(state: State, seen: Observation, saving: Saving | None, now: dateti
         promise = promise.but(lost=0, lost_since=None)
     if saving is None or baseline is None:
         return promise
-    expected = baseline.saving
+    expected, assumed = baseline.saving, baseline.batch or 0.0
     if expected is None or expected <= 0 or (baseline.low is not None and baseline.low <= 0):
         return promise
-    if (
-        saving.batch is not None
-        and baseline.batch is not None
-        and saving.batch < LEAST_BATCH * baseline.batch
-    ):
+    if saving.batch is not None and saving.batch < LEAST_BATCH * assumed:
         return promise
     share = keeps(seen.policy)
     wanted = share * expected

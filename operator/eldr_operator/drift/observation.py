@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
 from eldr_operator.drift.counts import Baseline, Saving
 from eldr_operator.drift.windows import Window
 
 
-@dataclass(frozen=True, slots=True)
-class DriftFit:
-    """An EldrFit that drift has caused.
-
-    Parameters
-    ----------
-    number : int
-        ``N`` of ``NAME-drift-N``.
-    """
+class DriftFit(NamedTuple):
+    """An EldrFit that drift has caused: ``NAME-drift-NUMBER``."""
 
     number: int
     created: datetime
     finished: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SetReport:
-    """What a fit said of the active set.
-
-    Parameters
-    ----------
-    harms : bool
-        Whether the set does worse than JSQ on recent records, beyond doubt.
-    """
+class SetReport(NamedTuple):
+    """What a fit said of the active set: whether it does significantly worse than JSQ on recent records."""
 
     fit: str
     harms: bool
@@ -42,32 +29,24 @@ class SetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One look at a deployment.
+    """One look at a deployment, of which ``digest`` and ``baseline`` are of the active set.
 
     Parameters
     ----------
-    digest : str or None
-        Of the active set.
     previous : str or None
         Digest of the set before, if it could serve again.
     pinned : bool
         Whether ``spec.centroids.pin`` is set, whatever it names: nothing is fitted, activated or rolled back by itself.
     chosen : bool
         Whether ``spec.centroids.pin`` names the active set, which then serves though it harms.
-    baseline : Baseline or None
-        Of the active set.
     window : Window or None
         The last full one; the same one may be shown again.
-    saving : Saving or None
-        Measured now.
     report : SetReport or None
-        The last one since it became active.
+        The last one since the set became active.
     busy : str or None
         The fit, of whatever cause, that runs or whose set is not active yet.
-    samples : int
-        Log records that routers hold.
-    min_samples : int
-        How many a fit needs.
+    samples, min_samples : int
+        Log records that routers hold, and that a fit needs.
     sample_rate : float
         Share of requests that are logged.
     """

@@ -27,36 +27,16 @@ MOST_SETS = 128
 def is_replaced(state: State, spec: DriftSpec, seen: Observation) -> bool:
     """Tell whether JSQ is in effect instead of the set."""
     harms = state.digest is not None and state.protection.active
-    return harms and _gives_way(spec, seen.policy, chosen=seen.chosen)
+    return harms and gives_way(spec, seen.policy, chosen=seen.chosen)
 
 
-def is_replaced_from_the_start(
-    state: State, spec: DriftSpec, policy: str, digest: str, *, chosen: bool
-) -> bool:
-    """Tell whether JSQ is in effect from the moment on in which a set becomes active: it harmed when it served last.
-
-    Parameters
-    ----------
-    chosen : bool
-        Whether ``spec.centroids.pin`` names it.
-    """
-    return digest in state.harmful and _gives_way(spec, policy, chosen=chosen)
-
-
-def _gives_way(spec: DriftSpec, policy: str, *, chosen: bool) -> bool:
+def gives_way(spec: DriftSpec, policy: str, *, chosen: bool) -> bool:
+    """Tell whether a set that harms goes out of service; one that ``spec.centroids.pin`` names does not."""
     return policy == POLICY_ELDR and not chosen and spec.mode == "Enabled"
 
 
 def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, now: datetime) -> Protection:
-    """Take a window into account.
-
-    Parameters
-    ----------
-    saving : Saving or None
-        Measured in the window, if it is one of the active set's placement.
-    now : datetime
-        End of the window.
-    """
+    """Take a window into account, which ends now, and the saving that was measured of the active set's placement."""
     protection, wanted = state.protection, spec.consecutive_windows
     differs = scores.latest is not None and scores.latest.value >= RAISE
     if protection.active:
@@ -74,11 +54,11 @@ def watch(state: State, spec: DriftSpec, saving: Saving | None, scores: Scores, 
         worse = worse + 1 if saving.share + Z * saving.error < 0 else 0
         better = 0 if worse else better + 1 if saving.share > 0 else better
     returns = 0 if better >= PROVED else protection.returns
-    update: dict[str, object] = {"worse": worse, "better": min(better, PROVED), "returns": returns}
-    if worse >= wanted:
-        left = differs or state.drift.phase != "Quiet"
-        update |= {"active": True, "since": now, "left": left, "calm": 0, "better": 0}
-    return protection.but(**update)
+    after = protection.but(worse=worse, better=min(better, PROVED), returns=returns)
+    if worse < wanted:
+        return after
+    left = differs or state.drift.phase != "Quiet"
+    return after.but(active=True, since=now, left=left, calm=0, better=0)
 
 
 def believe(state: State, seen: Observation, now: datetime) -> Protection:
@@ -92,13 +72,8 @@ def believe(state: State, seen: Observation, now: datetime) -> Protection:
         return Protection(since=now, report=protection.report, returns=protection.returns)
     if report.fit == protection.report:
         return protection
-    update: dict[str, object] = {
-        "report": report.fit,
-        "left": protection.left or state.drift.phase != "Quiet",
-    }
-    if not protection.active:
-        update |= {"active": True, "since": now, "calm": 0, "better": 0}
-    return protection.but(**update)
+    after = protection.but(report=report.fit, left=protection.left or state.drift.phase != "Quiet")
+    return after if after.active else after.but(active=True, since=now, calm=0, better=0)
 
 
 def rest(state: State, seen: Observation) -> Protection:

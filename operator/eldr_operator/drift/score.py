@@ -32,6 +32,7 @@ LEAST_BASELINE = 50
 
 Reference = tuple[tuple[int, ...], tuple[int, ...]]
 """Requests by group of similarity and of clusters."""
+_NONE: Reference = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Feature:
     Parameters
     ----------
     moved : float
-        Share of requests in other groups than expected: total variation, 0..1.
+        Share of requests in other groups than expected: total variation.
     ratio : float
         The test's statistic over its critical value.
     """
@@ -78,9 +79,9 @@ def compare(
     window: Counts,
     dispersion: tuple[float, float],
     thinning: float,
-    reference: Reference | None = None,
+    reference: Reference = _NONE,
 ) -> Score | None:
-    """Hold a window against a baseline.
+    """Hold a window against a baseline; None where that is too small, or has another number of clusters.
 
     Parameters
     ----------
@@ -90,18 +91,12 @@ def compare(
         Share of the requests of its time that the baseline holds, 0..1: of a session it has few.
     reference : Reference, optional
         Requests that were found to be as the baseline says, in its groups; they make it more certain.
-
-    Returns
-    -------
-    Score or None
-        None where the baseline is too small, or belongs to another number of clusters.
     """
     if baseline.requests < LEAST_BASELINE or len(baseline.clusters) != len(window.clusters):
         return None
-    more = reference or ((), ())
     features = []
     for groups, (first, second), known, factor in zip(
-        _groups(baseline), _cells(baseline, window), more, dispersion, strict=True
+        _groups(baseline), _cells(baseline, window), reference, dispersion, strict=True
     ):
         expected = [_Sample(_sums(groups, first), 1.0 + (factor - 1.0) * thinning)]
         if len(known) == max(groups) + 1 and any(known):
@@ -137,11 +132,11 @@ def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[
     return found[0], found[1]
 
 
-def in_groups(baseline: Counts, counts: Counts, more: Reference | None = None) -> Reference:
+def in_groups(baseline: Counts, counts: Counts, more: Reference = _NONE) -> Reference:
     """Return counts in the groups of a baseline, added to others of the same groups."""
     found = []
     for groups, cells, known in zip(
-        _groups(baseline), (counts.similarity, counts.clusters), more or ((), ()), strict=True
+        _groups(baseline), (counts.similarity, counts.clusters), more, strict=True
     ):
         sums = _sums(groups, cells)
         found.append(tuple(map(add, sums, known)) if len(known) == len(sums) else tuple(sums))

@@ -6,7 +6,7 @@ any moment goes on where it was. What it does not hold is the window that was be
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -18,12 +18,10 @@ _Groups = Annotated[tuple[Count, ...], Whole]
 
 
 class Shown(Record):
-    """The last score, for people.
+    """The last score, for people: 1 and above raises.
 
     Attributes
     ----------
-    value : float
-        1 and above raises.
     similarity, clusters : float
         Share of requests that moved.
     requests : int
@@ -39,10 +37,10 @@ class Shown(Record):
 class Spread(Record):
     """By how much real requests vary more than single ones would, learned from the windows themselves.
 
+    It begins high, so that nothing is raised before sessions and bursts are known.
+
     Attributes
     ----------
-    similarity, clusters : float
-        At least 1. It begins high, so that nothing is raised before sessions and bursts are known.
     weight : float
         Pairs of spans behind it.
     """
@@ -70,22 +68,16 @@ class Drift(Record):
 
     Attributes
     ----------
-    phase : {"Quiet", "Suspected", "Detected"}
-    cause : {"TrafficChanged", "SavingLost"} or None
     since : datetime or None
         When it was detected.
     changed : datetime or None
         All requests from here on are of the new regime, as far as windows can tell.
     began : datetime or None
         Before this traffic was as it had been: begin of the first window that differed.
-    streak : int
-        Consecutive windows that differ.
-    calm : int
-        Consecutive windows since the detection that look like the baseline again.
-    requests : int
-        Since ``changed``.
-    logged : int or None
-        How many of them stand in the signature log; None where routers do not tell.
+    streak, calm : int
+        Consecutive windows that differ, and that look like the baseline again since the detection.
+    requests, logged : int, int or None
+        Since ``changed``, and how many of them stand in the signature log; None where routers do not tell.
     unsettled : datetime or None
         Since when the mix has moved on before there were the records that a fit needs; None: since it was detected.
     steady : bool
@@ -164,16 +156,10 @@ class Protection(Record):
 
 
 class Fits(Record):
-    """Fits that drift has caused.
+    """Fits that drift has caused: the last one's number and end, and when those of the last day started.
 
     Attributes
     ----------
-    number : int
-        Of the last one.
-    started : tuple of datetime
-        Those of the last day.
-    finished : datetime or None
-        The last one.
     fruitless : int
         How many, one after the other, have not brought quiet.
     """
@@ -208,14 +194,10 @@ class State(Record):
     promise: Promise = Promise()
     protection: Protection = Protection()
     fits: Fits = Fits()
-    blocked: tuple[Name, ...] = Field(
-        default=(), validation_alias=AliasChoices("blocked", "barred")
-    )  # until 0.1
+    # called "barred" until 0.1
+    blocked: tuple[Name, ...] = Field(default=(), validation_alias=AliasChoices("blocked", "barred"))
     harmful: tuple[Name, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as it is persisted."""
-        found: dict[str, object] = self.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-        )
-        return found
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)

@@ -130,12 +130,13 @@ class Runs:
     ) -> tuple[bool, list[Unwritten]]:
         """Create and delete automatic EldrFits as planned; return whether there is a new one, and what could not be written."""
         kind, created = contract.KIND_FIT, list[str]()
-        tries = {each["metadata"]["name"]: self._create(each, created) for each in plan.create}
+        left = [
+            await tried(kind, each["metadata"]["name"], self._create(each, created)) for each in plan.create
+        ]
         for fit in all_fits:
             if fit.name in plan.delete:
                 metadata = {"namespace": cr.namespace, "name": fit.name, "uid": fit.metadata.uid}
-                tries[fit.name] = self._applier.delete(kind, {"metadata": metadata})
-        left = [await tried(kind, name, write) for name, write in tries.items()]
+                left.append(await tried(kind, fit.name, self._applier.delete(kind, {"metadata": metadata})))
         return bool(created), [*filter(None, left)]
 
     async def _create(self, manifest: Object, created: list[str]) -> None:

@@ -13,7 +13,7 @@ from eldr import contract
 from eldr_operator.conditions import Condition
 from eldr_operator.drift import windows
 from eldr_operator.drift.decide import block, decide
-from eldr_operator.drift.protection import is_replaced_from_the_start
+from eldr_operator.drift.protection import gives_way
 from eldr_operator.fits import marks, planner
 from eldr_operator.fits.runs import Runs
 from eldr_operator.kube.api import Api
@@ -190,10 +190,8 @@ class Locality:
             return after
         # While there is a pin, no other set is activated than the one that it names.
         chosen = bool(cr.spec.centroids.pin)
-        replaced = is_replaced_from_the_start(
-            after.drift, cr.spec.refit.drift, cr.spec.router.policy, active.digest, chosen=chosen
-        )
-        return after.but(protective=replaced)
+        replaced = gives_way(cr.spec.refit.drift, cr.spec.router.policy, chosen=chosen)
+        return after.but(protective=replaced and active.digest in after.drift.harmful)
 
     async def fits(self, bodies: Sequence[Object], now: datetime) -> list[EldrFit]:
         """Return the EldrFits that can be read; one that cannot be holds nobody up."""
