@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 from eldr import admin_tls, contract
 from eldr_operator import border, clock
@@ -21,8 +21,7 @@ _MOST_SILENT = 8
 _LONGEST_ID = 64
 _FIELDS = frozenset({"policy", "active", "staged", "refused", "samples", "router", "counters"})
 """That a state of any version has."""
-
-T = TypeVar("T")
+_OBJECTS = ("active", "staged", "counters", "step_time", "traffic", "saving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +48,17 @@ class LearnedStepTime(NamedTuple):
         windows = step_time.get("windows", 0)
         if type(windows) is not int or not 0 <= windows < _MOST_WINDOWS:
             return None
+        names = ("fixed", "per_expert", "per_request")
         fixed, per_expert, per_request = (
-            _seconds(step_time.get(name)) for name in ("fixed", "per_expert", "per_request")
+            border.number(step_time.get(name), 0, _MOST_SECONDS) for name in names
         )
         if fixed is None or per_expert is None or per_request is None:
             return None
         return cls(fixed, per_expert, per_request, windows)
 
 
-def _seconds(value: object) -> float | None:
-    return border.number(value, 0, _MOST_SECONDS)
-
-
-def _policy(value: object) -> str | None:
-    return value if isinstance(value, str) and value in contract.POLICIES else None
-
-
 def _refused(value: object) -> dict[str, str]:
-    entries = value if isinstance(value, list) else []
-    known = (entry for entry in entries[:_MOST_REFUSED] if isinstance(entry, Mapping))
+    known = _entries(value)[:_MOST_REFUSED]
     found = {border.name(entry.get("digest")): border.text(entry.get("reason")) for entry in known}
     return {digest: reason or "no reason told" for digest, reason in found.items() if digest}
 
@@ -76,54 +67,15 @@ def _entries(value: object) -> list[Mapping[str, Any]]:
     return [entry for entry in (value if isinstance(value, list) else []) if isinstance(entry, Mapping)]
 
 
-def _untested(value: object) -> tuple[str, ...]:
-    told = {border.name(entry.get("untested")) for entry in _entries(value)}
-    return tuple(sorted(told - {""})[:_MOST_VERSIONS])
+def _names(values: Iterable[object], most: int) -> tuple[str, ...]:
+    return tuple(sorted({border.name(value) for value in values} - {""})[:most])
 
 
-def _silent(value: object) -> tuple[str, ...]:
-    told = {border.name(entry.get("name")) for entry in _entries(value) if entry.get("counting") is False}
-    return tuple(sorted(told - {""})[:_MOST_SILENT])
-
-
-class _Reads:
-    """Reads fields of a state, and takes note of those that are not what they should be."""
-
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-        self.odd: set[str] = set()
-
-    def one(self, field: str, value: T | None) -> T | None:
-        """Return a value that was read; None is odd."""
-        if value is None:
-            self.odd.add(field)
-        return value
-
-    def mapping(self, field: str) -> Mapping[str, Any]:
-        """Return an object; empty where there is none."""
-        value = self._state.get(field)
-        if value is not None and not isinstance(value, Mapping):
-            self.odd.add(field)
-        return value if isinstance(value, Mapping) else {}
-
-    def digest(self, field: str) -> str:
-        """Return the digest of a set; empty where there is none."""
-        pointer = self.mapping(field)
-        return (self.one(field, border.name(pointer.get("digest")) or None) or "") if pointer else ""
-
-    def signatures(self) -> dict[str, int]:
-        """Return the prefill answers by quality; those that are told."""
-        counters, found = self.mapping("counters"), {}
-        for quality in contract.SIGNATURE_QUALITIES:
-            told = border.count(counters.get(contract.signature_counter(quality), 0))
-            if self.one("counters", told) is not None:
-                found[quality] = told or 0
-        return found
-
-    def drift(self, field: str, read: Callable[[Mapping[str, Any]], T | None]) -> T | None:
-        """Return what a reader of drift makes of an object; None where there is none."""
-        value = self.mapping(field)
-        return self.one(field, read(value)) if value else None
+def _object(value: object) -> Mapping[str, Any] | None:
+    """Return an object, empty where there is none; None for what is not one."""
+    if value is None:
+        return {}
+    return value if isinstance(value, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +102,10 @@ class RouterView:
         Share of a decode step that reading experts takes, as it has learned it, and the standard error; None: not yet.
     step_time : LearnedStepTime or None
         Of a median decode engine.
-    traffic : Traffic or None
-        How requests look to its active set; None without one.
-    saving : Saving or None
-        What placement saves, as it has measured it lately.
-    untested : tuple of str
-        Versions of decode engines that say that their plug-in was not tested with them.
-    silent : tuple of str
-        Names of decode engines that say that they have failed to count.
+    traffic, saving : Traffic or None, Saving or None
+        How requests look to its active set, and what placement saves, as it has measured it lately.
+    untested, silent : tuple of str
+        Versions of decode engines whose plug-in was not tested with them, and names of those that have failed to count.
     refuses_token : bool
         Whether it does not answer because it knows another token.
     is_distrusted : bool
@@ -198,37 +146,52 @@ class RouterView:
         """
         if not isinstance(state, Mapping) or not state.keys() >= _FIELDS:
             raise ValueError(f"state: expected an object with {', '.join(sorted(_FIELDS))}")
-        reads = _Reads(state)
-        router = border.name(state["router"], _LONGEST_ID)
-        step_time = reads.mapping("step_time")
-        share = (
-            reads.one("step_time", border.number(step_time.get("expert_share"), 0, 1)) if step_time else None
-        )
-        error = (
-            reads.one("step_time", border.number(step_time.get("expert_share_error"), 0, _MOST_ERROR))
-            if step_time
-            else 0.0
-        )
-        samples = reads.one("samples", border.count(state["samples"]))
+        objects = {name: _object(state.get(name)) for name in _OBJECTS}
+        policy, router = state["policy"], border.name(state["router"], _LONGEST_ID)
+        counters, step_time = objects["counters"] or {}, objects["step_time"] or {}
+        digests = {name: border.name((objects[name] or {}).get("digest")) for name in ("active", "staged")}
+        samples = border.count(state["samples"])
+        told = {
+            quality: border.count(counters.get(contract.signature_counter(quality), 0))
+            for quality in contract.SIGNATURE_QUALITIES
+        }
+        share = border.number(step_time.get("expert_share"), 0, 1)
+        error = border.number(step_time.get("expert_share_error"), 0, _MOST_ERROR)
+        traffic, saving = objects["traffic"], objects["saving"]
+        # without an id one cannot tell what was counted since the last look
+        read_of = read_traffic(router, traffic) if traffic and router else None
+        saves = read_saving(saving) if saving else None
+        odd = {
+            "policy": policy not in contract.POLICIES,
+            "samples": samples is None,
+            "router": not router,
+            "counters": None in told.values(),
+            "step_time": bool(step_time) and (share is None or error is None),
+            "traffic": bool(traffic and router) and read_of is None,
+            "saving": bool(saving) and saves is None,
+            **{name: bool(objects[name]) and not digest for name, digest in digests.items()},
+        }
+        decode = _entries(state.get("decode"))
         return cls(
             pod=pod,
             complaint=border.text(state.get("problem")),
-            policy=reads.one("policy", _policy(state["policy"])) or "",
-            active=reads.digest("active"),
-            staged=reads.digest("staged"),
+            policy="" if odd["policy"] else policy,
+            active=digests["active"],
+            staged=digests["staged"],
             refused=_refused(state["refused"]),
             samples=samples or 0,
-            router=reads.one("router", router or None) or "",
-            signatures=reads.signatures(),
+            router=router,
+            signatures={quality: number for quality, number in told.items() if number is not None},
             expert_share=None if error is None else share,
             expert_share_error=error or 0.0,
             step_time=LearnedStepTime.of(step_time),
-            # without an id one cannot tell what was counted since the last look
-            traffic=reads.drift("traffic", lambda value: read_traffic(router, value)) if router else None,
-            saving=reads.drift("saving", read_saving),
-            untested=_untested(state.get("decode")),
-            silent=_silent(state.get("decode")),
-            odd=tuple(sorted(reads.odd)),
+            traffic=read_of,
+            saving=saves,
+            untested=_names((entry.get("untested") for entry in decode), _MOST_VERSIONS),
+            silent=_names((e.get("name") for e in decode if e.get("counting") is False), _MOST_SILENT),
+            odd=tuple(
+                sorted(name for name, is_odd in odd.items() if is_odd or objects.get(name, {}) is None)
+            ),
         )
 
     def holds(self, wanted: CentroidSet) -> bool:
@@ -245,9 +208,8 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
     found = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
-        if metadata.get("labels", {}).get(contract.LABEL_ROUTER) != "true" or metadata.get(
-            "deletionTimestamp"
-        ):
+        is_router = metadata.get("labels", {}).get(contract.LABEL_ROUTER) == "true"
+        if not is_router or metadata.get("deletionTimestamp"):
             continue
         container = _container(status, contract.CONTAINER_ROUTER)
         if container.get("ready") and status.get("podIP"):
@@ -259,9 +221,5 @@ def ready_routers(pods: Iterable[Mapping[str, Any]]) -> list[RouterPod]:
 
 def _container(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     # Native sidecars are init containers.
-    for key in ("containerStatuses", "initContainerStatuses"):
-        for container in status.get(key) or ():
-            if container.get("name") == name:
-                found: Mapping[str, Any] = container
-                return found
-    return {}
+    known = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    return next((container for container in known if container.get("name") == name), {})
