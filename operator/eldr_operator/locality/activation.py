@@ -48,14 +48,10 @@ def decide(
     blocked: Collection[str] = (),
     unreached_since: datetime | None = None,
 ) -> Decision:
-    """Take one step of an activation.
+    """Take one step of an activation, from the table that the routing ConfigMap has.
 
     Parameters
     ----------
-    fits : sequence of EldrFit
-        All of the deployment.
-    table : Table
-        As the routing ConfigMap has it.
     routers : sequence of RouterView
         Ready routers that are not ending.
     blocked : collection of str
@@ -134,14 +130,12 @@ def _target(
     if pin:
         named = pinned(cr, fits, table)
         return named, None if named is not None else _pin_problem(pin, fits)
-    best = candidates(cr, fits, table, blocked)
-    if best:
+    if best := candidates(cr, fits, table, blocked):
         return best[-1].accepted_set, None
     active, previous = table.active, table.previous
-    if active is not None and active.digest in blocked and previous is not None:
-        can_serve = previous.k == cr.spec.decode.replicas and previous.digest not in blocked
-        return (previous if can_serve else None), None
-    return None, None
+    if active is None or active.digest not in blocked or previous is None or previous.digest in blocked:
+        return None, None
+    return (previous if previous.k == cr.spec.decode.replicas else None), None
 
 
 def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]) -> str:
@@ -157,11 +151,9 @@ def _is_unfit(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked
 
 def _pin_problem(pin: str, fits: Sequence[EldrFit]) -> Condition:
     accepted = sorted(fit.name for fit in fits if fit.accepted_set)
-    remedy = (
-        f"pin one of: {', '.join(accepted)}"
-        if accepted
-        else "remove spec.centroids.pin until a fit is accepted"
-    )
+    remedy = "remove spec.centroids.pin until a fit is accepted"
+    if accepted:
+        remedy = f"pin one of: {', '.join(accepted)}"
     for fit in fits:
         if fit.name == pin:
             text = f"spec.centroids.pin: EldrFit {pin} is {fit.state[1]}, not Accepted; {remedy}"
@@ -227,22 +219,20 @@ def _condition(
     active, staged = table.active, table.staged
     serving = "False" if active is None else "True"
     if complaints := [f"{router.pod.name}: {router.complaint}" for router in routers if router.complaint]:
-        return _says(
-            serving, "RouterComplaint", f"the last good table stays in effect; {'; '.join(complaints)}"
-        )
+        text = f"the last good table stays in effect; {'; '.join(complaints)}"
+        return _says(serving, "RouterComplaint", text)
     if cr.spec.router.policy not in (contract.POLICY_ELDR, contract.POLICY_MARGINAL):
         text = f"spec.router.policy {cr.spec.router.policy} does not use centroids; set it to ELDR or MarginalUnion to use them"
         return _says("False", "PolicyIgnoresCentroids", text)
     if staged is not None and table.staged_at is not None:
+        the_set = f"the set of EldrFit {staged.fit}"
         if refused := _refusals(routers, staged):
-            return _says(serving, "Refused", f"the set of EldrFit {staged.fit} cannot be loaded: {refused}")
+            return _says(serving, "Refused", f"{the_set} cannot be loaded: {refused}")
         waiting = [router for router in routers if not router.holds(staged)]
         if waiting and now - table.staged_at >= _timeout(cr):
-            text = f"no router has loaded the set of EldrFit {staged.fit}: {_lacking(waiting)}"
-            return _says(serving, "AckTimeout", text)
-        if not routers:
-            return _says(serving, "Staging", f"the set of EldrFit {staged.fit} waits for a ready router")
-        return _says(serving, "Staging", f"routers are loading the set of EldrFit {staged.fit}")
+            return _says(serving, "AckTimeout", f"no router has loaded {the_set}: {_lacking(waiting)}")
+        text = f"routers are loading {the_set}" if routers else f"{the_set} waits for a ready router"
+        return _says(serving, "Staging", text)
     if active is None:
         return _without_set(cr, fits)
     return _active_condition(cr, table, active, routers, now)
@@ -260,40 +250,30 @@ def _without_set(cr: EldrDeployment, fits: Sequence[EldrFit]) -> Condition:
 
 def _follows(cr: EldrDeployment, fits: Sequence[EldrFit]) -> str:
     if cr.spec.refit.suspend == "Enabled":
-        follows = "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
-    elif running := [fit.name for fit in fits if not fit.is_finished]:
-        follows = f"EldrFit {running[0]} is about to make one"
-    elif failed := sorted(
-        (fit.finished_at, fit.name, fit.blocked or fit.state[1]) for fit in fits if fit.is_finished
-    ):
-        _, name, reason = failed[-1]
-        follows = (
-            f"EldrFit {name} ended {reason} (kubectl describe ef {name}); it is tried again, at first after"
-            " 5 minutes, later after up to 6 hours"
-        )
-    else:
-        follows = f"the first fit runs when routers hold {cr.spec.refit.min_samples} log records"
-    return follows
+        return "spec.refit.suspend is Enabled: create an EldrFit, or set it to Disabled"
+    if running := [fit.name for fit in fits if not fit.is_finished]:
+        return f"EldrFit {running[0]} is about to make one"
+    if not fits:
+        return f"the first fit runs when routers hold {cr.spec.refit.min_samples} log records"
+    last = max(fits, key=lambda fit: (fit.finished_at, fit.name))
+    return (
+        f"EldrFit {last.name} ended {last.blocked or last.state[1]} (kubectl describe ef {last.name}); it is tried again, at first"
+        " after 5 minutes, later after up to 6 hours"
+    )
 
 
 def _active_condition(
     cr: EldrDeployment, table: Table, active: CentroidSet, routers: Sequence[RouterView], now: datetime
 ) -> Condition:
+    the_set = f"the set of EldrFit {active.fit}"
     if not routers:
-        return _says(
-            "Unknown", "NoReadyRouters", f"no router is ready to use the set of EldrFit {active.fit}"
-        )
+        return _says("Unknown", "NoReadyRouters", f"no router is ready to use {the_set}")
     if refused := _refusals(routers, active):
-        return _says(
-            "False", "Refused", f"the active set of EldrFit {active.fit} cannot be loaded: {refused}"
-        )
-    late = [
-        router for router in routers if router.active != active.digest and _is_late(cr, table, router, now)
-    ]
-    if late:
-        return _says(
-            "False", "AckTimeout", f"the set of EldrFit {active.fit} is not used by {_lacking(late)}"
-        )
+        text = f"the active set of EldrFit {active.fit} cannot be loaded: {refused}"
+        return _says("False", "Refused", text)
+    others = [router for router in routers if router.active != active.digest]
+    if late := [router for router in others if _is_late(cr, table, router, now)]:
+        return _says("False", "AckTimeout", f"{the_set} is not used by {_lacking(late)}")
     mismatch = ""
     if active.k != cr.spec.decode.replicas:
         by = "expected step time" if cr.spec.router.policy == contract.POLICY_MARGINAL else "load"
@@ -302,14 +282,12 @@ def _active_condition(
             f" are chosen by {by}"
         )
     if cr.spec.centroids.pin:
-        text = f"the set of EldrFit {active.fit} is pinned; newer ones are not activated"
+        text = f"{the_set} is pinned; newer ones are not activated"
         return _says("True", "Pinned", "; ".join(filter(None, (text, mismatch))))
     if mismatch:
-        text = (
-            f"the set of EldrFit {active.fit} is active; {mismatch} until a fit for that number is accepted"
-        )
+        text = f"{the_set} is active; {mismatch} until a fit for that number is accepted"
         return _says("True", "KMismatch", text)
-    return _says("True", "Active", f"the set of EldrFit {active.fit} is active")
+    return _says("True", "Active", f"{the_set} is active")
 
 
 def _is_late(cr: EldrDeployment, table: Table, router: RouterView, now: datetime) -> bool:

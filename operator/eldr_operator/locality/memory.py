@@ -28,10 +28,7 @@ from eldr_operator.records import Count, Flag, Label, Name, Record, Time, read_b
 Object = dict[str, Any]
 
 KEY = "memory.json"
-"""Read by the operator only: ``{"previous": SET | null, "activatedAt", "stagedAt": time | null, "reason": str,
-"history": [...], "refit": {...},
-"drift": {...}, "driftDay": {...}, "baselines": {digest: {...}}, "protective": bool}``; history, refit and driftDay are as
-``status`` shows them."""
+"""Read by the operator only: what :class:`Memory` holds, but for what routers read of the table."""
 HISTORY = 10
 _OF_ROUTERS = ("epoch", "active", "staged")
 """What routers read of a table."""
@@ -73,20 +70,12 @@ class Entry(Record):
 
 
 class Memory(Record):
-    """What one pass leaves to the next.
+    """What one pass leaves to the next; ``history``, ``refit`` and ``day`` are as the status shows them.
 
     Attributes
     ----------
-    table : Table
-        Which centroid sets routers use.
     history : tuple of Entry
         The latest last.
-    refit : Refit
-        Of the schedule and the last fit.
-    drift : State
-        What is known of drift.
-    day : tuple of HalfHour
-        The drift score of the last day, the oldest first.
     baselines : dict
         What fits expected of the sets in use, by digest; None where a fit stored nothing.
     protective : bool
@@ -98,7 +87,7 @@ class Memory(Record):
     refit: Refit = Refit()
     drift: State = State()
     day: Annotated[Day, read_by(drift_history.load), PlainSerializer(drift_history.dump)] = Field(
-        default=(), alias="driftDay"
+        default_factory=dict, alias="driftDay"
     )
     baselines: Annotated[
         dict[str, Baseline | None], read_by(counts.read_baselines), PlainSerializer(counts.dump)
@@ -121,11 +110,8 @@ class Memory(Record):
         """Return it with JSQ in effect or not; where the active set goes out of service, or comes back, that becomes history."""
         found, active = self.but(protective=protective), self.table.active
         # another set may have followed the one that was out of service
-        ended = (
-            bool(self.history)
-            and self.history[-1].reason == PROTECTIVE
-            and self.epoch_of_history == self.table.epoch
-        )
+        last = self.history[-1] if self.history else None
+        ended = last is not None and (last.reason, last.epoch) == (PROTECTIVE, self.table.epoch)
         if active is None or protective == ended or not (protective or self.protective):
             return found
         return _noting(found, now, active.fit, PROTECTIVE if protective else SERVES_AGAIN)
@@ -158,13 +144,7 @@ def _told(memory: Memory) -> Object:
 
 
 def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
-    """Return what of a live ConfigMap could not be read as it stands.
-
-    Parameters
-    ----------
-    found : Memory
-        What :func:`read` made of it.
-    """
+    """Return what of a live ConfigMap could not be read as it stands, of which :func:`read` made a memory."""
     if live is None:
         return ()
     told, again = _loaded(live, KEY), json.loads(json.dumps(_told(found)))
@@ -174,19 +154,15 @@ def lost(live: Mapping[str, Any] | None, found: Memory) -> tuple[str, ...]:
 def read(live: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Memory:
     """Return what a live ConfigMap holds.
 
-    Parameters
-    ----------
-    status : mapping
-        Of the deployment: if the ConfigMap is lost or damaged, the table is made anew, but goes on from the epoch that is
-        shown there, because an epoch must never name two tables.
+    If it is lost or damaged, the table is made anew, but goes on from the epoch that the deployment's status shows, because an
+    epoch must never name two tables.
     """
     routers = _loaded(live, contract.ROUTING_KEY)
     is_lost = border.count(routers.get("epoch")) is None
     told = {} if is_lost else _loaded(live, KEY)
     if not told:
-        told = {key: status.get(key) for key in ("history", "refit")} | {
-            "driftDay": _mapping(status.get("locality")).get("driftDay")
-        }
+        day = _mapping(status.get("locality")).get("driftDay")
+        told = {"history": status.get("history"), "refit": status.get("refit"), "driftDay": day}
     table = told | {key: routers.get(key) for key in _OF_ROUTERS}
     found = records.read(Memory, told | {"table": table})
     return found.but(table=Table(epoch=found.epoch_of_history)) if is_lost else found

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eldr.contract import POLICY_ELDR, POLICY_MARGINAL
-from eldr_operator.conditions import SIGNATURES_REPORTED, Condition
+from eldr_operator.conditions import SIGNATURES_REPORTED, Condition, found
 from eldr_operator.locality.router_view import RouterView
 from eldr_operator.models import EldrDeployment
 
@@ -34,13 +34,7 @@ _UNTESTED = ". Decode engines run a version of vLLM that the plugin was never te
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the routers' counters were when it began.
-
-    Parameters
-    ----------
-    start : mapping
-        Router id to prefill answers by quality.
-    """
+    """What the routers' counters were when it began: router id to prefill answers by quality."""
 
     since: datetime
     start: Mapping[str, Mapping[str, int]]
@@ -142,7 +136,5 @@ def _remedy(cr: EldrDeployment) -> str:
 
 
 def _said_before(status: Mapping[str, Any]) -> Condition | None:
-    for condition in status.get("conditions", ()):
-        if condition["type"] == SIGNATURES_REPORTED:
-            return _says(condition["status"], condition["reason"], condition["message"])
-    return None
+    said = found({"status": status}, SIGNATURES_REPORTED)
+    return _says(said["status"], said["reason"], said["message"]) if said else None

@@ -15,7 +15,6 @@ from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import Drift, Fits, Known, Protection, Shown, Spread, State
 from eldr_operator.errors import InvalidResourceError
 from eldr_operator.locality import memory
-from eldr_operator.locality.drift_history import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
 
@@ -66,7 +65,7 @@ def live(make_cr, make_set, now):
     )
     made = Memory(
         table=table, history=(Entry(**ENTRY),), refit=Refit(last_fit="b", schedule="0\t3 * * * UTC", next_schedule_time=AT),
-        drift=STATE, day=(HalfHour(AT, 0.25),), baselines={"sha256:b": BASELINE}, protective=True,
+        drift=STATE, day={AT: 0.25}, baselines={"sha256:b": BASELINE}, protective=True,
     )  # fmt: skip
     return memory.config_map(make_cr(), made)
 
@@ -91,7 +90,7 @@ def written(make_cr, found):
 def test_what_is_whole_is_read_whole_and_nothing_is_lost(make_cr, live):
     found = memory.read(live, {})
     assert found.drift == STATE
-    assert found.day == (HalfHour(AT, 0.25),)
+    assert found.day == {AT: 0.25}
     assert memory.config_map(make_cr(), found)["data"] == live["data"]
     assert memory.lost(live, found) == ()
     assert memory.lost(None, Memory()) == ()

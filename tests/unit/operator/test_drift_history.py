@@ -6,7 +6,7 @@ import pytest
 
 from eldr_operator.drift.state import Shown, State
 from eldr_operator.locality import drift_history
-from eldr_operator.locality.drift_history import HALF_HOUR, KEPT, HalfHour
+from eldr_operator.locality.drift_history import HALF_HOUR, KEPT
 
 EIGHT = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ def judged(at, score):
 
 def day_of(*scores):
     """Advance through windows: (minutes after eight, score)."""
-    day, before = (), State()
+    day, before = {}, State()
     for minutes, score in scores:
         after = judged(EIGHT + timedelta(minutes=minutes), score)
         day, before = drift_history.advance(day, before, after), after
@@ -26,16 +26,12 @@ def day_of(*scores):
 
 def test_the_highest_of_a_half_hour_is_kept():
     day = day_of((1, 0.2), (5, 0.714), (29.99, 0.3), (30, 0.1), (59, 0.05), (125, 1.5))
-    assert day == (
-        HalfHour(EIGHT, 0.71),
-        HalfHour(EIGHT + HALF_HOUR, 0.1),
-        HalfHour(EIGHT + 4 * HALF_HOUR, 1.5),
-    )
+    assert day == {EIGHT: 0.71, EIGHT + HALF_HOUR: 0.1, EIGHT + 4 * HALF_HOUR: 1.5}
 
 
 def test_a_window_counts_once_and_what_was_not_judged_does_not():
     before = judged(EIGHT, 0.2)
-    day = drift_history.advance((), State(), before)
+    day = drift_history.advance({}, State(), before)
     assert drift_history.advance(day, before, before) is day
     assert drift_history.advance(day, before, judged(EIGHT, 0.9)) is day, "the same window"
     assert drift_history.advance(day, before, State(seen=EIGHT + HALF_HOUR)) is day, (
@@ -47,13 +43,13 @@ def test_a_window_counts_once_and_what_was_not_judged_does_not():
 def test_a_day_is_kept_and_no_more():
     day = day_of(*((30 * n, n / 100) for n in range(3 * KEPT)))
     assert len(day) == KEPT
-    assert day[-1] == HalfHour(EIGHT + (3 * KEPT - 1) * HALF_HOUR, 1.43)
+    assert max(day.items()) == (EIGHT + (3 * KEPT - 1) * HALF_HOUR, 1.43)
     later = day_of((0, 0.5), (30, 0.6), (24 * 60, 0.7))
-    assert [one.score for one in later] == [0.6, 0.7], "a day of silence does not push entries out by number"
+    assert [*later.values()] == [0.6, 0.7], "a day of silence does not push entries out by number"
 
 
 def test_a_clock_that_was_set_back_leaves_no_future_behind():
-    assert day_of((600, 0.5), (0, 0.2)) == (HalfHour(EIGHT, 0.2),)
+    assert day_of((600, 0.5), (0, 0.2)) == {EIGHT: 0.2}
 
 
 def test_there_and_back():
@@ -61,7 +57,7 @@ def test_there_and_back():
     told = drift_history.dump(day)
     assert told == {"since": "2026-11-21T08:00:00Z", "scores": "0.20 1.25 - - 0.30"}
     assert drift_history.load(told) == day
-    assert drift_history.load(drift_history.dump(())) == ()
+    assert drift_history.load(drift_history.dump({})) == {}
 
 
 def test_a_full_day_fits_into_its_field():
@@ -78,4 +74,4 @@ def test_a_full_day_fits_into_its_field():
     ],
 )
 def test_nothing_rests_on_a_damaged_one(damage):
-    assert drift_history.load(damage) == ()
+    assert drift_history.load(damage) == {}

@@ -10,7 +10,6 @@ from eldr.contract import SIMILARITY_BINS
 from eldr_operator.drift.counts import Baseline, Counts
 from eldr_operator.drift.state import State
 from eldr_operator.locality import memory
-from eldr_operator.locality.drift_history import HalfHour
 from eldr_operator.locality.memory import HISTORY, KEY, Entry, Memory, Refit
 from eldr_operator.locality.routing import Table
 
@@ -24,7 +23,7 @@ def full(make_set, now):
         staged_at=datetime(2026, 1, 1, tzinfo=UTC), reason="Pinned",
     )  # fmt: skip
     drift = State(digest="sha256:b", blocked=("sha256:z",))
-    day = (HalfHour(datetime(2026, 11, 21, 11, 30, tzinfo=UTC), 0.25),)
+    day = {datetime(2026, 11, 21, 11, 30, tzinfo=UTC): 0.25}
     more = {"drift": drift, "day": day, "baselines": {"sha256:b": BASELINE}, "protective": True}
     return Memory(refit=Refit(last_fit="b"), **more).with_table(table)
 
@@ -45,7 +44,7 @@ def test_a_lost_one_goes_on_from_what_the_status_shows(live):
     found = memory.read(live, shown)
     assert found.table == Table(epoch=7), "an epoch names one table for ever"
     assert (found.history, found.refit) == ((Entry(**entry),), Refit(last_fit="f"))
-    assert [one.score for one in found.day] == [0.25]
+    assert [*found.day.values()] == [0.25]
 
 
 def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
@@ -53,7 +52,7 @@ def test_one_of_a_version_without_a_drift_day_is_read_whole(make_cr, full):
     told = json.loads(live["data"][KEY])
     del told["driftDay"]
     live["data"][KEY] = json.dumps(told)
-    assert memory.read(live, {}) == full.but(day=())
+    assert memory.read(live, {}) == full.but(day={})
 
 
 @pytest.mark.parametrize("damage", [None, "{", "[]", "{}"])
