@@ -95,6 +95,7 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
     summary = summed_up(causes, progressing, available, roles) or Condition(
         "Ready", "True", "AllReady", _all_ready(running)
     )
+    centroids, drift = drift_status.conditions(outcome)
     return [
         summary._replace(type="Ready"),
         available,
@@ -103,9 +104,9 @@ def _conditions(problems: Sequence[Problem], running: Workloads, outcome: Outcom
         *roles,
         config,
         *model,
-        drift_status.centroids_condition(outcome),
+        centroids,
         outcome.signatures,
-        drift_status.condition(outcome),
+        drift,
         _update(running),
     ]
 

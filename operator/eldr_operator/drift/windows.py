@@ -52,10 +52,7 @@ class Window:
         return _join(self.spans[-number:], number)
 
     def earlier(self, number: int) -> Span | None:
-        """Return as many windows as one, of which the last is two before the first of :meth:`together`.
-
-        Sessions that both hold are few.
-        """
+        """Return as many windows as one that end two before those of :meth:`together`: sessions that both hold are few."""
         return _join(self.spans[: -number - 1][-number:], number)
 
     def first_since(self, time: datetime, number: int) -> Span | None:
@@ -115,8 +112,6 @@ def advance(
         From the look before; None at the first one.
     digest, k : str, int
         Of the active set, and its number of clusters; routers that tell of another are left out.
-    traffic : iterable of Traffic
-        Of every router that answered.
     """
     if gathering is None or gathering.digest != digest:
         gathering = Gathering(digest, now, routers=gathering.routers if gathering else {})

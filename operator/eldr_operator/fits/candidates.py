@@ -16,13 +16,6 @@ def candidates(
     A set was judged on the traffic of its time. So one that is older than the active set, or than one that was rolled back,
     never comes back by itself, not even when its number of workers does: a new fit is made then, on recent records. Where
     sets were taken out of use and none serves, a new fit is made as well.
-
-    Parameters
-    ----------
-    fits : sequence of EldrFit
-        All of the deployment.
-    blocked : collection of str
-        Digests of sets that were rolled back.
     """
     active = table.active
     made = table.activated_at
@@ -48,10 +41,11 @@ def about_to_serve(
     cr: EldrDeployment, fits: Sequence[EldrFit], table: Table, blocked: Collection[str]
 ) -> EldrFit | None:
     """Return the fit whose set comes next; None where that serves already, also where another fit made the very same one."""
-    best = candidates(cr, fits, table, blocked)[-1:]
-    digests = [found.digest for fit in best if (found := fit.accepted_set) is not None]
-    serves = table.active is not None and digests == [table.active.digest]
-    return best[0] if best and not serves else None
+    found = candidates(cr, fits, table, blocked)
+    best = found[-1].accepted_set if found else None
+    if best is None or (table.active is not None and best.digest == table.active.digest):
+        return None
+    return found[-1]
 
 
 def pinned(cr: EldrDeployment, fits: Sequence[EldrFit], table: Table) -> CentroidSet | None:

@@ -33,31 +33,30 @@ def fields(cr: EldrDeployment, outcome: Outcome) -> Object:
     return made
 
 
-def condition(outcome: Outcome) -> Condition:
-    """Return the condition DriftDetected."""
+def conditions(outcome: Outcome) -> tuple[Condition, Condition]:
+    """Return CentroidsActive and DriftDetected; an active set that harms is more urgent than that it is active."""
     verdict = outcome.look.verdict
-    return Condition(DRIFT_DETECTED, verdict.status, verdict.reason, verdict.message)
-
-
-def centroids_condition(outcome: Outcome) -> Condition:
-    """Return the condition CentroidsActive: an active set that harms is more urgent than that it is active."""
-    found, harm = outcome.look.decision.condition, outcome.look.verdict.harm
+    drift = Condition(DRIFT_DETECTED, verdict.status, verdict.reason, verdict.message)
+    found, harm = outcome.look.decision.condition, verdict.harm
     if harm is None or found.status != "True" or outcome.memory.table.active is None:
-        return found
+        return found, drift
     reason, message = harm
     if found.reason in {"PinNotFound", "PinNotAccepted"}:  # else nobody learns why nothing follows
         message = f"{message}. {found.message}"
-    return Condition(found.type, "False" if outcome.memory.protective else "True", reason, message)
+    status = "False" if outcome.memory.protective else "True"
+    return Condition(found.type, status, reason, message), drift
 
 
 def _saving(before: Mapping[str, Any], outcome: Outcome) -> Object:
     saving = outcome.look.seen.saving
-    names = ("savingPercent", "savingErrorPercent")
     if saving is None:
         return {}
-    made: Object = dict(zip(names, (_percent(saving.share), _percent(saving.error)), strict=True))
-    if _is_like(before.get(names[0]), saving.share):
-        made |= {name: before[name] for name in names if name in before}
+    made: Object = {
+        "savingPercent": _percent(saving.share),
+        "savingErrorPercent": _percent(saving.error),
+    }
+    if _is_like(before.get("savingPercent"), saving.share):
+        made = {name: before.get(name, shown) for name, shown in made.items()}
     if saving.drafts is not None:
         known = before.get(_DRAFTS)
         made[_DRAFTS] = known if _is_like(known, saving.drafts) else _percent(saving.drafts)

@@ -37,15 +37,14 @@ class Ownership:
         selector = f"{contract.LABEL_DEPLOYMENT}={cr.name},{contract.LABEL_FIT}"
         listed, _ = await self._api.list("ConfigMap", cr.namespace, labels=selector, metadata_only=True)
         for live in listed:
-            metadata, owners = live["metadata"], owner_uids(live)
-            wanted = metadata["labels"][contract.LABEL_FIT] in kept
+            owners, wanted = owner_uids(live), live["metadata"]["labels"][contract.LABEL_FIT] in kept
             if wanted == (cr.metadata.uid in owners):
                 continue
-            if owners == [cr.metadata.uid]:
-                # Its EldrFit is gone: without us nobody would ever collect it.
+            if owners == [cr.metadata.uid]:  # its EldrFit is gone: without us nobody would ever collect it
                 await self._applier.delete("ConfigMap", live)
-                continue
-            await self._own("v1", "ConfigMap", live, meta.owner_of(cr, controller=False) if wanted else None)
+            else:
+                owner = meta.owner_of(cr, controller=False) if wanted else None
+                await self._own("v1", "ConfigMap", live, owner)
         self._kept[cr.namespace, cr.name] = kept
 
     def forget(self, key: Key) -> None:
@@ -71,20 +70,15 @@ class Ownership:
 
 
 def is_of_another(fit: Mapping[str, Any], uid: str) -> bool:
-    """Tell whether an EldrFit belongs to an earlier deployment of the same name: it was judged on that one's traffic.
+    """Tell whether a live EldrFit belongs to an earlier deployment of the same name: it was judged on that one's traffic.
 
     One without an owner was just created by a user, who may do so before the deployment is there.
 
     Parameters
     ----------
-    fit : mapping
-        The live object.
     uid : str
         Of the deployment that is there now.
     """
-    owners = [
-        owner["uid"]
-        for owner in fit["metadata"].get("ownerReferences") or ()
-        if owner["kind"] == contract.KIND_DEPLOYMENT
-    ]
-    return bool(owners) and uid not in owners
+    owners = fit["metadata"].get("ownerReferences") or ()
+    uids = {owner["uid"] for owner in owners if owner["kind"] == contract.KIND_DEPLOYMENT}
+    return bool(uids) and uid not in uids

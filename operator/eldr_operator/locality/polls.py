@@ -53,10 +53,6 @@ class Polls:
 
     Parameters
     ----------
-    fetch : callable
-        Reaches a router.
-    wake : callable
-        Is told whose routers say something else than before.
     authorities : Authorities
         Say which routers to trust.
     """
@@ -72,17 +68,12 @@ class Polls:
         self._targets: dict[Key, _Target] = {}
 
     def latest(self, key: Key, pods: Sequence[RouterPod], token: str, authority: str = "") -> Seen | None:
-        """Return what the ready routers of a deployment said last, and go on asking them.
+        """Return what each ready router said last, and go on asking; None before the first answer, which wakes the deployment.
 
         Parameters
         ----------
         authority : str
             ConfigMap that says which of those that speak TLS to trust; empty for none.
-
-        Returns
-        -------
-        Seen or None
-            A view for each pod; None before the first answer: the deployment is woken with it.
         """
         target = self._targets.setdefault(key, _Target())
         if not pods:

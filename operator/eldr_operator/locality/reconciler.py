@@ -58,10 +58,6 @@ class Locality:
 
     Parameters
     ----------
-    polls : Polls
-        Ask the routers.
-    recorder : Recorder
-        Writes status and Events of fits.
     image : str
         Image of fits where a resource names none.
     """
@@ -82,7 +78,7 @@ class Locality:
         self._ownership = Ownership(api, applier)
         self._runs = Runs(api, applier, recorder, metrics, image)
         self._seen: dict[Key, _Seen] = {}
-        self._odd = Repeats()
+        self._warned = Repeats()
 
     async def look(
         self, cr: EldrDeployment, all_fits: Sequence[EldrFit], live: Snapshot, now: datetime
@@ -94,10 +90,15 @@ class Locality:
         if told is None:
             return None
         views = told.views
-        self._tell_odd(cr, views, now)
+        for view in views:
+            if view.odd:
+                text = f"router {view.pod.name} tells {', '.join(view.odd)} that cannot be, taken as unknown; do its version and this operator's match?"
+                self._warn(cr, text, now)
         found = live.owned("ConfigMap", contract.routing_name(cr.name), cr.metadata.uid)
         before = memory.read(found, cr.status)
-        self._tell_lost(cr, memory.lost(found, before), now)
+        if lost := memory.lost(found, before):
+            text = f"ConfigMap {contract.routing_name(cr.name)} is damaged: what cannot be read of {', '.join(lost)} is forgotten"
+            self._warn(cr, text, now)
         before = await self._with_baselines(cr, before.not_after(now))
         before = before.but(drift=marks.recalled(all_fits, before.drift))
         known = self._seen.setdefault((cr.namespace, cr.name), _Seen())
@@ -212,20 +213,9 @@ class Locality:
         self._seen.pop(key, None)
         self._ownership.forget(key)
 
-    def _tell_odd(self, cr: EldrDeployment, views: Sequence[RouterView], now: datetime) -> None:
-        for view in views:
-            if view.odd and self._odd.count((cr.metadata.uid, view.pod.name, view.odd), now):
-                logger.warning(
-                    "EldrDeployment %s/%s: router %s tells %s that cannot be, taken as unknown; do its version and this operator's match?",
-                    *(cr.namespace, cr.name, view.pod.name, ", ".join(view.odd)),
-                )
-
-    def _tell_lost(self, cr: EldrDeployment, lost: tuple[str, ...], now: datetime) -> None:
-        if lost and self._odd.count((cr.metadata.uid, lost), now):
-            logger.warning(
-                "EldrDeployment %s/%s: ConfigMap %s is damaged: what cannot be read of %s is forgotten",
-                *(cr.namespace, cr.name, contract.routing_name(cr.name), ", ".join(lost)),
-            )
+    def _warn(self, cr: EldrDeployment, text: str, now: datetime) -> None:
+        if self._warned.count((cr.metadata.uid, text), now):
+            logger.warning("EldrDeployment %s/%s: %s", cr.namespace, cr.name, text)
 
     async def _with_baselines(self, cr: EldrDeployment, before: memory.Memory) -> memory.Memory:
         """Keep the baselines of the sets in use, and read those that are not known from the reports of their fits."""

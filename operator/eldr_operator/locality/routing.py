@@ -17,15 +17,7 @@ POLICY_PROTECTIVE = "JSQ"
 
 
 class Table(Record):
-    """Which centroid sets routers use.
-
-    Attributes
-    ----------
-    epoch : int
-        Grows by one with every change of ``active``.
-    reason : str
-        Why ``active`` was activated.
-    """
+    """Which centroid sets routers use; the epoch grows by one with every change of ``active``, for the reason told."""
 
     epoch: Count = 0
     active: Pointer | None = None
