@@ -94,14 +94,14 @@ def compare(
     """
     if baseline.requests < LEAST_BASELINE or len(baseline.clusters) != len(window.clusters):
         return None
-    features = []
-    for groups, (first, second), known, factor in zip(
-        _groups(baseline), _cells(baseline, window), reference, dispersion, strict=True
+    features, groups = [], _groups(baseline)
+    for first, second, known, factor in zip(
+        _sums(groups, baseline), _sums(groups, window), reference, dispersion, strict=True
     ):
-        expected = [_Sample(_sums(groups, first), 1.0 + (factor - 1.0) * thinning)]
-        if len(known) == max(groups) + 1 and any(known):
+        expected = [_Sample(first, 1.0 + (factor - 1.0) * thinning)]
+        if len(known) == len(first) and any(known):
             expected.append(_Sample(known, factor))
-        features.append(_feature(expected, _Sample(_sums(groups, second), factor)))
+        features.append(_feature(expected, _Sample(second, factor)))
     return Score(*features)
 
 
@@ -109,14 +109,9 @@ def compare_spans(
     baseline: Counts, earlier: Counts, window: Counts, dispersion: tuple[float, float]
 ) -> Score:
     """Hold a span against an earlier one, in the groups of a baseline."""
-    return Score(
-        *(
-            _feature([_Sample(_sums(groups, first), factor)], _Sample(_sums(groups, second), factor))
-            for groups, (first, second), factor in zip(
-                _groups(baseline), _cells(earlier, window), dispersion, strict=True
-            )
-        )
-    )
+    groups = _groups(baseline)
+    both = zip(_sums(groups, earlier), _sums(groups, window), dispersion, strict=True)
+    return Score(*(_feature([_Sample(a, factor)], _Sample(b, factor)) for a, b, factor in both))
 
 
 def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[float | None, float | None]:
@@ -125,22 +120,21 @@ def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[
     None where a distribution has one group.
     """
     found: list[float | None] = []
-    for groups, (first, second) in zip(_groups(baseline), _cells(earlier, window), strict=True):
-        one, other = _Sample(_sums(groups, first), 1.0), _Sample(_sums(groups, second), 1.0)
-        freedom = len(one.sums) - 1
-        found.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
+    groups = _groups(baseline)
+    for first, second in zip(_sums(groups, earlier), _sums(groups, window), strict=True):
+        freedom = len(first) - 1
+        statistic = _statistic(*_Sample(first, 1.0).estimate, *_Sample(second, 1.0).estimate)
+        found.append(statistic / freedom if freedom else None)
     return found[0], found[1]
 
 
 def in_groups(baseline: Counts, counts: Counts, more: Reference = _NONE) -> Reference:
     """Return counts in the groups of a baseline, added to others of the same groups."""
-    found = []
-    for groups, cells, known in zip(
-        _groups(baseline), (counts.similarity, counts.clusters), more, strict=True
-    ):
-        sums = _sums(groups, cells)
-        found.append(tuple(map(add, sums, known)) if len(known) == len(sums) else tuple(sums))
-    return found[0], found[1]
+    similarity, clusters = (
+        tuple(map(add, sums, known)) if len(known) == len(sums) else tuple(sums)
+        for sums, known in zip(_sums(_groups(baseline), counts), more, strict=True)
+    )
+    return similarity, clusters
 
 
 @cache
@@ -183,10 +177,6 @@ def _groups(baseline: Counts) -> tuple[list[int], list[int]]:
     )
 
 
-def _cells(first: Counts, second: Counts) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
-    return (first.similarity, second.similarity), (first.clusters, second.clusters)
-
-
 def _merge(counts: Sequence[int], order: Iterable[int], least: float) -> list[int]:
     """Return the group of each cell: neighbours in ``order`` are joined until a group holds ``least``."""
     group, held, groups = 0, 0, [0] * len(counts)
@@ -200,11 +190,13 @@ def _merge(counts: Sequence[int], order: Iterable[int], least: float) -> list[in
     return groups
 
 
-def _sums(groups: Sequence[int], counts: Sequence[int]) -> list[int]:
-    sums = [0] * (max(groups) + 1)
-    for group, count in zip(groups, counts, strict=True):
-        sums[group] += count
-    return sums
+def _sums(groups: tuple[list[int], list[int]], counts: Counts) -> tuple[list[int], list[int]]:
+    """Return requests by group of similarity and of clusters."""
+    both = [0] * (max(groups[0]) + 1), [0] * (max(groups[1]) + 1)
+    for sums, of, cells in zip(both, groups, (counts.similarity, counts.clusters), strict=True):
+        for group, count in zip(of, cells, strict=True):
+            sums[group] += count
+    return both
 
 
 @dataclass(frozen=True, slots=True)
