@@ -122,9 +122,8 @@ def pair_dispersion(baseline: Counts, earlier: Counts, window: Counts) -> tuple[
     found: list[float | None] = []
     groups = _groups(baseline)
     for first, second in zip(_sums(groups, earlier), _sums(groups, window), strict=True):
-        freedom = len(first) - 1
-        statistic = _statistic(*_Sample(first, 1.0).estimate, *_Sample(second, 1.0).estimate)
-        found.append(statistic / freedom if freedom else None)
+        freedom, one, other = len(first) - 1, _Sample(first, 1.0), _Sample(second, 1.0)
+        found.append(_statistic(*one.estimate, *other.estimate) / freedom if freedom else None)
     return found[0], found[1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from eldr import contract
 from eldr_operator import clock, cron, meta
 from eldr_operator.conditions import ROLLED_BACK
-from eldr_operator.drift.state import State
 from eldr_operator.fits import attempts
 from eldr_operator.fits.candidates import about_to_serve, is_for_model
 from eldr_operator.locality.memory import Refit
@@ -33,15 +32,17 @@ class Plan:
 
     Parameters
     ----------
-    create, delete : tuple
-        Manifests of EldrFits, and names of others.
+    create : dict or None
+        Manifest of an EldrFit.
+    delete : tuple of str
+        Names of others.
     refit : Refit
         Remembered until the next pass.
     wake_at : datetime or None
         When to look again, whatever else happens.
     """
 
-    create: tuple[Object, ...]
+    create: Object | None
     delete: tuple[str, ...]
     refit: Refit
     wake_at: datetime | None
@@ -75,44 +76,39 @@ class Situation:
 
     @property
     def regime_since(self) -> datetime | None:
-        """Since when traffic is as it is, as far as is known: older records are of no use."""
-        return regime_since(self.fits, self.table, self.look.drift)
+        """Since when traffic is as it is: the change that was detected, or that the active set was fitted after.
 
-
-def regime_since(fits: Sequence[EldrFit], table: Table, drift: State) -> datetime | None:
-    """Return since when traffic is as it is: the change that was detected, or that the active set was fitted after.
-
-    After a roll-back it is the roll-back: a set of older records has just not kept its promise, or their traffic is over.
-    """
-    changed = drift.drift.changed if drift.drift.phase == "Detected" else None
-    left = table.previous
-    if table.reason == ROLLED_BACK or (left is not None and left.digest in drift.blocked):
-        return max(filter(None, (table.activated_at, changed)), default=None)
-    if drift.drift.phase == "Detected":
-        return changed
-    active = table.active and table.active.fit
-    return next((fit.spec.since for fit in fits if fit.name == active), None)
+        After a roll-back it is the roll-back: a set of older records has just not kept its promise, or their traffic is over.
+        """
+        table, known = self.table, self.look.drift
+        is_detected, left = known.drift.phase == "Detected", table.previous
+        changed = known.drift.changed if is_detected else None
+        if table.reason == ROLLED_BACK or (left is not None and left.digest in known.blocked):
+            return max(filter(None, (table.activated_at, changed)), default=None)
+        active = table.active and table.active.fit
+        found = next((fit.spec.since for fit in self.fits if fit.name == active), None)
+        return changed if is_detected else found
 
 
 def plan(cr: EldrDeployment, at: Situation, now: datetime) -> Plan:
     """Plan automatic fits."""
     before, seen, order = at.look.before.refit, at.look.seen, at.look.verdict.fit
     refit, due = _schedule(cr, before, now)
-    created: list[Object] = []
+    created = None
     if cr.spec.refit.suspend == "Disabled" and all(fit.is_finished for fit in at.fits):
         if due is not None:
-            created += _scheduled(cr, at, due)
+            created = _scheduled(cr, at, due)
         elif order is not None:
             name = _following(f"{cr.name}-drift", order.number, at.taken)
-            created.append(_manifest(cr, name, "Drift", order.since or at.regime_since, order.before))
+            created = _manifest(cr, name, "Drift", order.since or at.regime_since, order.before)
         elif seen.samples >= cr.spec.refit.min_samples:
-            created += _needed(cr, at, now)
+            created = _needed(cr, at, now)
     finished = sorted(
         (fit for fit in at.fits if fit.is_finished), key=lambda fit: (fit.finished_at, fit.name)
     )
     following = refit.next_schedule_time
     return Plan(
-        create=tuple(created),
+        create=created,
         delete=_surplus(cr, at, finished),
         refit=refit.but(last_fit=finished[-1].name if finished else before.last_fit),
         wake_at=None if following is None else following + _delay(cr, following),
@@ -154,43 +150,39 @@ def _delay(cr: EldrDeployment, planned: datetime) -> timedelta:
     return timedelta(seconds=int(share * most.total_seconds()))
 
 
-def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Iterable[Object]:
-    """Yield the fit of a minute, unless it was made already: an operator may have ended just after that."""
+def _scheduled(cr: EldrDeployment, at: Situation, due: datetime) -> Object | None:
+    """Return the fit of a minute, unless it was made already: an operator may have ended just after that."""
     name = f"{cr.name}-{due.astimezone(UTC):%Y%m%d-%H%M}"
-    if not any(attempts.number(fit.name, name) for fit in at.fits):
-        yield _manifest(cr, _free(name, 1, at.taken), "Schedule", at.regime_since)
+    if any(attempts.number(fit.name, name) for fit in at.fits):
+        return None
+    return _manifest(cr, _free(name, 1, at.taken), "Schedule", at.regime_since)
 
 
-def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Iterable[Object]:
-    """Yield the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
-    active, slots = at.table.active, cr.spec.decode.replicas
-    if about_to_serve(cr, at.fits, at.table, at.look.drift.blocked) is not None:
-        return
+def _needed(cr: EldrDeployment, at: Situation, now: datetime) -> Object | None:
+    """Return the fit that is needed: there is no set, none for this number of decode replicas, or one that cannot be loaded."""
+    active, slots, blocked = at.table.active, cr.spec.decode.replicas, at.look.drift.blocked
+    if about_to_serve(cr, at.fits, at.table, blocked) is not None:
+        return None
     if active is None:
-        if _has_just_rolled_back(at.table, now):
-            return  # a fit at once would find no records but those that the last set was made of
+        since = at.table.activated_at
+        if at.table.rolled_back_to_none and since is not None and now - since < attempts.FIRST_PAUSE:
+            return None  # a fit at once would find no records but those that the last set was made of
         sets = [fit.accepted_set for fit in at.fits if is_for_model(cr, fit)]
-        if any(found and found.k != slots and found.digest not in at.look.drift.blocked for found in sets):
-            yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
-        else:
-            yield from _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
-    elif active.k != slots:
-        yield from _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
-    elif any(view.refusal(active) for view in at.look.routers):
-        yield from _attempt(cr, at, f"{cr.name}-repair", "Repair", now)
+        if not any(found and found.k != slots and found.digest not in blocked for found in sets):
+            return _attempt(cr, at, f"{cr.name}-bootstrap", "Bootstrap", now)
+    if active is None or active.k != slots:
+        return _attempt(cr, at, f"{cr.name}-scale-k{slots}", "Scale", now)
+    is_refused = any(view.refusal(active) for view in at.look.routers)
+    return _attempt(cr, at, f"{cr.name}-repair", "Repair", now) if is_refused else None
 
 
-def _has_just_rolled_back(table: Table, now: datetime) -> bool:
-    since = table.activated_at
-    return table.rolled_back_to_none and since is not None and now - since < attempts.FIRST_PAUSE
-
-
-def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Iterable[Object]:
+def _attempt(cr: EldrDeployment, at: Situation, base: str, trigger: str, now: datetime) -> Object | None:
     following = attempts.following(base, at.fits, at.tried_since, now)
-    if following is not None:
-        made = _manifest(cr, _free(base, following.number, at.taken), trigger, at.regime_since)
-        made["metadata"]["annotations"] = {contract.ANNOTATION_ATTEMPT: str(following.tries)}
-        yield made
+    if following is None:
+        return None
+    made = _manifest(cr, _free(base, following.number, at.taken), trigger, at.regime_since)
+    made["metadata"]["annotations"] = {contract.ANNOTATION_ATTEMPT: str(following.tries)}
+    return made
 
 
 def _free(base: str, number: int, taken: Collection[str]) -> str:

@@ -130,9 +130,10 @@ class Runs:
     ) -> tuple[bool, list[Unwritten]]:
         """Create and delete automatic EldrFits as planned; return whether there is a new one, and what could not be written."""
         kind, created = contract.KIND_FIT, list[str]()
-        left = [
-            await tried(kind, each["metadata"]["name"], self._create(each, created)) for each in plan.create
-        ]
+        left = []
+        if plan.create is not None:
+            name = plan.create["metadata"]["name"]
+            left.append(await tried(kind, name, self._create(plan.create, created)))
         for fit in all_fits:
             if fit.name in plan.delete:
                 metadata = {"namespace": cr.namespace, "name": fit.name, "uid": fit.metadata.uid}

@@ -23,24 +23,39 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def plan(
-    cr, fits, table, samples, now, *, order=None, changed=None, blocked=(), refused=None, taken=(), drift=None
+def plan(cr, fits, table, samples, now, **more):
+    """Plan after a pass that left what the status shows, in a situation."""
+    before = records.read(Refit, cr.status.get("refit", {}))
+    found = plan_at(cr, situation(fits, table, samples, before, **more), now)
+    return replace(found, refit=found.refit.to_json())
+
+
+def situation(
+    fits,
+    table,
+    samples=0,
+    refit=None,
+    *,
+    order=None,
+    changed=None,
+    blocked=(),
+    refused=None,
+    taken=(),
+    drift=None,
 ):
-    """Plan after a pass that left what the status shows; ``changed``: when drift began, ``refused``: a set that a router cannot load."""
-    before = Memory(table=table, refit=records.read(Refit, cr.status.get("refit", {})))
+    """Return a situation; ``changed``: when drift began, ``refused``: a set that a router cannot load."""
     router = RouterView(POD, refused={refused: "damaged"} if refused else None)
     phase = Drift(phase="Detected", changed=changed) if changed else Drift()
     look = Look(
         routers=[router],
-        before=before,
+        before=Memory(table=table, refit=refit or Refit()),
         decision=Decision(table, None, is_waiting=False, acks=0),
         seen=Observation(digest=None, samples=samples),
         drift=drift or State(drift=phase, blocked=tuple(blocked)),
         verdict=Verdict("False", "Quiet", "", order),
     )
-    found = plan_at(cr, Situation(fits, taken, look), now)
-    return replace(found, refit=found.refit.to_json())
+    return Situation(fits, taken, look)
 
 
 def names(planned) -> list[str]:
-    return [fit["metadata"]["name"] for fit in planned.create]
+    return [planned.create["metadata"]["name"]] if planned.create else []

@@ -36,8 +36,8 @@ def test_due_minutes(make_cr, now, name, served, following):
     assert planned.refit.get("lastScheduleTime") == served
     assert planned.refit["nextScheduleTime"] == following
     if name:
-        assert planned.create[0]["spec"] == {"deploymentRef": {"name": "x"}, "trigger": "Schedule"}
-        assert planned.create[0]["metadata"]["ownerReferences"][0]["uid"] == "cr"
+        assert planned.create["spec"] == {"deploymentRef": {"name": "x"}, "trigger": "Schedule"}
+        assert planned.create["metadata"]["ownerReferences"][0]["uid"] == "cr"
 
 
 def test_a_restart_between_creation_and_status_makes_no_second_fit(make_cr, make_fit):
@@ -127,7 +127,7 @@ def test_bootstrap(make_cr, make_fit, make_set, now, samples, active, fits, expe
 def test_scale_fit_for_a_new_number_of_decode_workers(make_cr, make_fit, make_set, now):
     table = Table(epoch=1, active=make_set("a"))
     planned = plan(make_cr(decode={"replicas": 4}), [make_fit("a")], table, 5000, now)
-    assert [fit["spec"]["trigger"] for fit in planned.create] == ["Scale"]
+    assert planned.create["spec"]["trigger"] == "Scale"
     assert names(planned) == ["x-scale-k4"]
     known = [make_fit("a"), make_fit("b", k=4, finished="2026-11-21T10:30:00Z")]
     assert names(plan(make_cr(decode={"replicas": 4}), known, table, 5000, now)) == []
@@ -152,7 +152,7 @@ def test_a_set_older_than_the_active_one_does_not_spare_a_fit(make_cr, make_fit,
 def test_a_set_that_a_router_cannot_load_is_made_anew(make_cr, make_fit, make_set, now):
     table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=1))
     planned = plan(make_cr(), [make_fit("a")], table, 5000, now, refused="sha256:a")
-    assert (names(planned), planned.create[0]["spec"]["trigger"]) == (["x-repair"], "Repair")
+    assert (names(planned), planned.create["spec"]["trigger"]) == (["x-repair"], "Repair")
     assert names(plan(make_cr(), [make_fit("a")], table, 5000, now)) == []
 
 
@@ -177,7 +177,7 @@ def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, m
     order = FitOrder(number=2, since=now - timedelta(hours=1))
     planned = plan(make_cr(), [make_fit("a")], table, 0, now, order=order)
     assert names(planned) == ["x-drift-2"]
-    assert planned.create[0]["spec"] == {
+    assert planned.create["spec"] == {
         "deploymentRef": {"name": "x"},
         "trigger": "Drift",
         "since": "2026-11-21T11:00:00Z",
@@ -187,9 +187,9 @@ def test_drift_orders_a_fit_of_the_records_since_the_change(make_cr, make_fit, m
     ]
     assert names(plan(make_cr(), [make_fit("b", "Running")], table, 0, now, order=order)) == []
     unchanged = FitOrder(number=2, since=None)
-    assert "since" not in plan(make_cr(), [], table, 0, now, order=unchanged).create[0]["spec"]
+    assert "since" not in plan(make_cr(), [], table, 0, now, order=unchanged).create["spec"]
     known = plan(make_cr(), [], table, 0, now, order=unchanged, changed=now - timedelta(hours=8))
-    assert known.create[0]["spec"]["since"] == "2026-11-21T04:00:00Z"
+    assert known.create["spec"]["since"] == "2026-11-21T04:00:00Z"
     assert names(plan(make_cr(refit={"suspend": "Enabled"}), [], table, 0, now, order=order)) == []
 
 
@@ -197,10 +197,10 @@ def test_no_automatic_fit_looks_back_into_an_earlier_regime(make_cr, make_set, n
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     since = utc("2026-11-21T20:00")
     planned = plan(make_cr(status, refit=NIGHTLY), [], Table(), 0, utc("2026-11-22T02:00:05"), changed=since)
-    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+    assert planned.create["spec"]["since"] == "2026-11-21T20:00:00Z"
     table = Table(epoch=1, active=make_set("a"), activated_at=now - timedelta(hours=9))
     planned = plan(make_cr(decode={"replicas": 3}), [], table, 5000, now, changed=since)
-    assert planned.create[0]["spec"]["since"] == "2026-11-21T20:00:00Z"
+    assert planned.create["spec"]["since"] == "2026-11-21T20:00:00Z"
 
 
 def test_sets_of_another_model_or_out_of_service_do_not_count(make_cr, make_fit, make_set, now):

@@ -6,9 +6,8 @@ import pytest
 
 from eldr import contract
 from eldr_operator.drift.state import Drift, State
-from eldr_operator.fits.planner import regime_since
 from eldr_operator.locality.routing import Table
-from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, utc
+from tests.unit.operator.planned import NIGHTLY, SHOWN, names, plan, situation, utc
 
 pytestmark = pytest.mark.usefixtures("on_the_minute")
 
@@ -48,7 +47,7 @@ def test_pauses_do_not_depend_on_how_many_finished_fits_are_kept(make_cr, make_f
         planned = plan(make_cr({"refit": status}, refit=refit), fits, Table(), 5000, now)
         status = planned.refit
         fits = [fit for fit in fits if fit.name not in planned.delete]
-        for made in planned.create:
+        if made := planned.create:
             finished = make_fit(
                 made["metadata"]["name"], "Rejected", (now + timedelta(seconds=30)).isoformat()
             )
@@ -77,14 +76,14 @@ def test_attempts_of_before_the_active_set_are_not_counted_and_not_kept(make_cr,
     cr = make_cr(decode={"replicas": 4}, refit={"historyLimit": 1})
     planned = plan(cr, [*before, make_fit("a")], table, 5000, now)
     assert names(planned) == ["x-scale-k4-9"]
-    assert planned.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
+    assert planned.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "1"}
 
     failed = [attempt("x-scale-k4-9", 0.5, "4"), make_fit("person", "Rejected", now.isoformat())]
     planned = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now)
     assert names(planned) == [], "four attempts: 40 minutes"
     assert set(planned.delete) == {"x-scale-k4-8", "x-scale-k3"}
     later = plan(cr, [*before, make_fit("a"), *failed], table, 5000, now + timedelta(minutes=10))
-    assert later.create[0]["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
+    assert later.create["metadata"]["annotations"] == {contract.ANNOTATION_ATTEMPT: "5"}
 
 
 @pytest.mark.parametrize("told", ["", "x", "-1", "0", "1e9", "9" * 300, "\u0663", None, 7])
@@ -100,7 +99,7 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
     fits = [make_fit("x-bootstrap")]
     table = Table(epoch=2, activated_at=back, reason="RolledBack")
 
-    since = regime_since(fits, table, State())
+    since = situation(fits, table, drift=State()).regime_since
     assert since == back
 
     def at(minutes):
@@ -110,7 +109,7 @@ def test_after_a_roll_back_to_no_set_records_of_what_comes_then_are_waited_for(m
     assert names(at(0)) == names(at(4.9)) == []
     planned = at(5)
     assert names(planned) == ["x-bootstrap-2"]
-    assert planned.create[0]["spec"]["since"] == "2026-11-21T12:00:00Z"
+    assert planned.create["spec"]["since"] == "2026-11-21T12:00:00Z"
 
 
 @pytest.mark.parametrize("reason", ["RolledBack", "AckTimeout", "Pinned"])
@@ -123,17 +122,17 @@ def test_after_a_roll_back_to_an_older_set_no_fit_reads_what_the_set_that_failed
     table = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason=reason)
     fits = [make_fit("a", since="2026-11-01T00:00:00Z")]
     state = State(digest="sha256:a", blocked=("sha256:b",))
-    since = regime_since(fits, table, state)
+    since = situation(fits, table, drift=state).regime_since
     assert since == back
     status = {"refit": {"schedule": SHOWN, "nextScheduleTime": "2026-11-22T02:00:00Z"}}
     planned = plan(make_cr(status, refit=NIGHTLY), fits, table, 9000, now, drift=state)
-    assert planned.create[0]["spec"]["since"] == "2026-11-22T01:50:30Z"
+    assert planned.create["spec"]["since"] == "2026-11-22T01:50:30Z"
     changed = now - timedelta(minutes=2)
     moved = state.model_copy(update={"drift": Drift(phase="Detected", changed=changed)})
-    assert regime_since(fits, table, moved) == changed, "traffic has changed once more"
+    assert situation(fits, table, drift=moved).regime_since == changed, "traffic has changed once more"
     kept = State(digest="sha256:a")
     other = Table(epoch=3, active=make_set("a"), previous=make_set("b"), activated_at=back, reason="Accepted")
-    assert regime_since(fits, other, kept) == fits[0].spec.since
+    assert situation(fits, other, drift=kept).regime_since == fits[0].spec.since
 
 
 @pytest.mark.costly
@@ -166,7 +165,7 @@ def test_sets_that_are_rolled_back_to_none_one_after_the_other_are_made_at_growi
         now + timedelta(minutes=7),
         blocked=[*blocked, lost.accepted_set.digest],
     )
-    assert len(planned.create) == 1, "a set that was kept begins anew"
+    assert planned.create is not None, "a set that was kept begins anew"
 
 
 def test_after_a_first_set_that_routers_refuse_there_is_another(make_cr, make_fit, now):
