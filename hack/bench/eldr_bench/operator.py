@@ -267,8 +267,7 @@ def page(rows: list[Measured], load: str) -> str:
     lines += [f"| {name} | {' | '.join(map(shown, rows))} | {aim} |" for name, shown, aim in names]
     lines += [
         "",
-        "Each child is asked for before it is created: an object of that name that belongs to somebody else must stay as it is, and an apply",
-        "would merge into it. These are nearly half of the requests.",
+        "A child is made by one request, which is refused where there is an object of that name: only then does the operator ask whose it is.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from eldr import contract
@@ -20,6 +21,8 @@ Object = dict[str, Any]
 Key = tuple[str, str]
 
 _INVALID = 422
+_NO_VERSION = "1"
+"""Of no object: versions grow with every write to the cluster, and the first is the API server's own."""
 _UNDOS = 3
 _UNDO_SECONDS = 600.0
 """In which so many undos of one object are made: each changes what pods run, and a tool that disagrees would never end."""
@@ -88,23 +91,18 @@ class Applier:
         kind, metadata = manifest["kind"], manifest["metadata"]
         remembered = self._applied.setdefault(owner, {})
         key, digest = (kind, metadata["name"]), meta.digest(manifest)
-        version = "" if live is None else _version(live, manifest)
         if live is None:
-            live = await self._unlisted(owner, manifest)
-            if live is not None and is_memory:
-                await self.take_back(manifest, live)
-                raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
-        elif remembered.get(key) == (digest, version):
-            return live
-        elif key not in remembered and _has_arrived(live, manifest):
-            remembered[key] = (digest, version)
-            return live
-        elif remembered.get(key) == (digest + _CONFLICT, version):
-            self._check_undo(owner, manifest, foreign.additions(live, contract.FIELD_MANAGER))
-        self._metrics.writes.labels(kind, "apply").inc()
-        applied = await (
-            self._write_over(manifest, live) if is_memory else self._write(owner, manifest, live)
-        )
+            applied = await self._created(owner, manifest, is_memory=is_memory)
+        else:
+            version = _version(live, manifest)
+            if remembered.get(key) == (digest, version):
+                return live
+            if key not in remembered and _has_arrived(live, manifest):
+                remembered[key] = (digest, version)
+                return live
+            if remembered.get(key) == (digest + _CONFLICT, version):
+                self._check_undo(owner, manifest, foreign.additions(live, contract.FIELD_MANAGER))
+            applied = await self._written(owner, manifest, live, is_memory=is_memory)
         self._cache.put(kind, applied)
         found = foreign.additions(applied, contract.FIELD_MANAGER)
         if not found:
@@ -121,6 +119,27 @@ class Applier:
                 raise
         remembered[key] = (digest, _version(applied, manifest))
         return applied
+
+    async def _created(self, owner: Key, manifest: Object, *, is_memory: bool) -> Object:
+        """Make a child that is not known, or bring it to its manifest where there is one that lacks our labels or owner.
+
+        An apply makes an object that is not there, whatever version it names. One that is there has another, which is a
+        conflict: so nothing is merged into what may be somebody else's.
+        """
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        if self._cache.get(kind, metadata["namespace"], metadata["name"]) is None:
+            made_anew = manifest | {"metadata": metadata | {"resourceVersion": _NO_VERSION}}
+            self._metrics.writes.labels(kind, "apply").inc()
+            try:
+                return await (self._api.create(manifest) if is_memory else self._api.apply(made_anew))
+            except ApiError as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
+        live = await self._unlisted(owner, manifest)
+        if live is not None and is_memory:
+            await self.take_back(manifest, live)
+            raise ConflictError(kind, metadata["name"])  # it is there, and the manifest does not know it
+        return await self._written(owner, manifest, live, is_memory=is_memory)
 
     async def _unlisted(self, owner: Key, manifest: Object) -> Object | None:
         """Return the metadata of a child that lacks our labels or owner, or is not known yet; None if there is none."""
@@ -155,7 +174,10 @@ class Applier:
                 raise ConflictError(kind, metadata["name"]) from None
             raise
 
-    async def _write(self, owner: Key, manifest: Object, live: Object | None) -> Object:
+    async def _written(self, owner: Key, manifest: Object, live: Object | None, *, is_memory: bool) -> Object:
+        self._metrics.writes.labels(manifest["kind"], "apply").inc()
+        if is_memory:
+            return await self._write_over(manifest, live)
         try:
             return await self._api.apply(manifest)
         except ApiError as refusal:

@@ -75,7 +75,7 @@ class Store:
         self._stamp = stamp
         self._objects: dict[Key, _Stored] = {}
         self._numbers = itertools.count(1)
-        self.version = 0
+        self.version = 1  # etcd's before anything is written
         self.listeners: list[Told] = []
 
     def get(self, kind: str, namespace: str, name: str) -> Object:
@@ -125,9 +125,10 @@ class Store:
         if stored is None:
             if subresource:
                 raise Refused(HTTPStatus.NOT_FOUND, f'{key[0]} "{key[2]}" not found')
-            if "uid" in metadata or "resourceVersion" in metadata:
+            if "uid" in metadata:
                 raise Refused(HTTPStatus.CONFLICT, "uid mismatch: there is no such object")
             stored = self._new(key, {name: body[name] for name in ("apiVersion", "kind", "metadata")})
+            metadata = {}
             event = "ADDED"
         else:
             event = "MODIFIED"
