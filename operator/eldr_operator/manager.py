@@ -24,6 +24,9 @@ _LIST_EVERY = 5
 _LIST_AGAIN_SECONDS = (2.0, 5.0, 15.0)
 """While something cannot be read; the resync's interval after these."""
 
+_ASKED = {contract.KIND_DEPLOYMENT, contract.KIND_FIT}
+"""Kinds whose generations say what people want. All other changes come in bursts, many of them the operator's own."""
+
 
 class Manager:
     """Runs controllers over one cache.
@@ -92,14 +95,19 @@ class Manager:
 
     def changed(self, kind: str, live: Object, *, is_gone: bool) -> None:
         """Take a change that a watch has told, and wake the deployment that it concerns."""
+        metadata = live["metadata"]
+        before = self._cache.get(kind, metadata["namespace"], metadata["name"])
         if is_gone:
             self._cache.remove(kind, live)
         else:
             self._cache.put(kind, live)
-        if (name := _deployment(kind, live)) is not None:
-            for controller in self._controllers:
-                if kind in controller.kinds:
-                    controller.queue.wake((live["metadata"]["namespace"], name))
+        if (name := _deployment(kind, live)) is None:
+            return
+        is_asked = kind in _ASKED and (is_gone or _generation(before) != _generation(live))
+        for controller in self._controllers:
+            if kind in controller.kinds:
+                wake = controller.queue.wake if is_asked else controller.queue.wake_rested
+                wake((metadata["namespace"], name))
 
     async def _resync(self) -> None:
         again = iter(_LIST_AGAIN_SECONDS)
@@ -137,3 +145,7 @@ def _deployment(kind: str, live: Object) -> str | None:
     if kind == contract.KIND_FIT:
         return str(live["spec"]["deploymentRef"]["name"])
     return deployment_of(live)
+
+
+def _generation(live: Object | None) -> object:
+    return live and (live["metadata"]["uid"], live["metadata"].get("generation"))

@@ -19,7 +19,7 @@ from eldr_operator.kube.api import Api, Object
 from eldr_operator.kube.apply import Applier
 from eldr_operator.kube.cache import WATCHED, Cache
 from eldr_operator.kube.cluster import Cluster
-from eldr_operator.kube.queue import Key
+from eldr_operator.kube.queue import REST_SECONDS, Key
 from eldr_operator.kube.recorder import Recorder
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality import memory
@@ -53,7 +53,7 @@ CENTROID_KINDS = {
     *("ConfigMap", "Job", "Pod"),
     *("Role", "RoleBinding", "ServiceAccount"),  # by which routers may read a set
 }
-WORKLOAD_KINDS = WATCHED.keys() - {contract.KIND_FIT, "ConfigMap"}
+WORKLOAD_KINDS = WATCHED.keys() - {"ConfigMap"}
 WAITING_SECONDS = 1.0
 """Between two passes while routers load a set, whatever they say."""
 TROUBLE_SECONDS = 5.0
@@ -145,9 +145,12 @@ class Workloads:
             shards=sorted(shards),
             ready_routers=len(ready_routers(live.pods)),
             unreadable=common.streams.refused(cr.namespace),
+            has_fits=any(_is_for(fit, cr.name) for fit in common.cache.of(contract.KIND_FIT, cr.namespace)),
             now=now,
         )
         await common.recorder.undone(cr, common.applier.take_undone(key), now)
+        if not live.of_kind("ServiceAccount") and not running.unwritten:
+            return REST_SECONDS  # all of it was just made: told with what becomes of it
         await common.reporter.workloads(cr, problems, running)
         waits = rollout.seconds_left(live.pods, now)
         waits += [
@@ -212,7 +215,7 @@ class Centroids:
             return None
         body = common.cache.get(contract.KIND_DEPLOYMENT, namespace, name)
         everybody = common.cache.of(contract.KIND_FIT, namespace)
-        bodies = [fit for fit in everybody if fit["spec"]["deploymentRef"]["name"] == name]
+        bodies = [fit for fit in everybody if _is_for(fit, name)]
         if body is None:
             common.metrics.forget(*key)
             self._locality.forget(key)
@@ -243,7 +246,7 @@ class Centroids:
         if any(view.refuses_token for view in look.routers):
             await common.cluster.refused(key)
         wanted = frozenset(look.decision.table.shards)
-        if wanted != self._wanted.get(key):
+        if wanted != self.wanted(key):
             self._wanted[key] = wanted
             self._wake_workloads(key)
         is_readable = wanted <= rbac.readable(cr, live)
@@ -271,6 +274,10 @@ class Centroids:
         for fit in all_fits:
             if not fit.is_finished and fit.metadata.deletion_timestamp is None:
                 await self._common.recorder.fit(fit, lifecycle.waiting_for_deployment(fit, now), now)
+
+
+def _is_for(fit: Object, deployment: str) -> bool:
+    return bool(fit["spec"]["deploymentRef"]["name"] == deployment)
 
 
 def _next_look(outcome: Outcome, now: datetime) -> float | None:

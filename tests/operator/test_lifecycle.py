@@ -18,11 +18,11 @@ CHILDREN = {
     "EldrScaler": ["x-decode", "x-prefill"],
     "NetworkPolicy": ["x"],
     "PodDisruptionBudget": ["x-decode", "x-prefill"],
-    "Role": ["x-fit", "x-router"],
-    "RoleBinding": ["x-fit", "x-router"],
+    "Role": ["x-router"],
+    "RoleBinding": ["x-router"],
     "Secret": ["x-admin"],
     "Service": ["x", "x-decode"],
-    "ServiceAccount": ["x-engine", "x-fit", "x-router"],
+    "ServiceAccount": ["x-engine", "x-router"],
     "StatefulSet": ["x-decode"],
 }
 OWNED = f"{contract.LABEL_DEPLOYMENT}=x,{contract.LABEL_MANAGED_BY}={contract.FIELD_MANAGER}"

@@ -39,9 +39,21 @@ class Runs:
         self._image = image
 
     async def advance(
-        self, cr: EldrDeployment, all_fits: Sequence[EldrFit], jobs: dict[str, Object], now: datetime
+        self,
+        cr: EldrDeployment,
+        all_fits: Sequence[EldrFit],
+        jobs: dict[str, Object],
+        now: datetime,
+        *,
+        may_start: bool,
     ) -> bool:
-        """Advance every unfinished fit by one step, the oldest first; tell whether one has finished."""
+        """Advance every unfinished fit by one step, the oldest first; tell whether one has finished.
+
+        Parameters
+        ----------
+        may_start : bool
+            Whether Jobs have the rights that they need.
+        """
         deleted = [fit for fit in all_fits if fit.metadata.deletion_timestamp is not None]
         waiting = sorted(
             (fit for fit in all_fits if not fit.is_finished and fit not in deleted),
@@ -70,6 +82,8 @@ class Runs:
                 now=now,
                 refusal=await refusals.of_job(self._api, job),
             )
+            if start and not may_start:
+                status, start = lifecycle.unavailable(fit, "Jobs of fits have no rights yet", now), False
             if start:
                 status = await self._start(cr, fit, status, now)
             await self._recorder.fit(fit, status, now)

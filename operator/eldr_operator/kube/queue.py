@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 Key = tuple[str, str]
+
+REST_SECONDS = 0.5
+"""From the end of the work on a key until more is done for what can wait: of a burst of changes one pass sees all."""
 
 
 class WorkQueue:
@@ -22,11 +26,13 @@ class WorkQueue:
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
         self._due: dict[Key, float] = {}
+        self._after_rest: dict[Key, float] = {}
+        self._rested: dict[Key, float] = {}
         self._busy: dict[Key, float] = {}
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<WorkQueue due={len(self._due)} busy={len(self._busy)}>"
+        return f"<WorkQueue due={len(self._keys())} busy={len(self._busy)}>"
 
     def wake(self, key: Key, delay: float = 0.0) -> None:
         """Make a key due after ``delay`` seconds, unless it is due earlier."""
@@ -34,15 +40,21 @@ class WorkQueue:
         self._due[key] = min(due, self._due.get(key, due))
         self._changed.set()
 
+    def wake_rested(self, key: Key) -> None:
+        """Make a key due now, or when it has rested."""
+        self._after_rest.setdefault(key, self._time())
+        self._changed.set()
+
     async def take(self) -> Key:
         """Wait for a key that is due and not in work, and return it; :meth:`done` gives it back."""
         while True:
             self._changed.clear()
             now = self._time()
-            waiting = [(due, key) for key, due in self._due.items() if key not in self._busy]
+            waiting = [(self._due_at(key), key) for key in self._keys() - self._busy.keys()]
             due, key = min(waiting, default=(None, ("", "")))
             if due is not None and due <= now:
-                del self._due[key]
+                self._due.pop(key, None)
+                self._after_rest.pop(key, None)
                 self._busy[key] = now
                 return key
             try:
@@ -52,7 +64,10 @@ class WorkQueue:
 
     def done(self, key: Key) -> None:
         """Give a key back after work."""
+        now = self._time()
         self._busy.pop(key, None)
+        self._rested = {one: at for one, at in self._rested.items() if at > now}
+        self._rested[key] = now + REST_SECONDS
         self._changed.set()
 
     def longest_busy(self) -> float:
@@ -61,6 +76,12 @@ class WorkQueue:
 
     def longest_wait(self) -> float:
         """Return for how many seconds a key has been due and not taken."""
-        return max(
-            (self._time() - due for key, due in self._due.items() if key not in self._busy), default=0.0
-        )
+        waiting = self._keys() - self._busy.keys()
+        return max((self._time() - self._due_at(key) for key in waiting), default=0.0)
+
+    def _keys(self) -> set[Key]:
+        return self._due.keys() | self._after_rest.keys()
+
+    def _due_at(self, key: Key) -> float:
+        rested = max(self._after_rest.get(key, math.inf), self._rested.get(key, 0.0))
+        return min(self._due.get(key, math.inf), rested)

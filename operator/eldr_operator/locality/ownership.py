@@ -34,9 +34,7 @@ class Ownership:
         kept = frozenset({cr.spec.centroids.pin, *(found.fit for found in table.sets)})
         if self._kept.get((cr.namespace, cr.name)) == kept:
             return
-        selector = f"{contract.LABEL_DEPLOYMENT}={cr.name},{contract.LABEL_FIT}"
-        listed, _ = await self._api.list("ConfigMap", cr.namespace, labels=selector, metadata_only=True)
-        for live in listed:
+        for live in await self._sets(cr) if cr.status or kept != {None} else ():  # a new one owns none
             owners, wanted = owner_uids(live), live["metadata"]["labels"][contract.LABEL_FIT] in kept
             if wanted == (cr.metadata.uid in owners):
                 continue
@@ -46,6 +44,11 @@ class Ownership:
                 owner = meta.owner_of(cr, controller=False) if wanted else None
                 await self._own("v1", "ConfigMap", live, owner)
         self._kept[cr.namespace, cr.name] = kept
+
+    async def _sets(self, cr: EldrDeployment) -> list[Object]:
+        selector = f"{contract.LABEL_DEPLOYMENT}={cr.name},{contract.LABEL_FIT}"
+        listed, _ = await self._api.list("ConfigMap", cr.namespace, labels=selector, metadata_only=True)
+        return listed
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a deployment that is gone."""

@@ -32,6 +32,7 @@ from eldr_operator.locality.routing import Table
 from eldr_operator.metrics import Metrics
 from eldr_operator.models import EldrDeployment, EldrFit
 from eldr_operator.unwritten import Unwritten, Writes, tried
+from eldr_operator.workloads import rbac
 
 Object = dict[str, Any]
 
@@ -155,7 +156,8 @@ class Locality:
             If another pass has written the memory since it was read.
         """
         before, decision = look.before, look.decision
-        finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now)
+        may_start = rbac.fits_may_run(cr, live)
+        finished = await self._runs.advance(cr, all_fits, live.of_kind("Job"), now, may_start=may_start)
         # Told before it is remembered: what is on the fits outlives the memory.
         for fit, status in marks.marks(all_fits, look.drift, decision.refused, now):
             await self._recorder.fit(fit, status, now)

@@ -16,7 +16,17 @@ from eldr_operator.kube.snapshot import Snapshot
 from eldr_operator.kube.tokens import Tokens
 from eldr_operator.models import EldrDeployment
 from eldr_operator.unwritten import REFUSED, UNAVAILABLE, Unwritten, Writes
-from eldr_operator.workloads import desired, downloads, gaps, revisions, roles, rollback, rollout, scaling
+from eldr_operator.workloads import (
+    desired,
+    downloads,
+    gaps,
+    rbac,
+    revisions,
+    roles,
+    rollback,
+    rollout,
+    scaling,
+)
 from eldr_operator.workloads.images import Images
 from eldr_operator.workloads.network import Outside
 from eldr_operator.workloads.rollback import Choice
@@ -73,6 +83,7 @@ class Children:
         unreadable: Mapping[str, str],
         now: datetime,
         waits: bool,
+        has_fits: bool,
     ) -> Applied:
         """Bring all children to their desired state.
 
@@ -89,14 +100,17 @@ class Children:
             Kinds that cannot be listed, and why: their children stay as they are.
         waits : bool
             Whether the model is not there yet: engines keep the revision that they have until then, or are not made.
+        has_fits : bool
+            Whether there are EldrFits.
         """
         untouched = {meta.child_name(cr, role) for role in broken}
         own = self._images.for_accelerator(cr.spec.accelerator.resource_name)
         plan = revisions.plan(cr, live, own, now)
         usable = _without_pod_templates(cr, broken)
+        children = desired.children(usable, shards, plan.images, self._outside)
         wanted = [
             *scaling.manifests(cr, live),
-            *desired.children(usable, shards, plan.images, self._outside),
+            *(child for child in children if has_fits or not rbac.is_of_fits(child)),
         ]
         asked = {
             role: revisions.choose(cr, role, manifest["spec"]["template"], live, plan)

@@ -53,21 +53,35 @@ def roles(cr: EldrDeployment, shards: Iterable[str]) -> list[Object]:
     return made
 
 
+def is_of_fits(manifest: Object) -> bool:
+    """Tell whether only fits need a child: it comes with the first EldrFit, and goes with the last."""
+    return bool(manifest["metadata"]["labels"][contract.LABEL_COMPONENT] == meta.FIT)
+
+
+def fits_may_run(cr: EldrDeployment, live: Snapshot) -> bool:
+    """Tell whether the rights of fits are there."""
+    return _role(cr, live, meta.FIT) is not None
+
+
 def readable(cr: EldrDeployment, live: Snapshot) -> frozenset[str]:
     """Return the ConfigMaps that routers may read now; empty where a part of their rights is missing."""
-    name = meta.child_name(cr, meta.ROUTER)
-    role, *others = (
-        live.owned(kind, name, cr.metadata.uid) for kind in ("Role", "RoleBinding", "ServiceAccount")
-    )
-    if role is None or not all(others):
-        return frozenset()
-    rules = role.get("rules") or ()
+    role = _role(cr, live, meta.ROUTER)
+    rules = (role or {}).get("rules") or ()
     return frozenset(
         each
         for rule in rules
         if "configmaps" in rule["resources"]
         for each in rule.get("resourceNames") or ()
     )
+
+
+def _role(cr: EldrDeployment, live: Snapshot, component: str) -> Object | None:
+    """Return the Role of a component; None where that, its binding or its account is missing."""
+    name = meta.child_name(cr, component)
+    role, *others = (
+        live.owned(kind, name, cr.metadata.uid) for kind in ("Role", "RoleBinding", "ServiceAccount")
+    )
+    return role if all(others) else None
 
 
 def _rule(kinds: list[str], verbs: list[str], names: list[str] | None = None) -> Object:

@@ -28,6 +28,7 @@ async def reconcile(
     shards: Collection[str],
     ready_routers: int,
     unreadable: Mapping[str, str],
+    has_fits: bool,
     now: datetime,
 ) -> Workloads:
     """Write the children, and tell how those that were there are doing.
@@ -40,13 +41,22 @@ async def reconcile(
         ConfigMaps that routers must be allowed to read.
     unreadable : mapping
         Kinds that cannot be listed, and why: their children are left as they are.
+    has_fits : bool
+        Whether there are EldrFits.
     """
     model = downloads.state(
         cr, live, await refusals.of_job(api, live.owned("Job", downloads.name(cr), cr.metadata.uid))
     )
     waits = model is not None and model.status != "True"
     applied = await children.apply(
-        cr, live, shards=shards, broken=broken, unreadable=unreadable, now=now, waits=waits
+        cr,
+        live,
+        shards=shards,
+        broken=broken,
+        unreadable=unreadable,
+        now=now,
+        waits=waits,
+        has_fits=has_fits,
     )
     unwritten = applied.unwritten
 

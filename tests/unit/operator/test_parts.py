@@ -15,7 +15,7 @@ from eldr_operator.controller import Controller
 from eldr_operator.errors import ApiUnavailableError, InvalidResourceError, OperatorError
 from eldr_operator.kube.api import Api, path
 from eldr_operator.kube.cache import WATCHED, Cache
-from eldr_operator.kube.queue import WorkQueue
+from eldr_operator.kube.queue import REST_SECONDS, WorkQueue
 from eldr_operator.kube.repeats import Repeats
 from eldr_operator.kube.streams import Streams
 from eldr_operator.locality import routers
@@ -88,6 +88,28 @@ async def test_queue_gives_each_key_once_and_again_after_a_wake_in_between():
     assert await waiting == ("n", "a")
     queue.done(("n", "a"))
     assert repr(queue) == "<WorkQueue due=0 busy=0>"
+
+
+async def test_a_burst_of_changes_is_one_pass_after_the_key_has_rested():
+    clock, key = [0.0], ("n", "a")
+    queue = WorkQueue(lambda: clock[0])
+    queue.wake_rested(key)
+    assert await queue.take() == key  # the first one at once
+    for clock[0] in (0.1, 0.2, 0.3):
+        queue.wake_rested(key)
+    queue.done(key)
+    assert queue.longest_wait() == pytest.approx(-REST_SECONDS)
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.wake(key)  # what somebody asks for does not wait
+    assert await waiting == key
+    queue.done(key)
+    assert repr(queue) == "<WorkQueue due=0 busy=0>"
+    clock[0] += 2 * REST_SECONDS
+    queue.wake_rested(key)
+    assert queue.longest_wait() == 0
+    assert await queue.take() == key
 
 
 async def test_queue_keeps_the_earlier_time():

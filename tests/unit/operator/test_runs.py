@@ -35,7 +35,7 @@ def runs(world):
 
 async def test_of_fits_that_wait_one_starts(make_cr, make_fit, now, world, runs):
     fits = [make_fit(name, "Pending") for name in ("b", "a", "c")]
-    assert not await runs.advance(make_cr(), fits, {}, now)
+    assert not await runs.advance(make_cr(), fits, {}, now, may_start=True)
     assert world.jobs == ["a"]
     assert world.said == {"a": "Running", "b": "Queued", "c": "Queued"}
 
@@ -45,6 +45,14 @@ async def test_a_fit_waits_for_the_job_of_one_that_was_deleted(make_cr, make_fit
     metadata = held.metadata.model_copy(update={"deletion_timestamp": now})
     deleted = held.model_copy(update={"metadata": metadata})
     job = {"metadata": {"ownerReferences": [{"uid": metadata.uid}]}}
-    assert await runs.advance(make_cr(), [deleted, following], {"held": job}, now)
+    assert await runs.advance(make_cr(), [deleted, following], {"held": job}, now, may_start=True)
     assert world.jobs == []
     assert world.said == {"held": "Deleted", "next": "Queued"}
+
+
+async def test_a_fit_starts_once_its_rights_are_there(make_cr, make_fit, now, world, runs):
+    fits = [make_fit("a", "Pending")]
+    assert not await runs.advance(make_cr(), fits, {}, now, may_start=False)
+    assert (world.jobs, world.said) == ([], {})
+    await runs.advance(make_cr(), fits, {}, now, may_start=True)
+    assert world.jobs == ["a"]
