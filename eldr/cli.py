@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,6 +90,7 @@ class LazyGroup(click.Group):
         """Import and return one sub-command."""
         if cmd_name not in COMMANDS:
             return None
+        _end_when_told()
         with _explained(lambda: cmd_name):
             command = importlib.import_module(COMMANDS[cmd_name].module).command
         assert isinstance(command, click.Command)  # noqa: S101
@@ -102,6 +105,15 @@ class LazyGroup(click.Group):
         """Write the help of all sub-commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, found.help) for name, found in COMMANDS.items()])
+
+
+def _end_when_told() -> None:
+    """End by SIGTERM from the beginning: process 1 of a container ignores it by default.
+
+    A pod that is deleted while its program is only imported would stay for its whole grace period, with its accelerator.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import wait_for
-from tests.support.space import STAY, Space, container, pod
+from tests.support.space import STAY, Space, container, container_status, pod
 
 pytestmark = pytest.mark.kube
 
@@ -47,6 +47,16 @@ def test_containers_end_before_sidecars_in_reverse_order(space: Space, tmp_path:
         "second ended",
         "first ended",
     ]
+
+
+def test_a_program_that_is_told_to_end_while_it_starts_does(space: Space):
+    command = ["eldr", "engine-sim", "--role=decode", "--port=8001"]
+    main = {"name": "main", "image": "eldr:test", "command": command}
+    space.apply(pod("early", main, terminationGracePeriodSeconds=300))
+    space.wait_pod("early", lambda found: "running" in container_status(found)["state"], "it to start")
+    time.sleep(0.4)  # the interpreter has begun, and imports
+    space.kubectl("delete", "pod", "early", "--wait=false")
+    space.wait_gone("early")
 
 
 def test_grace_period_ends_what_ignores_sigterm(space: Space, tmp_path: Path):

@@ -16,10 +16,14 @@ def keep(cluster: Cluster, folder: Path) -> str:
     Parameters
     ----------
     cluster : Cluster
-        Still running.
+        Where its API server does not answer, nothing is kept.
     folder : Path
         Created if missing.
     """
+    try:
+        containers = _containers(cluster)
+    except CommandError as error:  # what was kept before it went stays
+        return f"nothing of the cluster is kept: {error}"
     folder.mkdir(parents=True, exist_ok=True)
     for name, arguments in {
         "events.txt": ("events", "--sort-by=.lastTimestamp"),
@@ -30,7 +34,7 @@ def keep(cluster: Cluster, folder: Path) -> str:
     said = [
         f"kept in {folder}: events.txt, eldr.yaml, workloads.yaml, and the logs of all containers; their last lines:"
     ]
-    for namespace, pod, container in _containers(cluster):
+    for namespace, pod, container in containers:
         text = _ask(cluster, "-n", namespace, "logs", pod, "-c", container)
         path = folder / f"{namespace}.{pod}.{container}.log"
         path.write_text(text)
@@ -39,7 +43,7 @@ def keep(cluster: Cluster, folder: Path) -> str:
 
 
 def _containers(cluster: Cluster) -> list[tuple[str, str, str]]:
-    pods = json.loads(_ask(cluster, "get", "pods", "-A", "-o", "json") or '{"items": []}')["items"]
+    pods = json.loads(cluster.kubectl("get", "pods", "-A", "-o", "json") or '{"items": []}')["items"]
     return [
         (pod["metadata"]["namespace"], pod["metadata"]["name"], container["name"])
         for pod in pods
