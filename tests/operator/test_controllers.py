@@ -60,8 +60,9 @@ def test_pods_are_replaced_while_nothing_of_centroids_can_be_written(world, oper
 
 
 def test_routers_are_told_of_a_set_only_once_they_may_read_it(world, operator):
-    operator.client.faults.append(unanswered("Role"))
     world.fit("f", k=2)
+    world.kube.until_condition("EldrFit", "f", "Succeeded", reason="Running")  # with rights of its own
+    operator.client.faults.append(unanswered("Role"))
     world.report("f")
     world.kube.until_condition("EldrFit", "f", "Succeeded", status="True")
     world.kube.simulation.pass_(60)
