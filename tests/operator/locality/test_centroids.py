@@ -173,9 +173,10 @@ def test_a_set_in_use_outlives_its_fit(world):
     )
     assert world.active() == "two"
     wait_for(lambda: sorted(set(owners("one"))) == [KIND, FIT], "the previous set is kept too", 60)
-    time.sleep(
-        1
-    )  # times have seconds: what ends in the one in which the deleted fit's set began to serve is not newer
+    second = int(
+        time.time()
+    )  # times have seconds: what ends in that in which the deleted fit's set began to serve is not newer
+    wait_for(lambda: int(time.time()) > second, "the next second")
     for name in ("three", "four"):
         world.fit(name)
         world.report(name)
